@@ -1,11 +1,12 @@
-//! A corpus held against a law in every run of the tests, for laws that stand beside what they are about; those of the crate wire
-//! are held to theirs by `crates/wire/tests/corpus.rs`.
+//! Checks a corpus against a law in every run of the tests, for laws beside their parsers.
+//! `crates/wire/tests/corpus.rs` does so for the laws of the crate wire.
 
 use std::path::Path;
 
-/// Holds each file of `fuzz/corpus/NAME` against the law, and `rounds` of what is nearly in it: files with some bytes changed, left out
-/// or taken from another, the same in every run. The law says whether the bytes were of use, as those of files that begin with
-/// `ok-` must be and those with `bad-` must not. `words` are bytes that mean something.
+/// Checks each file of `fuzz/corpus/NAME` against the law, then `rounds` mutations of them: files with some
+/// bytes changed, removed or taken from another, the same in every run. The law returns whether the bytes
+/// were valid; files that begin with `ok-` must be and those with `bad-` must not. `words` are bytes with a
+/// meaning.
 pub(crate) fn holds(name: &str, words: &[u8], rounds: u32, law: fn(&[u8]) -> bool) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -40,7 +41,7 @@ pub(crate) fn holds(name: &str, words: &[u8], rounds: u32, law: fn(&[u8]) -> boo
     }
 }
 
-/// Says on which bytes the law was broken.
+/// Prints the bytes that broke the law.
 struct Shown<'b>(&'b [u8]);
 
 impl Drop for Shown<'_> {

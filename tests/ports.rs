@@ -1,7 +1,7 @@
 //! Ports and loopback addresses that no other test has at the same time.
 //!
-//! A process claims numbers by binding abstract unix sockets: the kernel gives each name to one process of a network
-//! namespace and takes it back when that process ends, however it ends.
+//! A process claims numbers by binding abstract unix sockets: the kernel gives each name to one process of a
+//! network namespace and takes it back when that process ends, however it ends.
 
 use std::net::{TcpListener, UdpSocket};
 use std::ops::Range;
@@ -9,14 +9,14 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Mutex;
 
-/// Outside of the range that the kernel gives away by itself (32768 to 60999).
+/// The range of ports, outside of that which the kernel assigns by itself (32768 to 60999).
 const PORTS: Range<u16> = 18_000..32_000;
 
-/// Ports that a process claims at once.
+/// The number of ports that a process claims at once.
 const BLOCK: u16 = 50;
 
-/// Returns a port for a program that cannot take port 0. It was free over TCP and UDP on 127.0.0.1 and belongs to this
-/// process until it ends; it is given once.
+/// Returns a port for a program that cannot take port 0. It was free over TCP and UDP on 127.0.0.1 and
+/// belongs to this process until it ends; it is returned once.
 #[track_caller]
 pub(crate) fn free_port() -> u16 {
     static LEFT: Mutex<Range<u16>> = Mutex::new(0..0);
@@ -37,15 +37,16 @@ pub(crate) fn free_port() -> u16 {
 /// Claims a number below `count` until this process ends.
 ///
 /// # Panics
-/// All are claimed.
+/// Panics if all are claimed.
 #[track_caller]
 pub(crate) fn claim(kind: &str, count: u16) -> u16 {
-    // Processes that follow each other get different numbers, so that connections of the one before do not linger on them.
+    // Processes that follow each other get different numbers, so that connections of the one before do not
+    // linger on them.
     let first = (std::process::id() % u32::from(count)) as u16;
     let numbers = (0..count).map(|step| (first + step) % count);
     let mut free = numbers.filter(|number| {
         let name = SocketAddr::from_abstract_name(format!("plimsoll-test-{kind}-{number}")).unwrap();
-        // Kept open for as long as the process runs.
+        // The socket is kept open for as long as the process runs.
         UnixListener::bind_addr(&name).map(std::mem::forget).is_ok()
     });
     free.next().unwrap_or_else(|| panic!("all {count} {kind} of tests are claimed"))

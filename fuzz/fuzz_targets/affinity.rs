@@ -1,4 +1,4 @@
-//! Cookies of sessions against their law.
+//! Affinity cookies, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("affinity", input));

@@ -1,4 +1,4 @@
-//! Questions of DNS, against their law.
+//! DNS questions, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_proxy::laws::dns(input));

@@ -1,4 +1,4 @@
-//! Answers of etcd, against their law.
+//! Answers of etcd, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("etcd", input));

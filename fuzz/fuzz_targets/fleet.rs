@@ -1,4 +1,4 @@
-//! What balancers that act together tell one another, against its law.
+//! Reports between balancers of a fleet, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("fleet", input));

@@ -1,4 +1,4 @@
-//! Streams of GIOP messages against their law.
+//! Streams of GIOP messages, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("giop", input));

@@ -1,4 +1,4 @@
-//! What daemons of the lottery tell one another of who is there, against its law.
+//! Membership messages between daemons of the lottery, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_cluster::laws::gossip(input));

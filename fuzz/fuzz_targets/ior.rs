@@ -1,4 +1,4 @@
-//! References to objects against their law.
+//! Object references, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("ior", input));

@@ -1,4 +1,4 @@
-//! JWK sets and tokens, against their law.
+//! JWK sets and tokens, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_admin::laws::jwt(input));

@@ -1,4 +1,4 @@
-//! Answers of monitors, against their law.
+//! Answers of monitors, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_cluster::laws::monitor(input));

@@ -1,4 +1,4 @@
-//! ORCA load reports against their law.
+//! ORCA load reports, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("orca", input));

@@ -1,4 +1,4 @@
-//! Pages of metrics against their law.
+//! Pages of metrics, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("prometheus", input));

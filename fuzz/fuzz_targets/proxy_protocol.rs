@@ -1,4 +1,4 @@
-//! PROXY protocol headers against their law.
+//! PROXY protocol headers, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("proxy_protocol", input));

@@ -1,4 +1,4 @@
-//! Load reports as they are pushed, against their law.
+//! Pushed load reports, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_admin::laws::report(input));

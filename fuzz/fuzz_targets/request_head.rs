@@ -1,4 +1,4 @@
-//! Heads of requests against their law.
+//! Heads of requests, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("request_head", input));

@@ -1,4 +1,4 @@
-//! Heads of answers against their law.
+//! Heads of answers, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("response_head", input));

@@ -1,4 +1,4 @@
-//! Datagrams of the lottery, sealed here, against their law.
+//! Datagrams of the lottery, sealed here, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("rfs", input));

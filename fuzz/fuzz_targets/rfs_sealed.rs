@@ -1,4 +1,4 @@
-//! Datagrams as they come, and their seals, against their law.
+//! Raw datagrams and their seals, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("rfs_sealed", input));

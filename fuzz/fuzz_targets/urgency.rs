@@ -1,4 +1,4 @@
-//! Values of the field Priority, against their law.
+//! Values of the field Priority, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("urgency", input));

@@ -1,4 +1,4 @@
-//! What a client of xDS says against its law.
+//! Messages of an xDS client, checked against their law.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_fuzz::check("xds", input));

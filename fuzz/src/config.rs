@@ -1,5 +1,5 @@
-//! Lists of members and their law, side by side as they are in the configuration: that is a program's, which
-//! no crate can depend on.
+//! Lists of members and their law, at the same relative paths as in the configuration, which belongs to a
+//! program that no crate can depend on.
 
 #[path = "../../crates/cli/src/config/address.rs"]
 mod address;

@@ -1,5 +1,5 @@
-//! The laws that the targets check, from where the tests check them, too. Laws that stand beside a parser are
-//! in the `laws` of its crate, which is there with `--cfg fuzzing` only.
+//! The laws that the targets check, shared with the tests. Laws beside a parser are in the `laws` of its
+//! crate, which exists with `--cfg fuzzing` only.
 
 #[path = "../../crates/wire/tests/laws/mod.rs"]
 mod laws;
@@ -19,7 +19,7 @@ pub fn check(law: &str, input: &[u8]) {
     }
 }
 
-/// Panics if these bytes are a model that is another when it has been written and read again.
+/// Panics if these bytes are a model that changes when it is written and read again.
 pub fn model(input: &[u8]) {
     models::check(input);
 }

@@ -1,4 +1,5 @@
-//! Control over TLS end to end: certificates of `plimsoll cert`, the commands with `--host`, curl, tokens, the audit log.
+//! Control over TLS end to end: certificates of `plimsoll cert`, the commands with `--host`, curl, tokens,
+//! the audit log.
 
 use std::path::Path;
 
@@ -8,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::stage::{Balancer, Folder, Member, Run, curl, groups, nobody, until};
 
-/// An authority, and a certificate for each of these.
+/// The identities that the authority certifies.
 const IDS: &[&str] = &["lb", "ops/alice", "view/bob", "else/eve"];
 
 const ACCESS: &str = "[[grant]]\nidentity = \"spiffe://example.org/ops/*\"\nrole = \"operator\"\n\
     [[grant]]\nidentity = \"spiffe://example.org/view/*\"\nrole = \"viewer\"\n\
     [[grant]]\nidentity = \"jwt:groups=root\"\nrole = \"admin\"\n";
 
-/// What all hosts and people of a test share.
+/// The files shared by all hosts and users of a test.
 pub(crate) struct Domain {
     pub(crate) folder: Folder,
     signer: EncodingKey,
@@ -50,7 +51,7 @@ impl Domain {
         self.folder.join(name).display().to_string()
     }
 
-    /// The part of a file that opens control over TLS to those whom `access` names; `section` is where it stands.
+    /// Returns the part of a file that opens control over TLS to the identities in `access`, in `section`.
     pub(crate) fn doors(&self, section: &str, access: &str) -> String {
         format!(
             "[{section}.tls]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\ntrust_domain = \"example.org\"\n\
@@ -62,7 +63,7 @@ impl Domain {
         )
     }
 
-    /// A balancer with one member, under control of those whom `access.toml` names.
+    /// Starts a balancer with one member, under control of the identities in `access.toml`.
     fn balancer(&self, member: &Member) -> Balancer {
         let folder = Folder::new();
         let text = format!(
@@ -83,7 +84,7 @@ impl Domain {
         Balancer::start_in(folder, &text)
     }
 
-    /// A command as somebody.
+    /// Runs a command as the user `name`.
     pub(crate) fn by(&self, name: &str, args: &[&str]) -> Run {
         let (certificate, key) = (format!("{name}.pem"), format!("{name}.key"));
         let who = ["--ca", "ca/ca.pem", "--certificate", &certificate, "--key", &key];
@@ -98,7 +99,7 @@ impl Domain {
     }
 }
 
-/// The lines of the audit log; one that is being written is not there yet.
+/// Returns the complete lines of the audit log.
 fn audited(balancer: &Balancer) -> Vec<Value> {
     let text = balancer.folder().read("audit.log");
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -175,7 +176,7 @@ fn whoever_cannot_prove_it_is_told_why() {
         assert!(matches!(run.code, Some(1 | 2)), "{:?} {}", run.code, run.err);
         assert!(run.err.contains(why), "{why}: {}", run.err);
     }
-    // An authority of the same name, and not the same.
+    // Another authority of the same name.
     let strange = Domain::new();
     let run = strange.by("alice", &["status", "--host", &host]);
     assert!(run.code == Some(1) && run.err.contains("not of an authority in --ca"), "{}", run.err);
@@ -189,7 +190,7 @@ fn whoever_cannot_prove_it_is_told_why() {
     let run = domain.by("bob", &["status", "--host", &other_name]);
     assert!(matches!(run.code, Some(1 | 3)), "{}", run.err);
 
-    // A handshake is written down after the client has been told.
+    // A handshake is logged after the client has received its error.
     until("all that was refused is in the audit log", || {
         let lines = audited(&balancer);
         let refused = |why: &str| lines.iter().any(|line| line["why"].as_str().unwrap_or("").contains(why));
@@ -225,7 +226,7 @@ fn tokens_and_curl() {
     let localhost = host.replace("127.0.0.1", "localhost");
     let by_name = ["--cacert", &ca, "--cert", &certificate, "--key", &key, &format!("{localhost}/healthz")];
     assert_eq!(curl(&by_name, b"").body, b"ok\n");
-    // Old TLS is not spoken.
+    // Old TLS versions are refused.
     let old = [&["--tls-max", "1.2"][..], &by_certificate].concat();
     assert_ne!(curl(&old, b"").code, Some(0));
 

@@ -1,4 +1,4 @@
-//! The access log: whole lines of JSON, and a disk that is full or slow costs lines, never requests.
+//! The access log: complete lines of JSON. A full or slow disk costs lines, never requests.
 
 use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use crate::stage::{Balancer, Folder, Load, Member, Wire, get, listening, nobody,
 
 fn with_log(member: &Member, path: &Path, more: &str) -> String {
     let log = format!("\n[access_log]\npath = \"{}\"\n{more}\n", path.display());
-    // A machine that stands still is none of the load's doing: nothing is refused for it.
+    // A machine that stands still must not cause overload: nothing is rejected for it.
     web(&[member.address], "admission = false\n") + &log
 }
 
-/// The lines of a log, each of which must be a JSON object.
+/// Returns the lines of a log, each of which must be a JSON object.
 #[track_caller]
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -27,7 +27,7 @@ fn lines(path: &Path) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     let mut lines: Vec<Value> = text.lines().map(parse).collect();
     assert!(lines.iter().all(Value::is_object));
-    // Each core hands over its own: they are in no order but that of their times.
+    // Each core writes its own lines: they are ordered only by their times.
     lines.sort_by(|a, b| a["time"].as_f64().unwrap().total_cmp(&b["time"].as_f64().unwrap()));
     lines
 }
@@ -49,7 +49,7 @@ fn each_request_is_a_line() {
     client.send("GET /nobody HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(client.answer().unwrap().status, 503);
     drop(client);
-    // What has gathered is written before the process ends.
+    // Buffered lines are written before the process ends.
     balancer.process.signal(Signal::TERM);
     assert_eq!(balancer.process.end(), Some(0));
     let lines = lines(&log);
@@ -62,7 +62,7 @@ fn each_request_is_a_line() {
         (&first["group"], &first["status"], &first["reason"]),
         (&"web".into(), &200.into(), &Value::Null)
     );
-    // A second more on each side: clocks are set.
+    // A second more on each side: clocks may be adjusted.
     assert!((early - 1.0..=unix() + 1.0).contains(&first["time"].as_f64().unwrap()), "{first}");
     // bound: the time that all of this test has taken
     let whole = begun.elapsed().as_secs_f64();
@@ -80,7 +80,7 @@ fn each_request_is_a_line() {
     );
 }
 
-/// What the log says of the only request that it has.
+/// Returns the only line of the log.
 #[track_caller]
 fn only_line(balancer: &mut Balancer, log: &Path) -> Value {
     balancer.process.signal(Signal::TERM);
@@ -101,7 +101,7 @@ fn a_line_says_why_it_was_this_member() {
         let log = folder.join("log");
         (Balancer::start_in(folder, &text), log)
     };
-    // By the strategy, and what it went by; the trace is its caller's.
+    // The strategy's choice and its reasons; the trace is that of the caller.
     let (mut balancer, log) = start("", &[one.address, other.address], "strategy = \"least_connections\"\n");
     let mut client = Wire::connect(balancer.address());
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -114,14 +114,14 @@ fn a_line_says_why_it_was_this_member() {
         (&"strategy".into(), &1.0.into())
     );
     assert_eq!((&line["trace_id"], &line["span_id"]), (&parent[3..35].into(), &Value::Null));
-    // Another one had failed.
+    // Another member had failed.
     let rest = "strategy = \"first_available\"\n";
     let (mut balancer, log) = start("", &[gone, one.address], rest);
     assert_eq!(get(balancer.address(), "/").status, 200);
     let line = only_line(&mut balancer, &log);
     let why = (&line["choice"], &line["tries"], &line["member"]);
     assert_eq!(why, (&"retry".into(), &2.into(), &one.address.to_string().into()));
-    // Its connection is bound to it.
+    // The connection is bound to the member.
     let (mut balancer, log) = start("binding = \"per_session\"", &[one.address, other.address], "");
     let mut client = Wire::connect(balancer.address());
     for _ in 0..2 {
@@ -133,7 +133,7 @@ fn a_line_says_why_it_was_this_member() {
     assert_eq!(balancer.process.end(), Some(0));
     let why: Vec<Value> = lines(&log).iter().map(|line| line["choice"].clone()).collect();
     assert_eq!(why, ["strategy", "session"]);
-    // Its cookie names it.
+    // The cookie names the member.
     let (mut balancer, log) = start("affinity = { cookie = \"sid\" }", &[one.address, other.address], "");
     let cookie =
         get(balancer.address(), "/").field("set-cookie").unwrap().split(';').next().unwrap().to_owned();
@@ -207,7 +207,7 @@ fn a_full_disk_costs_lines_and_no_requests() {
     until("it is told", || warnings() > 0);
     assert_eq!(warnings(), 1, "{}", balancer.process);
 
-    // With a disk that has room the log goes on.
+    // On a disk with free space the log continues.
     let log = balancer.folder().join("access.log");
     balancer.reload(&with_log(&member, &log, ""));
     until("lines", || std::fs::metadata(&log).is_ok_and(|file| file.len() > 0));
@@ -222,12 +222,12 @@ fn a_log_that_nobody_takes_stops_neither_requests_nor_the_end() {
     let folder = Folder::new();
     let pipe = folder.join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    // Somebody has it open and reads nothing: each write waits for ever once the pipe is full.
+    // The reader never reads: each write blocks forever once the pipe is full.
     let reader: File =
         OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&pipe).unwrap();
     let text = "drain_deadline = \"1s\"\n".to_owned() + &with_log(&member, &pipe, "");
     let mut balancer = Balancer::start_in(folder, &text);
-    // Long lines fill the pipe and the queue before it soon.
+    // Long lines fill the pipe and its queue soon.
     let agent = format!("User-Agent: {}", "a".repeat(8000));
     let url = balancer.url("/");
     let args = ["-t1", "-c16", "-d2s", "--timeout", "60s", "-H", &agent, &url];

@@ -1,4 +1,4 @@
-//! Certificates from an authority, by ACME: Pebble gives them, curl judges them.
+//! Certificates from an ACME authority: Pebble issues them, curl verifies them.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -20,11 +20,12 @@ use crate::stage::{
 const NAME: &str = "one.test";
 const QUARTER: u32 = 90 * 86_400;
 
-/// A balancer with an https listener and an http one, in front of an echo. The certificate is from a file at first.
+/// A balancer with an https listener and an http one, in front of an echo. The certificate is from a file at
+/// first.
 struct Stage {
     balancer: Balancer,
     member: Member,
-    /// Of the http listener: a reload tells listeners apart by their addresses in the file.
+    /// The port of the http listener: a reload identifies listeners by their addresses in the file.
     http: u16,
 }
 
@@ -39,7 +40,7 @@ impl Stage {
         Self { balancer, member, http }
     }
 
-    /// The file with this in the https listener's tls.
+    /// Returns the file with these settings in the https listener's tls.
     fn with(&self, tls: &str) -> String {
         text(tls, self.http, &self.member)
     }
@@ -52,7 +53,7 @@ impl Stage {
         get(&self.balancer, name, root, more)
     }
 
-    /// Waits until curl, which believes nobody but `root`, takes what it is shown for `name`.
+    /// Waits until curl, which trusts only `root`, accepts the certificate for `name`.
     #[track_caller]
     fn trusted(&self, name: &str, root: &str) {
         until("curl takes the certificate", || self.get(name, root, &[]).code == Some(0));
@@ -74,7 +75,7 @@ fn get(balancer: &Balancer, name: &str, root: &str, more: &[&str]) -> Curled {
     curl(&[&["--resolve", &resolve, "--cacert", root, "-v", &url], more].concat(), b"")
 }
 
-/// Events of a kind, oldest first.
+/// Returns the reasons of the events of a kind, oldest first.
 fn events(balancer: &Balancer, kind: &str) -> Vec<String> {
     let run = balancer.run(&["events", "-o", "json"]);
     let event = |line: &str| serde_json::from_str::<Value>(line).unwrap();
@@ -96,7 +97,7 @@ fn a_certificate_is_obtained_over_tls_and_outlives_the_process() {
     let mut pebble = Pebble::start(NAME, &stage.wish());
     let root = pebble.root(stage.balancer.folder());
     let root = root.to_str().unwrap();
-    // Whoever asks clients for certificates does not ask the authority for one.
+    // A listener that requires client certificates cannot use tls-alpn-01.
     let tls = pebble.table(&[NAME], "") + ", client_ca = \"ca.pem\", client_certificate = \"required\"";
     stage.balancer.reload(&stage.with(&tls));
     until("it is obtained", || events(&stage.balancer, "certificate_obtained").len() == 1);
@@ -114,12 +115,12 @@ fn a_certificate_is_obtained_over_tls_and_outlives_the_process() {
         "plimsoll_certificate_expiry_seconds{{certificate=\"{NAME}\",source=\"{source}\"}}"
     ));
     assert!((7_700_000.0..7_776_000.0).contains(&left), "{left}");
-    // Nothing is shown to who comes as an authority would, when none is to come.
+    // A client that connects like an authority gets no certificate when no challenge is pending.
     let port = stage.balancer.address().to_string();
     let args = ["s_client", "-connect", &port, "-servername", NAME, "-alpn", "acme-tls/1"];
     let run = Run::of(&part("openssl"), &args, stage.balancer.folder().path());
     assert!((run.out + &run.err).contains("alert no application protocol"));
-    // Nobody else on this host reads the keys.
+    // Other users of this host cannot read the keys.
     let folder = stage.balancer.folder().join("acme");
     let mut kept = Vec::new();
     for file in std::fs::read_dir(&folder).unwrap() {
@@ -156,21 +157,21 @@ fn certificates_are_obtained_over_http_and_nothing_else_is_answered_there() {
         let got = stage.get(name, root, &[]);
         assert_eq!(got.code, Some(0), "{}", got.talk);
     }
-    // One that the file has is shown to others as before.
+    // Other names still get the certificate of the file.
     let ca = stage.balancer.folder().join("ca.pem");
     assert_eq!(stage.get("other.test", ca.to_str().unwrap(), &[]).code, Some(0));
-    // A token that is not pending is the member's affair.
+    // The member answers requests for a token that is not pending.
     let http = stage.balancer.addresses()[1];
     let answer = crate::stage::get(http, "/.well-known/acme-challenge/abc");
     assert_eq!(answer.status, 200);
     assert!(answer.text().contains("GET /.well-known/acme-challenge/abc "), "{}", answer.text());
 }
 
-/// An authority of the test's own, whose certificates live as long as it is told.
+/// An authority of the test itself, with certificates of a chosen lifetime.
 struct Own(Issuer<'static, KeyPair>);
 
 impl Own {
-    /// The certificate that all that it issues leads to is written as `FILE`, behind `root`.
+    /// Creates an authority; its root certificate is written as `FILE`, behind `root`.
     fn new(file: &Path, root: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -182,7 +183,8 @@ impl Own {
         Self(Issuer::new(params, key))
     }
 
-    /// A certificate for the name that lives for five minutes, of which so many seconds are left, in place of the one in `file`.
+    /// Puts a certificate of five minutes for the name, with `left` seconds left, in place of the one in
+    /// `file`.
     fn put(&self, file: &Path, left: u64) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
@@ -196,7 +198,7 @@ impl Own {
     }
 }
 
-/// In lines that openssl reads.
+/// Encodes a certificate or key in lines that openssl reads.
 fn pem(label: &str, der: &[u8]) -> String {
     let text = BASE64_STANDARD.encode(der);
     let lines: Vec<&str> = (0..text.len()).step_by(64).map(|at| &text[at..text.len().min(at + 64)]).collect();
@@ -216,7 +218,7 @@ fn a_renewed_certificate_comes_without_a_failed_request() {
     let kept = std::fs::read_dir(stage.balancer.folder().join("acme")).unwrap();
     let mut kept = kept.map(|entry| entry.unwrap().path());
     let kept = kept.find(|path| path.extension().is_some_and(|end| end == "pem")).unwrap();
-    // Handshakes failed before there was one.
+    // Handshakes failed before there was a certificate.
     let (over, failed) = (AtomicBool::new(false), stage.balancer.rejected("handshake"));
     let obtained = || events(&stage.balancer, "certificate_obtained");
     let served = AtomicUsize::new(0);
@@ -225,7 +227,7 @@ fn a_renewed_certificate_comes_without_a_failed_request() {
             .map(|_| {
                 scope.spawn(|| {
                     let port = stage.balancer.address().port();
-                    // Several on one connection, and then another connection.
+                    // Several requests on one connection, and then another connection.
                     let more = format!("https://{NAME}:{port}/more");
                     while !over.load(Relaxed) {
                         let got = stage.get(NAME, roots, &["--fail", &more, &more]);
@@ -242,8 +244,9 @@ fn a_renewed_certificate_comes_without_a_failed_request() {
         };
         some_more();
         let before = obtained().len();
-        // A third of its life is left, or a twentieth more: of the first that was so some time ago, of the second it will be within some
-        // seconds. Either is good for longer than anything takes here. Other settings have the folder read.
+        // Renewal is due with a third of the lifetime left. The first certificate has less, the second
+        // reaches that point within some seconds. Either remains valid for longer than any step of the test.
+        // A change of the settings makes the balancer read the folder.
         for (more, (left, profile)) in [(90, ", profile = \"default\""), (116, "")].into_iter().enumerate() {
             own.put(&kept, left);
             stage.balancer.reload(&stage.with(&pebble.table(&[NAME], profile)));
@@ -267,7 +270,7 @@ fn an_authority_that_fails_leaves_what_there_is() {
     let root = root.to_str().unwrap();
     stage.balancer.reload(&stage.with(&pebble.table(&[NAME], "")));
     stage.trusted(NAME, root);
-    // One name more is another certificate, and the authority is away.
+    // An additional name needs another certificate, and the authority is down.
     pebble.kill();
     let both = stage.with(&pebble.table(&[NAME, "127-0-0-1.one.test"], ""));
     stage.balancer.reload(&both);
@@ -281,7 +284,7 @@ fn an_authority_that_fails_leaves_what_there_is() {
     let source = stage.balancer.status()["certificates"][0]["source"].as_str().unwrap().to_owned();
     let failing = format!("plimsoll_certificate_failing{{certificate=\"{NAME}\",source=\"{source}\"}}");
     assert_eq!(stage.balancer.metric(&failing), 1.0);
-    // It comes back, knows neither account nor certificate, and is asked at once when somebody says so.
+    // The authority returns without any account or certificate. A reload makes the balancer ask at once.
     pebble.restart();
     let fresh = Folder::new();
     let root = pebble.root(&fresh);

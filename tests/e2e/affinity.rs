@@ -1,4 +1,5 @@
-//! Clients that come back to their members by a signed cookie, over any connection, and escape from those that have too much.
+//! Clients that return to their members by a signed cookie, over any connection, and leave overloaded
+//! members.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,12 +15,13 @@ fn named(name: &str) -> Script {
     Script::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()))
 }
 
-/// A client: the cookie that it has, if it has one.
+/// A client and its cookie, if it has one.
 #[derive(Clone, Default)]
 struct Browser(Option<String>);
 
 impl Browser {
-    /// Asks on a connection of its own; who answered, and the whole of `Set-Cookie` if there was one.
+    /// Sends a request on a new connection; returns the name of the member, and the whole of `Set-Cookie` if
+    /// there was one.
     #[track_caller]
     fn visit(&mut self, balancer: SocketAddr) -> (String, Option<String>) {
         let mut client = Wire::connect(balancer);
@@ -43,7 +45,7 @@ fn file(affinity: &str, members: &[&Script], rest: &str) -> String {
 #[test]
 fn a_client_comes_back_to_its_member_over_any_connection() {
     let (one, other) = (named("one"), named("other"));
-    // Each thread has turns of its own.
+    // Each thread has its own round robin.
     let text = file("{}", &[&one, &other], "strategy = \"round_robin\"\n");
     let balancer = Balancer::start(&format!("threads = 1\n{text}"));
     let said = balancer.process.lines();
@@ -71,7 +73,7 @@ fn a_client_comes_back_to_its_member_over_any_connection() {
         client.send(format!("GET / HTTP/1.1\r\nHost: test\r\nCookie: {cookie}\r\n\r\n"));
         assert_eq!(client.answer().unwrap().text(), homes[turn]);
     }
-    // What is no cookie of ours makes a new client, and fails nobody.
+    // An invalid cookie counts as none, and fails no request.
     let (mut flips, value) = (0, browsers[0].0.clone().unwrap());
     for wrong in [
         "plimsoll=",
@@ -111,7 +113,7 @@ fn a_key_in_a_file_is_known_after_a_restart_and_elsewhere_and_another_is_not() {
     for (browser, home) in browsers.iter_mut().zip(&homes) {
         assert_eq!(browser.visit(second.address()), (home.clone(), None));
     }
-    // A reload with the same key keeps all, one with another knows none of them.
+    // A reload with the same key keeps all cookies valid, one with another key none.
     first.reload(&file(&affinity, &[&other, &one], "strategy = \"round_robin\"\n"));
     for (browser, home) in browsers.iter_mut().zip(&homes) {
         assert_eq!(browser.visit(first.address()), (home.clone(), None));
@@ -119,7 +121,7 @@ fn a_key_in_a_file_is_known_after_a_restart_and_elsewhere_and_another_is_not() {
     keys.write("key", "another key of thirty two bytes and more");
     first.reload(&text);
     assert!(browsers.iter_mut().all(|browser| browser.visit(first.address()).1.is_some()));
-    // A file that cannot be used changes nothing.
+    // An unusable file changes nothing.
     keys.write("key", "short");
     let refused = first.run(&["reload"]);
     assert!(refused.code != Some(0) && refused.err.contains("32 are the least"), "{}", refused.err);
@@ -143,7 +145,7 @@ fn a_key_is_changed_and_nobody_is_sent_elsewhere() {
         assert!(again == *home && set.is_some(), "its cookie is given anew: {set:?}");
         assert_eq!(browser.visit(balancer.address()), (home.clone(), None));
     }
-    // The old key is not needed any more.
+    // The old key is no longer needed.
     balancer.reload(&by(format!("{{ key_file = \"{}\" }}", new.display())));
     for (browser, home) in browsers.iter_mut().zip(&homes) {
         assert_eq!(browser.visit(balancer.address()), (home.clone(), None));
@@ -157,7 +159,7 @@ fn one_good_cookie_among_several_of_the_name_is_enough() {
     for _ in 0..8 {
         let mut browser = Browser::default();
         let (home, _) = browser.visit(balancer.address());
-        // As of a page below, by an application behind another balancer.
+        // The cookies of a page below, set by an application behind another balancer.
         let good = browser.0.unwrap();
         let mut several = Browser(Some(format!("plimsoll=; plimsoll={}; {good}", "0".repeat(84))));
         assert_eq!(several.visit(balancer.address()), (home, None));
@@ -168,8 +170,8 @@ fn one_good_cookie_among_several_of_the_name_is_enough() {
 fn a_cookie_grows_old_and_is_given_anew() {
     let (one, other) = (named("one"), named("other"));
     let start = |ttl: &str| Balancer::start(&file(&format!("{{ ttl = \"{ttl}\" }}"), &[&one, &other], ""));
-    // Whoever keeps coming keeps its member. It gets a young cookie at half of its time; the other half is more than any machine
-    // stands still.
+    // A client that keeps returning keeps its member. It gets a fresh cookie at half of its lifetime; the
+    // other half is longer than any machine stands still.
     let long = start("16s");
     let mut browser = Browser::default();
     let (home, _) = browser.visit(long.address());
@@ -178,7 +180,7 @@ fn a_cookie_grows_old_and_is_given_anew() {
         assert_eq!(again, home);
         set.is_some()
     });
-    // Whoever does not has none: it gets a cookie with the next answer, whoever that is from.
+    // A client that does not return gets a cookie with its next answer, from any member.
     let short = start("2s");
     let mut old = Browser::default();
     old.visit(short.address());
@@ -194,7 +196,7 @@ fn a_cookie_grows_old_and_is_given_anew() {
 fn clients_leave_a_member_that_may_not_be_used_and_stay_where_they_went() {
     let (one, other) = (named("one"), named("other"));
     let text = file("{}", &[&one, &other], "strategy = \"first_available\"\n");
-    // Most threads have never chosen the member that is drained; its clients are its clients to them, too.
+    // Most threads have never chosen the drained member; its clients are bound to it on those threads, too.
     let balancer = Balancer::start(&format!("threads = 16\n{text}"));
     let mut browsers: Vec<Browser> = (0..5).map(|_| Browser::default()).collect();
     assert!(browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "one"));
@@ -218,7 +220,7 @@ fn clients_leave_a_member_that_may_not_be_used_and_stay_where_they_went() {
         browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "other"),
         "nobody goes back"
     );
-    // It begins gently, as any member that comes back.
+    // Slow start applies, as to any member that returns.
     until("it takes newcomers again", || Browser::default().visit(balancer.address()).0 == "one");
 }
 
@@ -230,17 +232,18 @@ fn a_drained_member_may_keep_its_sessions_until_they_end() {
     let balancer = Balancer::start(&format!("threads = 2\n{text}"));
     let mut browsers: Vec<Browser> = (0..5).map(|_| Browser::default()).collect();
     let begun = Instant::now();
-    // bound: what is said of sessions that last is only asked while none can be over, by a second for whole seconds
+    // bound: what is said of sessions that last is only asked while none can be over, by a second for whole
+    // seconds
     let early = || begun.elapsed() < Duration::from_secs(9);
     assert!(browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "one"));
     assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));
     assert_eq!(balancer.member(one.address)["state"], "draining");
     let mut fresh = Browser::default();
-    // Until more than half of their time is over, after which others would get a young cookie.
+    // Until more than half of their lifetime is over, after which others would get a fresh cookie.
     while begun.elapsed().as_secs() < 7 {
         // sleeps: paces the clients
         sleep(Duration::from_millis(50));
-        // Over any connection and thread, and with a cookie that is not made any younger.
+        // Over any connection and thread, and with a cookie that is not renewed.
         for browser in &browsers {
             let came = browser.clone().visit(balancer.address());
             assert!(came == ("one".to_owned(), None) || !early(), "{came:?}");
@@ -354,7 +357,7 @@ fn a_listener_that_gets_another_group_knows_none_of_the_cookies() {
 
 #[test]
 fn a_member_at_its_limit_sends_its_client_elsewhere() {
-    // It never answers what asks it to wait.
+    // The member never answers requests that ask it to wait.
     let hold = |name: &'static str| {
         Script::start(move |wire| {
             while let Some(head) = wire.head()? {
@@ -373,7 +376,7 @@ fn a_member_at_its_limit_sends_its_client_elsewhere() {
     let balancer = Balancer::start(&file("{}", &[&one, &other], rest));
     let mut browser = Browser::default();
     assert_eq!(browser.visit(balancer.address()).0, "one");
-    // An answer is with its client a moment before its place is free again.
+    // The client receives an answer a moment before the request stops counting as in flight.
     let idle = |member: &Script| balancer.member(member.address)["in_flight"] == 0;
     until("it to be idle", || idle(&one));
     let mut busy = Wire::connect(balancer.address());
@@ -414,11 +417,11 @@ fn over_tls_and_http2_the_cookie_is_for_tls_alone() {
 
 #[test]
 fn headers_and_addresses_have_their_members_by_strategy() {
-    // Not a cookie's business: a strategy that hashes, with a bound on what one member may have.
+    // Without cookies: a strategy that hashes, with a bound on the load of one member.
     let (one, other) = (named("one"), named("other"));
     let members = [one.address, other.address];
     let rest = "strategy = \"rendezvous\"\nkey = \"header:X-User\"\n";
-    // One thread: with several a member may still have what was answered a moment ago, and be at its bound.
+    // One thread: with several, a member may still count an answered request, and be at its bound.
     let web = |rest: &str| format!("threads = 1\n{}", crate::stage::web(&members, rest));
     let balancer = Balancer::start(&web(rest));
     let visit = |user: &str| {

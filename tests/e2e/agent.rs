@@ -1,5 +1,5 @@
-//! `plimsoll agent`: what it measures and is told reaches every balancer that can be reached, and nothing that hangs,
-//! is down or talks nonsense keeps it from the others.
+//! `plimsoll agent`: its measurements and received reports reach every reachable balancer; balancers that
+//! hang, are down or send nonsense do not delay the others.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::stage::{Folder, Process, Run, Script, Wire, binary, curl, deaf, found, get, refusing, until};
 
-/// A balancer that keeps what is reported to it.
+/// A balancer that records received reports.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<Value>>>);
 
 impl Reports {
-    /// Takes reports on a connection and answers each with these bytes.
+    /// Receives reports on a connection and answers each with these bytes.
     fn take(&self, wire: &mut Wire, answer: &str) -> std::io::Result<()> {
         while let Some(head) = wire.head()? {
             let body = wire.body(&head, false)?;
@@ -30,7 +30,7 @@ impl Reports {
         Ok(())
     }
 
-    /// A balancer that does so, and where it is.
+    /// Starts such a balancer.
     fn served(&self, answer: &'static str) -> Script {
         let reports = self.clone();
         Script::start(move |wire| reports.take(wire, answer))
@@ -40,13 +40,13 @@ impl Reports {
         self.0.lock().unwrap().clone()
     }
 
-    /// Waits for one of which this holds.
+    /// Waits for a report that satisfies `holds`.
     #[track_caller]
     fn one(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         found(what, || self.all().into_iter().find(&holds))
     }
 
-    /// Waits for so many.
+    /// Waits for `count` reports.
     #[track_caller]
     fn wait(&self, count: usize) {
         until(&format!("{count} reports"), || self.all().len() >= count);
@@ -55,7 +55,7 @@ impl Reports {
 
 const TAKEN: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 
-/// An agent that runs, about the member 10.0.0.1:80.
+/// A running agent for the member 10.0.0.1:80.
 struct Agent {
     process: Process,
     _folder: Folder,
@@ -70,7 +70,7 @@ impl Agent {
         Self { process, _folder: folder }
     }
 
-    /// Where it listens, if it was told to.
+    /// Returns the address on which the agent listens.
     #[track_caller]
     fn address(&self) -> SocketAddr {
         let line = self.process.line("listening agent ");
@@ -81,7 +81,7 @@ impl Agent {
         self.process.lines().iter().filter(|line| line.contains(text)).count()
     }
 
-    /// Reports that it says did not arrive there; it has to listen.
+    /// Returns the agent's count of reports that failed at a balancer; the agent must listen.
     #[track_caller]
     fn failures(&self, of: SocketAddr) -> usize {
         let page = get(self.address(), "/metrics").text();
@@ -89,8 +89,8 @@ impl Agent {
         page.lines().find_map(|line| line.strip_prefix(series.as_str())?.parse().ok()).unwrap()
     }
 
-    /// All it said to a balancer came over one connection: another is made only where one was given up, as it may be when the
-    /// machine stands still for seconds.
+    /// Checks that all reports to a balancer used one connection. The agent opens another only after it gave
+    /// one up, which may happen when the machine stands still for seconds.
     #[track_caller]
     fn keeps_its_connection(&self, balancer: &Script) {
         // In this order: a connection that is counted here was given up before the failures are.
@@ -119,7 +119,7 @@ fn load_is_pushed_over_one_connection() {
     let to = url(balancer.address);
     let args = ["--group", "web", "--report-to", &to, "--interval", "100ms", "--listen", "127.0.0.1:0"];
     let agent = Agent::start(&args);
-    // A machine that stood still for a moment says that what it read is not of now.
+    // After the machine stood still, reports contain the age of their values.
     let now =
         || reports.all().into_iter().filter(|report| report.get("age_seconds").is_none()).collect::<Vec<_>>();
     until("ten reports", || now().len() >= 10);
@@ -149,7 +149,7 @@ fn what_a_program_tells_is_passed_on_at_once() {
     assert_eq!(String::from_utf8(told.body).unwrap(), "204", "{}", told.talk);
     let report = reports.one("the queue", |report| report["values"].get("queue").is_some());
     assert_eq!(report["values"]["queue"], 7.0);
-    // A move that matters is, too; here it goes by JSON.
+    // A significant change is reported at once, too; here it is sent as JSON.
     let body = r#"{"member": "10.0.0.1:80", "values": {"queue": 70, "busy": 0.5}}"#;
     curl(&["-d", body, &target], b"");
     reports.one("the longer queue", |report| {
@@ -175,7 +175,8 @@ fn who_hangs_or_is_down_delays_no_other() {
         assert_eq!(agent.said(&told), 1, "{}", agent.process);
     }
     until("two do not answer", || agent.said("no answer in 2 s") >= 2);
-    // Whatever the others do to it would fail as often as they. Where the machine stands still something may fail all the same.
+    // If the others disturbed this connection, it would fail as often as theirs. Where the machine stands
+    // still some reports may fail all the same.
     until("nearly all that is said to the good one arrives", || {
         agent.failures(good.address) * 10 <= reports.all().len()
     });
@@ -194,7 +195,7 @@ fn a_balancer_that_comes_back_is_told_everything() {
     let keep = reports.clone();
     thread::spawn(move || {
         for stream in TcpListener::from(socket).incoming().map_while(Result::ok) {
-            // One report in a connection: each time it is a new process, as it were.
+            // One report per connection: each time the balancer is a new process, in effect.
             let mut wire = Wire::over(stream);
             if let Ok(Some(head)) = wire.head()
                 && let Ok(body) = wire.body(&head, false)
@@ -205,11 +206,11 @@ fn a_balancer_that_comes_back_is_told_everything() {
         }
     });
     agent.process.line("arrive again");
-    // What is old says so, and does not make the rest old.
+    // An old value carries its age, and does not age the others.
     let old = |report: &Value| report["values"].get("queue").is_some();
     let report = reports.one("the queue", old);
     assert!(report["age_seconds"].as_f64().unwrap() >= 5.0, "{report}");
-    // What is read while the machine stands still is not of now, either, and says so.
+    // Values read while the machine stands still carry their age, too.
     let fresh = reports.one("what is fresh", |report| {
         report["values"].get("cpus").is_some() && report.get("age_seconds").is_none()
     });
@@ -231,7 +232,7 @@ fn a_refusal_is_told_with_its_reason() {
     let agent = Agent::start(&["-r", &url(balancer.address), "--interval", "100ms"]);
     agent.process.line(&format!("it answered 422: {why}"));
     reports.wait(3);
-    // It is told again only where something else came in between: no answer at all, as the machine stood still.
+    // It is logged again only after another outcome: no answer at all, as the machine stood still.
     let (told, made) = (agent.said("it answered 422"), balancer.accepted());
     until("no more than one, and one after each time that it stood still", || {
         let stood = agent.said("no answer in 2 s");
@@ -253,7 +254,7 @@ fn a_control_socket_can_be_reported_to() {
         assert!(read > 0, "{text}");
         text.push_str(&String::from_utf8_lossy(&buffer[..read]));
     }
-    // It may have been given up where the machine stood still.
+    // The connection may have been given up where the machine stood still.
     let _ = stream.write_all(TAKEN.as_bytes());
     assert!(text.starts_with("POST /v1/report HTTP/1.1\r\n") && text.contains("\"cpu\":"), "{text}");
 }
@@ -340,13 +341,13 @@ fn a_page_of_the_servers_is_scraped() {
     ]);
     let rate = |report: &Value| report["values"]["requests_per_second"].as_f64();
     let report = reports.one("a rate", |report| rate(report).is_some());
-    // 250 a second where nothing is late; 50 in all of the time that has passed are the least.
+    // 250 a second without delays; the minimum is 50 over the whole elapsed time.
     assert!(rate(&report).unwrap() >= 50.0 / begun.elapsed().as_secs_f64(), "{report}");
     reports.one("a gauge", |report| report["values"]["jobs"] == 4.0);
     agent.process.line(&format!("cannot read nothing on {scraped}: there is no such series"));
     until("more pages", || count.load(Ordering::SeqCst) > 1500);
     assert_eq!(agent.said("cannot read nothing"), 1);
-    // Another connection is only made where one was given up, which is said the first time.
+    // The agent opens another connection only after it gave one up, which it logs the first time.
     let made = page.accepted();
     until("one connection", || made == 1 || agent.said("no answer in 2 s") > 0);
 }

@@ -1,11 +1,11 @@
-//! What the balancer answers itself when no member does: 502, 503 and 504 with the reason in a header and in
-//! the metrics.
+//! The balancer's own answers when no member answers: 502, 503 and 504 with the reason in a header and in the
+//! metrics.
 
 use std::net::SocketAddr;
 
 use crate::stage::{Balancer, Member, Script, Wire, deaf, get, refusing, until, web};
 
-/// One request; `reason` stands in the answer and in the metrics.
+/// Sends a request and expects `status` with `reason` in the answer and in the metrics.
 #[track_caller]
 fn expect(balancer: &Balancer, method: &str, status: u16, reason: &str) {
     let before = balancer.rejected(reason);
@@ -16,7 +16,7 @@ fn expect(balancer: &Balancer, method: &str, status: u16, reason: &str) {
     assert_eq!(answer.field("retry-after"), (status == 503).then_some("1"));
     assert!(method == "HEAD" || answer.text().starts_with("plimsoll: "), "{}", answer.text());
     assert_eq!(balancer.rejected(reason), before + 1);
-    // It is the balancer's answer, not the end of the connection.
+    // It is an answer of the balancer and does not end the connection.
     client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(client.answer().is_ok());
 }
@@ -69,7 +69,7 @@ fn a_member_that_hangs_is_504() {
         while wire.head()?.is_some() {}
         std::io::Result::Ok(())
     });
-    // All others are so long that whatever ends was ended by the short one.
+    // All other time-outs are so long that only the short one can fire.
     for (timeouts, method, reason) in [
         ("per_try = \"150ms\"\nidle = \"1h\"", "GET", "answer_timeout"),
         ("idle = \"150ms\"", "POST", "answer_timeout"),
@@ -100,7 +100,7 @@ fn no_member_is_503() {
 #[test]
 fn the_queue_is_bounded_in_length_and_time() {
     let member = Member::start(&["--service", "const:1h", "--workers", "9"]);
-    // One thread: the bound is each thread's.
+    // One thread: the bound applies per thread.
     let start = |timeout: &str| {
         let rest = format!("max_connections = 1\nqueue = 2\nqueue_timeout = \"{timeout}\"");
         Balancer::start(&("threads = 1\n".to_owned() + &web(&[member.address], &rest)))
@@ -119,7 +119,7 @@ fn the_queue_is_bounded_in_length_and_time() {
     let _served = one_in_flight(&long);
     let _waiting = [ask(&long), ask(&long)];
     until("two in the queue", || long.group("web")["queued"] == 2);
-    // They wait there still.
+    // The requests still wait there.
     let answer = ask(&long).answer().unwrap();
     assert_eq!((answer.status, answer.reason()), (503, Some("queue_full")));
     assert_eq!((long.rejected("queue_full"), long.rejected("queue_timeout")), (1, 0));
@@ -180,7 +180,7 @@ fn another_member_is_tried_where_that_is_safe() {
     let (_held, dead) = refusing();
     let closing = Script::start(|wire| wire.head().map(drop));
     let alive = Member::start(&["--name", "alive"]);
-    // No ejection: it is the retries that are looked at.
+    // Without ejection, which would hide the retries.
     let text = web(&[dead, closing.address, alive.address], "strategy = \"round_robin\"\noutlier = false");
     let balancer = Balancer::start(&text);
     let ask = |method: &str| {
@@ -192,7 +192,7 @@ fn another_member_is_tried_where_that_is_safe() {
         let answer = ask("GET");
         assert_eq!((answer.status, answer.field("x-member")), (200, Some("alive")));
     }
-    // A POST that may have been carried out is not sent again; one that cannot have been is.
+    // A POST that may have been executed is not retried; one that cannot have been is.
     let answers: Vec<_> = (0..12).map(|_| ask("POST")).collect();
     assert!(answers.iter().any(|answer| answer.status == 200));
     assert!(answers.iter().any(|answer| answer.reason() == Some("reset")));

@@ -1,5 +1,5 @@
-//! HTTP through nginx members with curl and wrk as clients: methods, bodies of every framing and length, the
-//! statuses that have none.
+//! HTTP through nginx members with curl and wrk as clients: methods, bodies of every framing and length, and
+//! statuses without a body.
 
 use std::process::Command;
 use std::thread;
@@ -41,7 +41,7 @@ fn a_chunked_body_may_have_any_length() {
         assert!(up.talk.contains("> Transfer-Encoding: chunked"), "{}", up.talk);
         assert!(up.talk.contains("< HTTP/1.1 20"), "{}", up.talk);
         assert!(nginx.read("piped") == sent, "{length} bytes did not arrive as they were sent");
-        // A file that may contain directives is sent in chunks.
+        // nginx sends a file that may contain directives in chunks.
         let down = curl(&["-v", &url], b"");
         assert!(length == 0 || down.talk.contains("< Transfer-Encoding: chunked"), "{}", down.talk);
         assert!(down.code == Some(0) && down.body == sent, "GET of {length}: {}", down.talk);
@@ -73,7 +73,7 @@ fn answers_without_a_body_end_at_their_head() {
     nginx.file("page", b"the page");
     let balancer = Balancer::start(&web(&[nginx.address], ""));
     let mut client = Wire::connect(balancer.address());
-    // All on one connection: a body read where there is none would put the next answer out of step.
+    // All on one connection: reading a body where there is none would shift the next answer.
     client.send("GET /page HTTP/1.1\r\nHost: x\r\n\r\n");
     let page = client.answer().unwrap();
     assert_eq!((page.status, &*page.body), (200, &b"the page"[..]));
@@ -117,7 +117,7 @@ fn extensions_and_trailers_are_passed_on_both_ways() {
 fn wrk_finds_no_fault() {
     let members = [Nginx::http(""), Nginx::http("")];
     members.iter().for_each(|nginx| nginx.file("1k", &noise(1024)));
-    // A machine that stands still is no overload: nothing is refused for it.
+    // A machine that stands still must not cause overload: nothing is rejected for it.
     let rest = "admission = false\n";
     let balancer = Balancer::start(&web(&members.each_ref().map(|nginx| nginx.address), rest));
     let output = Command::new(part("wrk"))
@@ -140,14 +140,14 @@ fn wrk_finds_no_fault() {
 
 #[test]
 fn ten_megabytes_go_through_and_come_back() {
-    // The paper's balancer could carry no request longer than a network packet.
+    // The paper's balancer could not carry requests longer than a network packet.
     let member = Member::start(&["--echo", "http"]);
     let balancer = Balancer::start(&web(&[member.address], ""));
     let body = noise(10_000_000);
     let mut client = Wire::connect(balancer.address());
     let length = body.len();
     let head = format!("POST /whole HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
-    // Sent and read at the same time: no socket holds all of it.
+    // Sent and read at the same time: no socket buffer holds all of it.
     let stream = client.stream().try_clone().unwrap();
     let sent = body.clone();
     let sender = thread::spawn(move || {
@@ -159,7 +159,7 @@ fn ten_megabytes_go_through_and_come_back() {
     sender.join().unwrap();
     assert_eq!(answer.status, 200);
     assert!(answer.body.len() > length, "{} bytes", answer.body.len());
-    // The member sends the head as it came, and then the body.
+    // The member echoes the unchanged head, and then the body.
     assert!(answer.body.ends_with(&body), "the body came back changed");
     assert!(answer.body.starts_with(b"POST /whole HTTP/1.1\r\n"));
 }

@@ -1,5 +1,5 @@
-//! Clients that are bound on demand: keep-alive connections that a member under alert gives away, until loads are
-//! even, without a request that fails.
+//! Clients that are bound on demand: a member under alert gives keep-alive connections away until loads are
+//! even, without a failed request.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::stage::{Balancer, PATIENCE, Script, Wire, curl, curl_status, found, get, listening, until};
 
-/// A member that answers each request with its own name.
+/// Starts a member that answers each request with its own name.
 fn named(name: &'static str) -> Script {
     Script::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()))
 }
 
-/// Who answers the next request of each client.
+/// Returns the members that answer the next request of each client.
 pub(crate) fn round(clients: &mut [Wire]) -> Vec<String> {
     let ask = |client: &mut Wire| {
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -24,7 +24,7 @@ pub(crate) fn round(clients: &mut [Wire]) -> Vec<String> {
     clients.iter_mut().map(ask).collect()
 }
 
-/// The listener's sessions with a member: bound now, moved so far.
+/// Returns the listener's sessions with a member: bound now, moved so far.
 pub(crate) fn bound(balancer: &Balancer, address: SocketAddr) -> (u64, u64) {
     let said = balancer.run(&["bindings", "-o", "json"]).json();
     let bindings = said["listeners"][0]["bindings"].as_array().unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn bound(balancer: &Balancer, address: SocketAddr) -> (u64, u64) {
     (of["bound"].as_u64().unwrap(), of["moved"].as_u64().unwrap())
 }
 
-/// Tells the load of a member; which part of its sessions is to go.
+/// Reports the load of a member; returns the share of its sessions that is to move.
 pub(crate) fn report(balancer: &Balancer, member: SocketAddr, load: f64) -> Option<f64> {
     let url = format!("http://{}/v1/report", balancer.reports());
     let told = curl(&["-w", "%{http_code}", "-d", &format!("member={member}&load={load}"), &url], b"");
@@ -51,19 +51,19 @@ fn sessions_leave_an_overloaded_member_until_all_is_even() {
     const CLIENTS: usize = 40;
     let (one, other) = (named("one"), named("other"));
     let listener = "binding = \"on_demand\"\n";
-    // Loads are good for three minutes, however slow the machine is.
+    // Reports stay valid for three minutes, however slow the machine is.
     let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n";
     let balancer = Balancer::start(&listening(listener, &[one.address, other.address], rest));
     let mut clients: Vec<Wire> = (0..CLIENTS).map(|_| Wire::connect(balancer.address())).collect();
     assert!(round(&mut clients).iter().all(|name| name == "one"));
     assert_eq!((bound(&balancer, one.address), bound(&balancer, other.address)), ((40, 0), (0, 0)));
 
-    // Each member's load is what its sessions bring, and what it has to do anyway. Sessions are asked as reports
-    // come, which is what a monitor and its clients do.
+    // Each member's load is that of its sessions plus a constant. Reports are sent in rounds, as a monitor
+    // does.
     let end = Instant::now() + PATIENCE;
     let (mut alerts, mut calm, mut rounds) = (0, 0, 0);
     while calm < 10 {
-        // Slow rounds are given as many as fast ones.
+        // Slow machines get as many rounds as fast ones.
         rounds += 1;
         assert!(Instant::now() < end || rounds < 300, "sessions still move");
         let before = bound(&balancer, one.address).1 + bound(&balancer, other.address).1;
@@ -85,13 +85,13 @@ fn sessions_leave_an_overloaded_member_until_all_is_even() {
     let (came, back) = bound(&balancer, other.address);
     assert_eq!(stayed + came, CLIENTS as u64);
     assert_eq!(moved - back, came, "who came had been sent");
-    // Not a request failed, not a session was lost on the way.
+    // No request failed, and no session was lost.
     for member in [&one, &other] {
         assert_eq!(balancer.member(member.address)["failures"], 0);
     }
     assert_eq!(balancer.rejected("no_member") + balancer.rejected("connect_failed"), 0);
 
-    // It is told everywhere, and each move in one event, many in one.
+    // All endpoints show the moves; one event covers many of them.
     let told = |address| {
         let events = balancer.events(address, "moved");
         events.iter().map(|event| event["inputs"]["sessions"].as_f64().unwrap()).sum::<f64>()
@@ -136,7 +136,7 @@ fn another_strategy_while_it_runs_leaves_sessions_where_they_are() {
             }
             let bound_now = addresses.map(|address| bound(&balancer, address));
             assert_eq!(bound_now, bound_before, "{protocol}, {binding}, {strategy}");
-            // It is in force: who is new goes by it.
+            // The strategy is in force: new clients follow it.
             if strategy == "first_available" {
                 let mut news: Vec<Wire> = (0..4).map(|_| Wire::connect(balancer.address())).collect();
                 assert_eq!(round(&mut news), ["one"; 4], "{protocol}, {binding}");
@@ -183,7 +183,7 @@ fn a_session_may_be_sent_to_its_member_and_members_told_to_send_it() {
     );
     assert!(round(&mut clients).iter().all(|name| name == "one"), "the balancer moves none itself");
 
-    // Connections that are there follow the new way too.
+    // Existing connections follow the new mode too.
     balancer.reload(&file("redirect"));
     let location = found("a client that is sent away", || {
         report(&balancer, other.address, 0.3);
@@ -196,7 +196,7 @@ fn a_session_may_be_sent_to_its_member_and_members_told_to_send_it() {
     });
     assert_eq!(location, format!("http://{}/page?x=1", other.address));
     assert_eq!(get(other.address, "/page?x=1").text(), "other");
-    // Whoever was sent away does not miss the balancer.
+    // A redirected client no longer needs the balancer.
     let mut away = Wire::connect(other.address);
     for _ in 0..2 {
         away.send("GET /page?x=2 HTTP/1.1\r\nHost: test\r\n\r\n");

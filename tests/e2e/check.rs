@@ -1,4 +1,5 @@
-//! `plimsoll check`: a file alone, a balancer that runs, members that are away; what scripts get from it and from `status`.
+//! `plimsoll check`: a file alone, a running balancer, members that are down, and its exit codes and those of
+//! `status` for scripts.
 
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ fn check(folder: &Folder, args: &[&str]) -> Run {
     Run::plimsoll(&[&["check"], args].concat(), folder.path())
 }
 
-/// What was found in a part.
+/// Returns the findings of a part.
 fn part<'v>(document: &'v Value, name: &str) -> Vec<&'v Value> {
     let parts = document["parts"].as_array().unwrap();
     let found =
@@ -16,7 +17,7 @@ fn part<'v>(document: &'v Value, name: &str) -> Vec<&'v Value> {
     found["findings"].as_array().unwrap().iter().collect()
 }
 
-/// A file whose control socket and admin address are free.
+/// Writes a file with a free control socket and admin address.
 fn file(folder: &Folder, members: &[std::net::SocketAddr], rest: &str) {
     let text = web(members, rest);
     let control = folder.join("control.sock");
@@ -108,7 +109,7 @@ fn a_balancer_that_runs_is_asked() {
     assert_eq!(part(&json, "balancer")[0]["outcome"], "ok", "{json}");
     assert_eq!(part(&json, "health").last().unwrap()["outcome"], "ok", "{json}");
     assert_eq!(part(&json, "versions")[0]["outcome"], "ok", "{json}");
-    // Nobody reports, and somebody is to.
+    // No member reports, although the configuration expects it.
     let reports = part(&json, "reports");
     assert!(reports.iter().all(|finding| finding["outcome"] == "fail"), "{json}");
     assert_eq!(balancer.run(&["check"]).code, Some(1));

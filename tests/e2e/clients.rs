@@ -1,5 +1,6 @@
-//! The C library of the lottery's clients as a program meets it: installed, found by pkg-config, compiled against by gcc and g++,
-//! linked both ways, under valgrind, with real daemons. The Python package has tests of its own (`clients/python/tests`).
+//! The C library of the lottery's clients as a program uses it: installed, found by pkg-config, compiled by
+//! gcc and g++, linked both ways, under valgrind, with real daemons. The Python package has its own tests
+//! (`clients/python/tests`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +13,7 @@ use std::time::Instant;
 use crate::lottery::Cluster;
 use crate::stage::{Balancer, Folder, Member, Run, part, refusing, until, web};
 
-/// How a program is linked.
+/// The way in which a program is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Shared,
@@ -23,7 +24,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Where the library is installed: as it is, and without the shared one, so that the same flags find the static one.
+/// Returns the installation: with the shared library, or without it, so that the same flags find the static
+/// one.
 fn installed(link: Link) -> &'static Path {
     static PLACES: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     let (shared, fixed) = PLACES.get_or_init(|| {
@@ -35,7 +37,7 @@ fn installed(link: Link) -> &'static Path {
             let mut make = Command::new("make");
             make.args(["--no-print-directory", "install-c"]).arg(format!("PREFIX={}", place.display()));
             make.env("CARGO_TARGET_DIR", own.parent().unwrap());
-            // The last is for libtest (scripts/run-tests): cargo would build all of it anew.
+            // The last is for libtest (scripts/run-tests): with it cargo would rebuild everything.
             for name in ["MAKEFLAGS", "MAKELEVEL", "RUSTC_BOOTSTRAP"] {
                 make.env_remove(name);
             }
@@ -53,7 +55,7 @@ fn installed(link: Link) -> &'static Path {
     if link == Link::Shared { shared } else { fixed }
 }
 
-/// What pkg-config says of it.
+/// Returns the flags from pkg-config.
 fn flags(link: Link, args: &[&str]) -> Vec<String> {
     let place = installed(link).join("lib/pkgconfig");
     let asked =
@@ -63,7 +65,7 @@ fn flags(link: Link, args: &[&str]) -> Vec<String> {
     String::from_utf8(asked.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
-/// A program, compiled and linked.
+/// Compiles and links a program.
 #[track_caller]
 fn program(source: &Path, language: &str, link: Link, folder: &Folder) -> PathBuf {
     let name = format!("{}-{language}-{link:?}", source.file_stem().unwrap().to_str().unwrap());
@@ -80,10 +82,10 @@ fn program(source: &Path, language: &str, link: Link, folder: &Folder) -> PathBu
     out
 }
 
-/// Runs a program to its end under valgrind, which finds nothing.
+/// Runs a program to its end under valgrind, which must report no error.
 #[track_caller]
 fn valgrind(program: &Path, args: &[&str], folder: &Folder) -> Run {
-    // Of Rust's own runtime something is kept to the end, and can be reached.
+    // Rust's runtime keeps some reachable memory to the end.
     let kinds = "definite,indirect,possible";
     let lib = format!("LD_LIBRARY_PATH={}", installed(Link::Shared).join("lib").display());
     let (errors, shown) = (format!("--errors-for-leak-kinds={kinds}"), format!("--show-leak-kinds={kinds}"));
@@ -101,7 +103,7 @@ fn source(name: &str) -> PathBuf {
     root().join("clients/c/tests").join(name)
 }
 
-/// Two daemons whose members serve.
+/// Starts two daemons with serving members.
 fn cluster() -> Cluster {
     let cluster = Cluster::start("127.0.0.1", &["web=127.0.0.1:1", "web=127.0.0.1:2"]);
     until("both serve", || {
@@ -202,7 +204,8 @@ fn the_example_connects_to_who_can_be_reached() {
     assert_eq!(run.code, Some(0), "{}", run.err);
     let reached: Vec<&str> = run.out.lines().collect();
     assert_eq!(reached, vec![member.address.to_string(); 40]);
-    // By chance alone the other one is never first once in 2^40; once it failed it is left alone for five seconds.
+    // With random choices alone, the other member is never first once in 2^40 runs. After a failure it is
+    // avoided for five seconds.
     let failures = run.err.matches(&refuses.to_string()).count() as u64;
     // bound: so many fit into the time that has passed
     let times = 1 + begun.elapsed().as_secs() / 5;

@@ -1,4 +1,4 @@
-//! Connections: kept, shared, pipelined, of HTTP/1.0, and the client that asks before it sends.
+//! Connections: kept, shared, pipelined, of HTTP/1.0, and with `Expect: 100-continue`.
 
 use crate::stage::{Balancer, Member, Nginx, Script, Wire, curl, get, listening, noise, until, web};
 
@@ -13,7 +13,7 @@ fn connections_to_members_are_reused() {
         client.send("GET /page HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(client.answer().unwrap().body, b"the page");
     }
-    // Another client's requests go the same way.
+    // Another client's requests use the same connection.
     for _ in 0..20 {
         assert_eq!(get(balancer.address(), "/page").body, b"the page");
     }
@@ -23,7 +23,7 @@ fn connections_to_members_are_reused() {
 
 #[test]
 fn a_stale_connection_costs_nobody_a_request() {
-    // Each connection serves three requests and is closed without a word.
+    // Each connection serves three requests and is closed without notice.
     let member = Script::start(|wire| {
         for _ in 0..3 {
             wire.head()?;
@@ -68,7 +68,7 @@ fn http_1_0_clients_are_served() {
     let page = noise(100_000);
     nginx.file("page", &page);
     let balancer = Balancer::start(&web(&[nginx.address], ""));
-    // What nginx sends in chunks comes to this client until the end of the connection.
+    // A chunked answer of nginx is passed to this client without chunks, until the end of the connection.
     let came = curl(&["-0", "-v", &balancer.url("/page")], b"");
     assert!(came.code == Some(0) && came.body == page, "{}", came.talk);
     assert!(!came.talk.to_lowercase().contains("transfer-encoding"), "{}", came.talk);
@@ -111,7 +111,7 @@ fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
     assert!(up.talk.contains("< HTTP/1.1 100 Continue"), "{}", up.talk);
     assert!(nginx.read("up") == sent);
 
-    // By hand: not a byte of the body is sent before the word comes.
+    // By hand: no byte of the body is sent before the 100.
     let mut client = Wire::connect(balancer.address());
     client.send("PUT /hand HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     assert_eq!(client.answer().unwrap().status, 100);
@@ -119,7 +119,7 @@ fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
     assert_eq!(client.answer().unwrap().status, 201);
     assert_eq!(nginx.read("hand"), b"hello");
 
-    // A refusal comes instead, and the client need not send anything.
+    // A rejection replaces the 100, and the client need not send anything.
     let mut client = Wire::connect(balancer.address());
     client.send("PUT /no HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n");
     assert_eq!(client.answer().unwrap().status, 403);
@@ -190,7 +190,7 @@ fn heads_may_be_long_up_to_the_limit_on_both_sides() {
         let answer = client.answer().unwrap();
         assert_eq!((answer.status, answer.field("x-long").map(str::len)), (200, Some(60_000)));
     }
-    // One byte too many is too many.
+    // One byte above the limit is rejected.
     let head = "GET / HTTP/1.1\r\nHost: x\r\nX-A: ";
     let mut client = Wire::connect(balancer.address());
     client.send(format!("{head}{}", "a".repeat(65_536 - head.len())));

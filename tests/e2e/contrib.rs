@@ -1,4 +1,5 @@
-//! What is in `contrib/`: the dashboard of Grafana and the alerts of Prometheus name metrics that there are, with labels that they have.
+//! The files in `contrib/`: the Grafana dashboard and the Prometheus alerts refer to existing metrics with
+//! their labels.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn rules() -> String {
     text.lines().filter(|line| !line.trim_start().starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
-/// Every text under these keys.
+/// Collects every text under these keys.
 fn texts(value: &Value, keys: &[&str], found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -37,7 +38,7 @@ fn texts(value: &Value, keys: &[&str], found: &mut Vec<String>) {
     }
 }
 
-/// Metrics in a text of PromQL, each with the labels in the braces behind it.
+/// Returns the metrics in a PromQL text, each with the labels in the braces behind it.
 fn metrics(text: &str) -> Vec<(String, Vec<String>)> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -58,7 +59,7 @@ fn metrics(text: &str) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// Who has traffic, reports and sessions, so that there are samples of most.
+/// Starts a balancer with traffic, reports and sessions, so that most metrics have samples.
 fn busy() -> (Balancer, Member, String) {
     let member = Member::start(&[]);
     let folder = Folder::new();
@@ -77,7 +78,7 @@ fn busy() -> (Balancer, Member, String) {
     (balancer, member, page)
 }
 
-/// Labels of a metric as the tables of the guide have them, whose last one may shorten names.
+/// Returns the labels of a metric from the guide's tables; the last table may shorten names.
 fn documented(name: &str) -> Vec<String> {
     let own = name.trim_start_matches("plimsoll_");
     for (page, place) in [("capacity.md", 2), ("observability.md", 3)] {
@@ -121,7 +122,7 @@ fn there(page: &str, metrics: &[(String, Vec<String>)]) {
         assert!(family.is_some(), "there is no metric {name}");
         let mut samples =
             page.lines().filter(|line| line.strip_prefix(&**name).is_some_and(|rest| rest.starts_with('{')));
-        // Of what has no sample here the guide has the labels.
+        // The guide lists the labels of metrics without a sample here.
         let sample = samples.next();
         let labels: Vec<&String> = labels.iter().filter(|label| *label != "instance").collect();
         let unknown = sample.is_none() && !labels.is_empty();

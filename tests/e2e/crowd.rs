@@ -7,16 +7,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::stage::{Balancer, Member, Wire, get, listening, until, web};
 
 const MANY: usize = 10_000;
-/// Bytes of resident memory that one idle connection may take. The gate holds the release binary to 4 KiB; a
-/// debug binary keeps larger futures.
+/// The maximum resident memory of one idle connection in bytes. The gate bounds the release binary to 4 KiB;
+/// a debug binary keeps larger futures.
 const EACH: u64 = 4096;
 
-/// As many connections as the limits allow, at most [`MANY`]: the balancer wants two files for each.
+/// Returns the number of connections that the limits allow, at most [`MANY`]: the balancer needs two files
+/// for each.
 fn many() -> usize {
     let wanted = 2 * MANY as u64 + 4096;
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|most| most < wanted) {
-        // For those who may.
+        // Only a privileged process may raise the maximum.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: Some(wanted) });
     }
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -33,10 +34,10 @@ fn many() -> usize {
 fn ten_thousand_idle_connections_take_little_and_delay_nobody() {
     let many = many();
     let member = Member::start(&[]);
-    // Nobody is sent away while others come.
+    // No connection is closed for the sake of new ones.
     let text = listening("timeouts.idle = \"1h\"\n", &[member.address], "");
     let (balancer, other) = (Balancer::start(&text), Balancer::start(&text));
-    // What the first connections bring with them is not theirs.
+    // The first connections allocate memory that is not theirs.
     let _first: Vec<Wire> = (0..100).map(|_| used(&balancer)).collect();
     let before = balancer.process.resident();
     let crowd: Vec<Wire> = (100..many).map(|_| used(&balancer)).collect();
@@ -45,7 +46,7 @@ fn ten_thousand_idle_connections_take_little_and_delay_nobody() {
     let each = balancer.process.resident().saturating_sub(before) / crowd.len() as u64;
     eprintln!("{each} bytes for each idle connection");
     assert!(each < EACH, "{each} bytes for each of {} idle connections", crowd.len());
-    // By turns with a balancer that has no crowd, so that both meet what else the machine does.
+    // Alternating with a balancer without a crowd, so that both meet the same load of the machine.
     let asked = |balancer: &Balancer| {
         let begun = Instant::now();
         assert_eq!(get(balancer.address(), "/").status, 200);
@@ -63,7 +64,7 @@ fn ten_thousand_idle_connections_take_little_and_delay_nobody() {
     until("they are gone", || open() <= 100);
 }
 
-/// A connection that has served a request and is kept.
+/// Opens a connection that has served a request and is kept.
 fn used(balancer: &Balancer) -> Wire {
     let mut client = Wire::connect(balancer.address());
     client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -83,7 +84,7 @@ fn more_connections_than_allowed_do_not_get_in() {
         assert_eq!(client.answer().unwrap().status, 200, "those inside are served");
     }
     assert_eq!(balancer.status()["listeners"][0]["connections"], 50);
-    // Nobody waits for what may never come.
+    // Excess connections are closed at once and do not wait.
     outside.iter_mut().for_each(Wire::closed);
     assert_eq!(balancer.status()["listeners"][0]["refused"], 10);
     drop(inside);

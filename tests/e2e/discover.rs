@@ -1,5 +1,5 @@
-//! Members that are found: in a file, by a real name server, behind our own, over HTTP; and what becomes of them when the source
-//! fails, says nothing or says nonsense.
+//! Service discovery: in a file, by a real name server, behind plimsoll's own name server, over HTTP; and
+//! sources that fail, are empty or return nonsense.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,8 @@ use crate::stage::{
     Balancer, Folder, Load, Member, Process, Script, free_port, get, members_list, nobody, part, until,
 };
 
-/// A file with one http listener on group `web`. A machine that stands still is no overload: nothing is refused for it.
+/// Returns a file with one http listener on group `web`. A machine that stands still must not cause overload:
+/// nothing is rejected for it.
 fn text(group: &str) -> String {
     format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
@@ -20,7 +21,7 @@ fn text(group: &str) -> String {
     )
 }
 
-/// The members of the group `web` in order.
+/// Returns the members of the group `web` in order.
 fn members(balancer: &Balancer) -> Vec<String> {
     let group = balancer.group("web");
     group["members"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
@@ -38,12 +39,12 @@ fn has(balancer: &Balancer, wanted: &[SocketAddr]) {
     });
 }
 
-/// What is said of the first source.
+/// Returns the status of the first source.
 fn source(balancer: &Balancer) -> Value {
     balancer.group("web")["discovery"][0].clone()
 }
 
-/// Waits until the first source has failed for a reason with these words.
+/// Waits until the first source has failed for a reason with this text.
 #[track_caller]
 fn fails(balancer: &Balancer, why: &str) {
     until(&format!("a source that failed: {why}"), || {
@@ -62,7 +63,7 @@ fn events(balancer: &Balancer, kind: &str) -> Vec<Value> {
     all.filter(|event| event["kind"] == kind).collect()
 }
 
-/// All at once, as whoever writes such a file should.
+/// Replaces a file atomically, as programs should that write such files.
 fn replace(folder: &Folder, name: &str, text: &str) {
     let half = folder.write("half", text);
     std::fs::rename(half, folder.join(name)).unwrap();
@@ -81,7 +82,7 @@ fn a_file_changes_under_load_and_no_request_fails() {
     let config = text(&format!("[[group.discover]]\nfile = \"{}\"\ninterval = \"100ms\"\n", file.display()));
     let begun = Instant::now();
     let balancer = Balancer::start_in(folder, &config);
-    // It was read before anything listened.
+    // The file was read before anything listened.
     assert_eq!(members(&balancer), [a.to_string()]);
     assert_eq!(get(balancer.address(), "/").status, 200);
     let folder = balancer.folder();
@@ -102,7 +103,7 @@ fn a_file_changes_under_load_and_no_request_fails() {
     std::fs::remove_file(folder.join("web.members")).unwrap();
     fails(&balancer, "No such file");
     has(&balancer, &[a, b]);
-    // In place, too.
+    // Overwriting in place works, too.
     folder.write("web.members", list(&[b, c]));
     has(&balancer, &[b, c]);
     recovers(&balancer);
@@ -125,7 +126,7 @@ fn a_file_changes_under_load_and_no_request_fails() {
         (found[2]["inputs"]["came"].as_f64(), found[2]["inputs"]["went"].as_f64()),
         (Some(1.0), Some(1.0))
     );
-    // One that fails in several ways one after the other failed once.
+    // Several consecutive failures of one source count as one.
     assert_eq!(events(&balancer, "discovery_failed").len(), 1);
     assert_eq!(events(&balancer, "discovery_recovered").len(), 1);
     let labels = format!("{{group=\"web\",source=\"file {}\"}}", file.display());
@@ -134,7 +135,7 @@ fn a_file_changes_under_load_and_no_request_fails() {
     // bound: the time that all of this test has taken
     let age = balancer.metric(&format!("plimsoll_discovery_age_seconds{labels}"));
     assert!(age < begun.elapsed().as_secs_f64(), "{age}");
-    // It is no reload.
+    // A discovery change is no reload.
     assert_eq!(balancer.status()["reloads"], 0);
     let shown = balancer.run(&["status"]).out;
     assert!(shown.contains("web.members  1 member"), "{shown}");
@@ -161,19 +162,20 @@ fn sources_merge_and_a_reload_keeps_those_that_stay() {
     load.more(20);
     let requests = |address| balancer.member(address)["requests"].as_u64().unwrap();
     let before = requests(c);
-    // One is replaced by one that is not there: its members stay for want of an answer, and the other's are kept.
+    // One source is replaced by one that does not exist: its members stay because there is no answer, and the
+    // other's are kept.
     balancer.reload(&with(&[&missing, &two]));
     assert_eq!(members(&balancer), names(&[a, b, c]));
     assert!(requests(c) >= before, "it was kept with what was counted");
     fails(&balancer, "No such file");
-    // The new one answers, and what the old one had alone is done with.
+    // The new source answers, and members that only the old one had are removed.
     balancer.folder().write("two.json", format!("[\"{c}\"]"));
     until("two.json was read", || balancer.group("web")["discovery"][1]["members"] == 1);
     balancer.folder().write("three", list(&[c]));
     has(&balancer, &[a, c]);
     recovers(&balancer);
     assert_eq!(balancer.group("web")["discovery"].as_array().unwrap().len(), 2);
-    // Without sources there are those of the configuration.
+    // Without sources the configured members apply.
     let changes = balancer.reload(&text(&format!("members = [\"{a}\"]\n")));
     assert!(changes.contains(&format!("- group web: member {c}")), "{changes}");
     assert_eq!(members(&balancer), names(&[a]));
@@ -196,7 +198,7 @@ fn a_group_that_nobody_was_found_for_says_so() {
     balancer.process.line("it has no members yet");
 }
 
-/// A name server of Debian's.
+/// The name server dnsmasq, as in Debian.
 struct Dnsmasq {
     process: Process,
     folder: Folder,
@@ -204,7 +206,7 @@ struct Dnsmasq {
 }
 
 impl Dnsmasq {
-    /// With these hosts, and what else its command line says.
+    /// Starts it with these hosts and further arguments.
     fn start(hosts: &str, more: &[String]) -> Self {
         let port = free_port();
         let folder = Folder::new();
@@ -266,11 +268,11 @@ fn addresses_of_a_name() {
     has(&balancer, &[at(1), at(2), six]);
     server.hosts("127.0.0.1 web.test\n");
     has(&balancer, &[at(1)]);
-    // No such name.
+    // The name does not exist.
     server.hosts("127.0.0.1 other.test\n");
     fails(&balancer, "NXDOMAIN");
     has(&balancer, &[at(1)]);
-    // Nobody there.
+    // The name server is down.
     server.process.kill();
     fails(&balancer, "refused");
     has(&balancer, &[at(1)]);
@@ -278,7 +280,7 @@ fn addresses_of_a_name() {
     recovers(&balancer);
     load.more(20);
     load.stop_unharmed();
-    // One that may be empty is believed.
+    // An empty list is accepted where that is allowed.
     balancer.reload(&text(&format!("{dns}allow_empty = true\n")));
     has(&balancer, &[at(1)]);
     server.hosts("127.0.0.1 other.test\n");
@@ -311,7 +313,7 @@ fn servers_of_a_service() {
     server.restart(hosts, &[]);
     fails(&balancer, "not believed");
     has(&balancer, &[at(4, 84)]);
-    // More than fits a datagram.
+    // More than fits into a datagram.
     let many: Vec<String> = (1..=120).map(|port| record("one", 1000 + port, 1, port)).collect();
     server.restart(hosts, &many);
     until("all servers", || members(&balancer).len() == 120);
@@ -334,7 +336,7 @@ fn one_balancer_finds_members_by_the_domain_of_another() {
         let group = inner.group("web");
         group["members"].as_array().unwrap().iter().all(|member| member["state"] == "up")
     });
-    // It names one first each time, and `hold` is for the other.
+    // The inner balancer alternates the first member; `hold` is for the other one.
     let config = text(&format!(
         "[[group.discover]]\nsrv = \"_http._tcp.web.test\"\nresolver = [\"127.0.0.1:{port}\"]\nmin = \"100ms\"\nmax = \"100ms\"\nhold = \"1m\"\n"
     ));
@@ -353,7 +355,7 @@ fn one_balancer_finds_members_by_the_domain_of_another() {
 fn a_list_over_http() {
     let two = Member::several(2, &[]);
     let [a, b] = [two[0].address, two[1].address];
-    // What is answered, and the heads of what was asked.
+    // The current answer, and the heads of all requests.
     let answer = Arc::new(Mutex::new(Vec::<u8>::new()));
     let heads = Arc::new(Mutex::new(Vec::<String>::new()));
     let ok = |tag: &str, body: &str| {
@@ -375,7 +377,7 @@ fn a_list_over_http() {
                 return wire.try_send("HTTP/1.1 304 Not Modified\r\n\r\n");
             }
             wire.try_send(&answer)?;
-            // One that has no end.
+            // An endless answer.
             while answer.ends_with(b"chunked\r\n\r\n") {
                 wire.try_send([&b"10000\r\n"[..], &[b' '; 0x1_0000], b"\r\n"].concat())?;
             }
@@ -450,7 +452,7 @@ fn a_source_that_flaps_changes_little() {
     let before = count(&asked);
     until("twenty more answers", || count(&asked) > before + 20);
     assert!(events(&balancer, "members_discovered").len() <= 2, "they are held");
-    // Not held they come and go, no request fails, and it is not done as often as it is said.
+    // Without `hold` the members come and go, no request fails, and the changes are fewer than the answers.
     balancer.reload(&text(&format!("[[group.discover]]\n{source}")));
     let (begun, told) = (count(&asked), events(&balancer, "members_discovered").len());
     until("forty more answers", || count(&asked) > begun + 40);

@@ -1,4 +1,4 @@
-//! A group behind a domain: asked with dig, as anybody would.
+//! A group as a domain, queried with dig.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ struct Zone {
 impl Zone {
     #[track_caller]
     fn start(members: &str, rest: &str) -> Self {
-        // dig waits for what is not sent.
+        // dig would wait for answers that are dropped.
         Self::limited(0, members, rest)
     }
 
@@ -29,7 +29,7 @@ impl Zone {
         Self { balancer: Balancer::start(&text), text, port }
     }
 
-    /// What dig says.
+    /// Returns the output of dig.
     #[track_caller]
     fn dig(&self, args: &[&str]) -> String {
         let mut command = Command::new(part("dig"));
@@ -79,7 +79,7 @@ fn a_long_answer_is_asked_for_again_over_tcp() {
     let zone = Zone::start(&members_list(&members), "");
     let cut = zone.dig(&["+ignore", "+noedns", "_http._tcp.web.example", "SRV"]);
     assert!(cut.contains("flags: qr aa tc rd;"), "{cut}");
-    // dig does by itself what clients do.
+    // dig retries over TCP by itself, as clients do.
     assert_eq!(zone.short(&["+noedns", "_http._tcp.web.example", "SRV"]).len(), 60);
 }
 
@@ -87,7 +87,8 @@ fn a_long_answer_is_asked_for_again_over_tcp() {
 fn a_network_above_its_rate_is_answered_over_tcp_or_with_a_cookie() {
     let zone = Zone::limited(1, "[\"127.0.0.1:8080\"]", "");
     zone.dig(&["+nocookie", "web.example", "A"]);
-    // One in two is truncated, so that dig comes over TCP; the other is not sent, and dig asks again.
+    // Every second answer is truncated, so that dig uses TCP; the others are dropped, and dig repeats the
+    // query.
     let again = |args: &[&str]| {
         let mut lines = zone.short(&[&["+tries=20", "+time=1"], args].concat());
         lines.retain(|line| !line.starts_with(";;"));
@@ -128,7 +129,7 @@ fn answers_follow_the_strategy_and_the_health_of_members() {
         &list,
         "strategy = \"weighted_round_robin\"\nhealth = { http = \"/\", interval = \"50ms\", timeout = \"30s\", rise = 1, fall = 1 }\n",
     );
-    // Both are at the same address: their ports tell them apart.
+    // Both members have the same address: their ports tell them apart.
     let asked: Vec<&str> = std::iter::repeat_n(["_http._tcp.web.example", "SRV"], 100).flatten().collect();
     let first = |zone: &Zone| {
         let mut ports: BTreeMap<u16, usize> = BTreeMap::new();
@@ -146,7 +147,7 @@ fn answers_follow_the_strategy_and_the_health_of_members() {
     until("only one is named", || first(&zone) == BTreeMap::from([(light, 100)]));
     members[1].process.kill();
     until("none is", || zone.dig(&["web.example", "A"]).contains("status: SERVFAIL"));
-    // What has no members that can be used is no name that does not exist.
+    // A name without usable members differs from a name that does not exist.
     assert!(zone.dig(&["no.web.example", "A"]).contains("status: NXDOMAIN"));
     zone.balancer.reload(&zone.text.replace("web.example.", "mail.example."));
     until("each thread knows", || zone.dig(&["web.example", "A"]).contains("status: REFUSED"));

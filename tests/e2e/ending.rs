@@ -1,4 +1,4 @@
-//! Members that are drained and a process that stops: what has begun ends, what is new goes elsewhere.
+//! Members that are drained and a process that stops: work that has begun ends, new work goes elsewhere.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::stage::{Balancer, Folder, Load, Member, Run, Script, Wire, free_port, get, listens, until, web};
 
-/// A machine that stands still is no overload: nothing is refused for it.
+/// A machine that stands still must not cause overload: nothing is rejected for it.
 const UNREFUSED: &str = "admission = false\n";
 
 #[test]
@@ -18,7 +18,7 @@ fn a_member_is_drained_replaced_and_taken_back_under_load() {
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
     let balancer = Balancer::start(&web(&addresses, UNREFUSED));
     let name = addresses[1].to_string();
-    // POST: nothing is tried again.
+    // POST: no request is retried.
     let mut load = Load::start(balancer.address(), "POST", 100.0);
     for _ in 0..3 {
         load.more(30);
@@ -28,7 +28,7 @@ fn a_member_is_drained_replaced_and_taken_back_under_load() {
         assert_eq!((&drained["state"], &drained["in_flight"]), (&"draining".into(), &0.into()));
         load.more(30);
         assert_eq!(balancer.member(addresses[1])["requests"], drained["requests"], "it gets nothing new");
-        // What one drains a member for.
+        // The usual reason of a drain: the member restarts.
         members[1].process.kill();
         members[1].restart();
         assert_eq!(balancer.run(&["undrain", &name]).code, Some(0));
@@ -42,7 +42,7 @@ fn a_member_is_drained_replaced_and_taken_back_under_load() {
 
 #[test]
 fn a_stop_lets_requests_in_flight_end() {
-    // It answers a HEAD at once, and all else when it may.
+    // The member answers a HEAD at once, and other requests when it is allowed to.
     let may = Arc::<AtomicBool>::default();
     let look = Arc::clone(&may);
     let member = Script::start(move |wire| -> std::io::Result<()> {
@@ -54,7 +54,7 @@ fn a_stop_lets_requests_in_flight_end() {
         }
         Ok(())
     });
-    // Were the deadline waited for, nothing would end here.
+    // If the stop waited for the deadline, this test would not end.
     let text = "drain_deadline = \"1h\"\n".to_owned() + &web(&[member.address], UNREFUSED);
     let mut balancer = Balancer::start(&text);
     let mut idle = Wire::connect(balancer.address());
@@ -90,7 +90,7 @@ fn a_stop_under_load_answers_every_request_it_took() {
     assert!(run.code == Some(0) && run.err.ends_with("stopped\n"), "{}", run.err);
     assert_eq!(balancer.process.end(), Some(0));
     let record = load.stop();
-    // Whoever comes later finds nobody; of those that were let in nobody was cut off.
+    // Later clients are refused; no accepted request was cut off.
     let others: Vec<_> = record.failed.keys().filter(|fault| fault.name() != "connect").collect();
     assert!(others.is_empty(), "{:?}", record.failed);
 }
@@ -105,7 +105,7 @@ fn a_request_that_crosses_the_stop_is_answered() {
         client.send(ask);
         assert_eq!(client.answer().unwrap().status, 200);
     }
-    // While the process stands still, the stop and more work than it has seen are laid before it.
+    // While the process stands still, the stop and further work are queued for it.
     balancer.process.signal(Signal::STOP);
     clients[20..].iter_mut().for_each(|client| client.send(ask));
     let mut fresh: Vec<Wire> = (0..40).map(|_| Wire::connect(balancer.address())).collect();
@@ -113,7 +113,8 @@ fn a_request_that_crosses_the_stop_is_answered() {
     balancer.process.signal(Signal::TERM);
     let begun = Instant::now();
     balancer.process.signal(Signal::CONT);
-    // What these send is on its way when the listener closes. A second later nobody waits for it any more.
+    // These requests are in transit when the listener closes. After a second the balancer waits for them no
+    // longer.
     let crossing = clients[..10].iter_mut().chain(&mut fresh[..20]);
     let in_time: Vec<bool> = crossing
         .map(|client| {
@@ -160,7 +161,7 @@ fn it_can_be_started_again_where_it_was() {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let text = web(&[member.address], "").replace("127.0.0.1:0", &address.to_string());
     let mut first = Balancer::start(&text);
-    // Connections that the first one closed are still remembered by the kernel.
+    // The kernel still remembers connections that the first process closed.
     for _ in 0..10 {
         assert_eq!(get(address, "/").status, 200);
     }
@@ -182,7 +183,7 @@ fn a_socket_left_by_a_killed_process_is_taken_over_and_a_live_one_is_not() {
     assert!(second.code == Some(1) && second.err.contains("c.sock"), "{:?} {}", second.code, second.err);
     assert_eq!(second.err.lines().filter(|line| line.starts_with("error")).count(), 1, "{}", second.err);
     drop(leftover);
-    // Now nobody answers there.
+    // Now the socket has no listener.
     let file = text + "\n";
     let balancer = {
         let leftover = std::os::unix::net::UnixListener::bind(folder.join("control.sock")).unwrap();

@@ -15,14 +15,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// An example with members of this kind in place of those that it names, free ports in place of its own and a
-/// folder of the test's in place of the system's.
+/// Starts an example with members of this kind in place of those that it names. Its ports become free ones,
+/// and the system's folder becomes one of the test.
 fn start(name: &str, kind: &[&str], listeners: &[u16]) -> (Balancer, Vec<Member>) {
     let folder = Folder::new();
     let mut text = example(name);
     let admin = text.find("[admin]").map(|start| start..start + text[start..].find("\n\n").unwrap());
     if let Some(admin) = admin {
-        // The stage has its own.
+        // The test balancer has its own admin section.
         text.replace_range(admin, "");
     }
     text = text.replace("/var/log/plimsoll/access.log", folder.join("access.log").to_str().unwrap());
@@ -54,7 +54,7 @@ fn every_example_is_tested_here() {
     assert_eq!(names, ["corba.toml", "http.toml", "sticky.toml", "tcp.toml", "udp.toml", "weighted.toml"]);
 }
 
-/// GETs until every member has answered.
+/// Sends GETs until every member has answered.
 #[track_caller]
 fn serves(balancer: &Balancer, members: usize) {
     let mut seen = BTreeMap::new();
@@ -97,7 +97,7 @@ fn sticky() {
         let group = balancer.group("sessions");
         group["members"].as_array().unwrap().iter().all(|member| member["state"] != "unchecked")
     });
-    // One after the other: a user's requests at the same time may be too many for one member.
+    // One after the other: concurrent requests of a user may exceed the bound of one member.
     let mut client = Wire::connect(balancer.address());
     let mut ask = |user: usize| {
         client.send(format!("GET / HTTP/1.1\r\nHost: x\r\nX-User: {user}\r\n\r\n"));
@@ -111,7 +111,7 @@ fn sticky() {
 
 #[test]
 fn tcp() {
-    // It tells its members of the client first, and an echo tells it back.
+    // The balancer first sends the client's address to its members, and an echo returns it.
     let (balancer, members) = start("tcp.toml", &["--echo", "tcp"], &[5432]);
     assert_eq!(members.len(), 2);
     until("the database is up", || balancer.group("database")["members"][0]["state"] == "up");
@@ -169,8 +169,8 @@ fn corba() {
     let load = ["load", reference, "--rate", "200", "--duration", "1s", "-o", "json"];
     let load = balancer.run(&[&load[..], &patient].concat());
     let json: serde_json::Value = serde_json::from_str(&load.out).unwrap();
-    // Not the verdict: it is about the machine, which is busy.
+    // The verdict is ignored: it depends on the load of the machine.
     let (due, failed) = (json["due"].as_u64().unwrap(), json["failed"].as_object().unwrap());
-    // 200 are due by a schedule that is drawn, seven standard deviations above 100.
+    // 200 are due by a random schedule; 100 is seven standard deviations below.
     assert!(due > 100 && failed.is_empty() && json["forwarded"].as_u64().unwrap() > 0, "{json}");
 }

@@ -1,19 +1,19 @@
-//! Members that die, freeze and flap under load: no request that may be repeated fails, and what was done about
-//! it is told.
+//! Members that die, freeze and flap under load: no repeatable request fails, and the events record the
+//! reactions.
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::stage::{Balancer, Load, Member, Process, get, part, until, web};
 
-/// Short, so that what was taken out comes back within the test.
+/// A short ejection, so that an ejected member returns within the test.
 const OUTLIER: &str = "[group.outlier]\nejection = \"1s\"\n";
 
-/// A machine that stands still is no overload: nothing is refused for it, and all that was with a member that dies then may be tried
-/// again.
+/// A machine that stands still must not cause overload: nothing is rejected for it, and all requests at a
+/// member that dies meanwhile may be retried.
 const PATIENT: &str = "admission = false\nretry = { budget = 1.0, min_per_second = 1000 }\n";
 
-/// Requests a second: what a debug build carries on a machine that has much else to do.
+/// The requests per second: within the capacity of a debug build on a busy machine.
 const RATE: f64 = 100.0;
 
 fn start(members: &[Member], rest: &str) -> Balancer {
@@ -103,7 +103,7 @@ fn wrk_does_not_notice_a_kill() {
     let mut members = Member::several(3, &["--body", "1KiB"]);
     let balancer = start(&members, OUTLIER);
     let (url, program) = (balancer.url("/"), part("wrk").display().to_string());
-    // It goes on until it is interrupted. What it prints is collected with what it complains of.
+    // wrk runs until it is interrupted. Its output is collected together with its errors.
     let args = ["-c", "exec \"$0\" \"$@\" >&2", &program, "-t1", "-c32", "-d1h", "--timeout", "60s", &url];
     let mut wrk = Process::start(&part("sh"), &args, balancer.folder().path());
     let victim = members[1].address;
@@ -123,8 +123,8 @@ fn a_member_that_fails_by_status_is_taken_out_and_the_others_are_left_in() {
     let bad = Member::start(&["--fail-rate", "1", "--fail-with", "500"]);
     let addresses = [good[0].address, bad.address, good[1].address];
     let balancer = Balancer::start(&web(&addresses, OUTLIER));
-    // One after the other: what it is given before it is out is what it takes to find that out. A status is an answer: it is passed on,
-    // not tried again.
+    // One after the other: the failures before the ejection are those that detection needs. A status is an
+    // answer: it is passed on and not retried.
     let ask = || usize::from(get(balancer.address(), "/").status == 500);
     let mut failures = 0;
     until("an ejection", || {
@@ -132,7 +132,7 @@ fn a_member_that_fails_by_status_is_taken_out_and_the_others_are_left_in() {
         !balancer.events(bad.address, "ejected").is_empty()
     });
     assert!((2..=5).contains(&failures), "{failures}");
-    // From then on it fails no more than it is tried once more.
+    // From then on it fails only in trials after a readmission.
     let failures: usize = (0..300).map(|_| ask()).sum();
     let trials = balancer.events(bad.address, "readmitted").len();
     assert!(failures <= trials, "{failures} of 300 in {trials} trials");
@@ -150,7 +150,7 @@ fn when_all_fail_the_last_ones_are_kept_and_the_status_tells() {
     let ejected = |member: &Member| !balancer.events(member.address, "ejected").is_empty();
     until("an ejection", || members.iter().any(ejected));
     load.more(100);
-    // One of two may be out at once: half of the group is still asked, and answers 502.
+    // One of two may be ejected at a time: half of the group is still used, and answers 502.
     let group = balancer.group("web");
     let states: Vec<&Value> =
         group["members"].as_array().unwrap().iter().map(|member| &member["state"]).collect();

@@ -1,4 +1,5 @@
-//! The first hour with Plimsoll: what the README has its reader type, in that order, and what an ordinary user may do.
+//! The first hour with Plimsoll: the commands of the README in their order, and the permissions of an
+//! ordinary user.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
@@ -7,14 +8,14 @@ use crate::stage::{Folder, Member, Process, Run, Walk, binary, free_port, part, 
 
 #[test]
 fn as_the_readme_has_it() {
-    // Whether the generator keeps its time is this machine's affair, and how loaded it is.
+    // The punctuality of the generator depends on the load of this machine.
     let hour = Walk::of("README.md")
         .under("## The first hour")
         .put("plimsoll load ", "plimsoll load --tolerance 10s ");
-    // While the machine does other things nothing may be known of a window of five seconds.
+    // On a busy machine a window of five seconds may hold no useful data.
     let known = "--duration 14s; until plimsoll members | grep -q 'with twice the traffic'; \
                  do plimsoll load --tolerance 10s http://127.0.0.1:8080/ --rate 300 --duration 5s; done";
-    // Claims may fail on a machine that is busy with other tests; that there is a report may not.
+    // Claims may fail on a machine that is busy with other tests; the report must exist.
     let judged = "plimsoll lab run smoke || [ $? = 1 ]";
     let hour = hour.put("--duration 8s", "--duration 4s").put("--duration 14s", known);
     let ran = hour.put("plimsoll lab run smoke", judged).done();
@@ -23,20 +24,21 @@ fn as_the_readme_has_it() {
         &found.nth(nth).unwrap_or_else(|| panic!("no {begin}")).1
     };
     assert!(said("curl", 0).out.contains("x-member: "), "{}", said("curl", 0).out);
-    // Side-cars speak, and are gone by.
+    // Side-cars report, and the balancer uses their reports.
     let explained = &said("plimsoll explain", 0).out;
     assert!(
         ["knee=", "work_ms=", "heard_ms_ago="].iter().all(|name| explained.contains(name)),
         "{explained}"
     );
-    // The death was seen, and clients hardly saw it.
+    // The balancer noticed the death, and clients hardly did.
     let events = &said("plimsoll events", 0).out;
     assert!(events.contains("ejected") || events.contains("down"), "{events}");
     let members = &said("plimsoll members", 1).out;
     assert!(members.contains("/s") && members.contains("with twice the traffic"), "{members}");
 }
 
-/// Somebody who is not root, in a folder of their own. Where the tests are not root's, that is who runs them.
+/// A user other than root, with a folder of their own. If the tests do not run as root, it is the user who
+/// runs them.
 struct Somebody {
     folder: Folder,
 }
@@ -57,7 +59,7 @@ impl Somebody {
         Self { folder }
     }
 
-    /// A command of theirs, with the folder that a login makes or without.
+    /// Returns a command line of that user, with the folder that a login creates or without.
     fn args(&self, login: bool, args: &[&str]) -> Vec<String> {
         let mut all = Vec::new();
         if root() {
@@ -99,7 +101,7 @@ fn root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The README's configuration, at free ports; no [admin] but for the port.
+/// Writes the README's configuration with free ports; `[admin]` sets only the port and `admin`.
 fn file(somebody: &Somebody, member: &Member, admin: &str) -> u16 {
     let port = free_port();
     let text = format!(
@@ -131,11 +133,11 @@ fn an_ordinary_user_looks_and_acts() {
             let run = somebody.run(login, &act);
             assert_eq!(run.code, Some(0), "{act:?}: {}{}", run.out, run.err);
         }
-        // It knows its own balancer by what it has.
+        // It recognises its own balancer by its listening addresses.
         let check = somebody.run(login, &["check"]);
         assert_eq!(check.code, Some(0), "{}{}", check.out, check.err);
         assert!(!check.out.contains("somebody else"), "{}", check.out);
-        // Another user may look, and is told why no more than that.
+        // Another user may look, and receives the reason why no more is allowed.
         if root() && !login {
             let look = Run::plimsoll(&["members"], somebody.folder.path());
             assert_eq!(look.code, Some(0), "{}{}", look.out, look.err);

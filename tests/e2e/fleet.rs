@@ -1,4 +1,4 @@
-//! Several real balancers in front of the same members, which act as one.
+//! Several real balancers in front of the same members that form a fleet.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::stage::{Balancer, Folder, Load, Member, PATIENCE, Script, Wire, found, get, until, web};
 use crate::upgrade::{not_upgraded, number, upgraded};
 
-/// Balancers that know one another, and the folder of their key.
+/// Balancers of one fleet, and the folder of their key.
 pub(crate) struct Fleet {
     folder: Folder,
     balancers: Vec<Option<Balancer>>,
@@ -20,7 +20,8 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// So many with the same group `web`; `fleet` are more keys of `[fleet]`, `rest` more of the group.
+    /// Starts `count` balancers with the same group `web`; `fleet` are further keys of `[fleet]`, `rest` of
+    /// the group.
     #[track_caller]
     pub(crate) fn start(count: usize, members: &[SocketAddr], fleet: &str, rest: &str) -> Self {
         let folder = Folder::new();
@@ -58,31 +59,31 @@ impl Fleet {
         self.balancers[number].as_ref().unwrap()
     }
 
-    /// kill -9.
+    /// Kills a balancer with SIGKILL.
     pub(crate) fn kill(&mut self, number: usize) {
         self.balancers[number].take().unwrap().process.kill();
     }
 
-    /// The others, as one sees them.
+    /// Returns the others, as one balancer sees them.
     fn others(&self, number: usize) -> Vec<Value> {
         let run = self.one(number).run(&["fleet", "-o", "json"]);
         let json: Value = serde_json::from_str(&run.out).unwrap_or_default();
         json["fleet"]["balancers"].as_array().cloned().unwrap_or_default()
     }
 
-    /// How many others one sees.
+    /// Returns the number of others that one balancer sees.
     fn up(&self, number: usize) -> usize {
         self.others(number).iter().filter(|one| one["state"] == "up" && one["name"] != "").count()
     }
 
-    /// Reports of others that have come to one.
+    /// Returns the number of reports that one balancer has received from others.
     fn reports(&self, number: usize) -> u64 {
         self.others(number).iter().filter_map(|one| one["reports"].as_u64()).sum()
     }
 }
 
-/// Tries until nobody was taken for lost. A balancer that the machine lets stand still for half a second is, and rightly: of five
-/// times, one must do. `Err`: the news that there were.
+/// Repeats an attempt until no balancer was declared lost. A balancer that stands still for half a second is
+/// rightly declared lost: one of five attempts must succeed. `Err` is the observed events.
 #[track_caller]
 fn unless_lost(attempt: impl FnMut() -> Result<(), String>) {
     let said: Vec<String> =
@@ -90,7 +91,7 @@ fn unless_lost(attempt: impl FnMut() -> Result<(), String>) {
     assert!(said.len() < 5, "{said:#?}");
 }
 
-/// A member that answers after so long, and counts how many requests it has at once.
+/// A member that answers after a delay and counts its concurrent requests.
 struct Counting {
     script: Script,
     now: Arc<AtomicUsize>,
@@ -131,7 +132,7 @@ fn an_ejection_that_one_sees_is_known_to_all() {
     let bad = Script::answering("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n");
     let good = Member::several(2, &[]);
     let members = [bad.address, good[0].address, good[1].address];
-    // It stays out for longer than this takes: the others hear of it, however slow they are.
+    // The ejection outlasts the test: the others learn of it, however slow they are.
     let rest =
         "strategy = \"round_robin\"\noutlier = { consecutive = 3, ejection = \"5m\", false_alarm = 0.0 }\n";
     let fleet = Fleet::start(3, &members, "", rest);
@@ -140,7 +141,7 @@ fn an_ejection_that_one_sees_is_known_to_all() {
         get(first.address(), "/");
         first.member(bad.address)["state"] == "ejected"
     });
-    // Nobody has asked these two anything.
+    // These two have received no requests.
     for number in [1, 2] {
         let event = found("it is ejected at the others", || {
             fleet.one(number).events(bad.address, "ejected").into_iter().next()
@@ -156,7 +157,7 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
     let fast = Member::start(&[]);
     let members = [slow.script.address, fast.address];
     let mut fleet = Fleet::start(2, &members, "", "strategy = \"least_connections\"\n");
-    // What goes to the slow one stays there: all others go to the fast one.
+    // Requests at the slow member stay there; all others go to the fast one.
     let mut held = Vec::new();
     until("something is stuck", || {
         let mut client = TcpStream::connect(fleet.one(0).address()).unwrap();
@@ -167,7 +168,8 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
     let elsewhere = |number: usize| {
         fleet.one(number).member(slow.script.address)["in_flight_elsewhere"].as_f64().unwrap()
     };
-    // What is told is one at once, and falls back to the mean of the last half second until that has followed.
+    // A report of one is immediate; the value falls back to the mean of the last half second until that has
+    // followed.
     let mut less = Instant::now();
     until("the other knows that it stays", || {
         if elsewhere(1) < 0.7 {
@@ -176,8 +178,9 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
         less.elapsed() > Duration::from_secs(1)
     });
     assert_eq!(elsewhere(0), 0.0, "its own is nobody else's");
-    // So it sends nothing there, once its own request before is over. Reports that are a second old, because the machine stood still,
-    // do not count, and neither does a request at such a time. By chance twenty in a row go to the fast one once in a million times.
+    // So it sends nothing there, once its own request before is over. Reports that are a second old, because
+    // the machine stood still, do not count, and neither does a request at such a time. By chance twenty in a
+    // row go to the fast one once in a million times.
     let sent = |member: SocketAddr| number_of(&fleet.one(1).member(member)["requests"]);
     let to_the_fast_one = || {
         until("the one before is over", || fleet.one(1).member(fast.address)["in_flight"] == 0);
@@ -201,7 +204,7 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
     until("what it had is gone with it", || {
         other.member(slow.script.address)["in_flight_elsewhere"].as_f64() == Some(0.0)
     });
-    // It may have counted no more because it was silent, a moment before it is taken for lost.
+    // A silent balancer stops counting a moment before it is declared lost.
     until("it is said to be lost", || {
         let events = other.run(&["events", "-o", "json"]).out;
         events.contains("\"balancer_joined\"") && events.contains("balancer lb1 is lost")
@@ -249,7 +252,7 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
     let fleet = Fleet::start(3, &[member.script.address], "", &rest);
     let part =
         |one: usize| fleet.one(one).member(member.script.address)["part"].as_u64().unwrap_or(99) as usize;
-    // The most that it has at once while it serves two hundred requests more.
+    // The maximum number of concurrent requests while it serves two hundred more.
     let observe = || {
         let (before, mut most) = (member.served.load(SeqCst), 0);
         until("two hundred requests", || {
@@ -263,7 +266,7 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
         most
     };
     let busy = || until("most of the limit is used", || member.now.load(SeqCst) >= LIMIT * 8 / 10);
-    // It takes 200 requests a second, and is asked for more.
+    // It can serve 200 requests a second, and the load is higher.
     let mut first = Load::start(fleet.one(0).address(), "GET", 300.0);
     until("who asks has it", || part(0) >= LIMIT * 8 / 10 && (1..3).all(|one| part(one) <= 2));
     busy();
@@ -274,10 +277,12 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
         [1, 2].iter().map(|one| Load::start(fleet.one(*one).address(), "GET", 300.0)).collect();
     until("all have some of it", || (0..3).all(|one| part(one) >= 3));
     busy();
-    // Each by itself would give it as many as the limit, three times as many in all. Who is not heard of for a second, where the machine
-    // stands still, has no part in what the others know: then it may have more, until that is over.
+    // Separate balancers would each send as many as the limit, three times as many in all. A balancer that is
+    // silent for a second, where the machine stands still, has no part in the others' quota. The total may
+    // then exceed the limit for a while.
     until("the limit holds for all together", || observe() <= LIMIT * 11 / 10);
-    // They are asked one after the other, while what each has changes; what they come to at one moment is in `tests/fleet_limits`.
+    // The parts are read one after the other while they change; `tests/fleet_limits` tests their sum at one
+    // moment.
     until("parts that come to the limit", || {
         let parts: usize = (0..3).map(part).sum();
         (LIMIT * 9 / 10..=LIMIT * 11 / 10).contains(&parts)
@@ -300,7 +305,8 @@ fn members_are_checked_by_one_balancer_and_not_by_all() {
         // bound: a slow machine makes it less
         (checks() - before) as f64 / (begun.elapsed().as_secs_f64() / INTERVAL.as_secs_f64())
     };
-    // In the beginning each has checked by itself. Three balancers that do so always check thrice in an interval.
+    // At first each balancer checks by itself. Three independent balancers would always check three times per
+    // interval.
     until("checks are shared", || rate() < 1.5);
     member.well.store(0, SeqCst);
     until("all know that it is down", || (0..3).all(|one| state(one) == "down"));
@@ -370,8 +376,8 @@ fn upgraded_without_news() -> Result<(), String> {
         let kinds = ["balancer_joined", "balancer_silent", "balancer_lost", "balancer_left"];
         kinds.map(|kind| all.matches(&format!("\"{kind}\"")).count())
     };
-    // While so many reports come both ways that who is dead would have been found out several times: ten a second, where there is nothing
-    // to say.
+    // Enough reports arrive in both directions to detect a loss several times: ten a second when there is
+    // nothing to report.
     let nothing_happens = || {
         let reports = || [0, 1].map(|number| fleet.reports(number));
         let before = reports();
@@ -386,7 +392,7 @@ fn upgraded_without_news() -> Result<(), String> {
             }
         }
         assert_eq!(fleet.one(1).metric("plimsoll_fleet_refused_total"), 0.0);
-        // Whichever process has it.
+        // In either process.
         match elsewhere() {
             1.0 => Ok(()),
             other => Err(format!("{other} in flight elsewhere")),
@@ -399,7 +405,7 @@ fn upgraded_without_news() -> Result<(), String> {
     drop(held);
     until("what the process before had has ended", || elsewhere() == 0.0);
     assert_eq!(fleet.balancers[0].as_mut().unwrap().process.end(), Some(0));
-    // And one that dies is still noticed.
+    // A balancer that dies is still noticed.
     let heir = upgraded(fleet.one(0));
     kill_process(number(heir.0), Signal::KILL).unwrap();
     until("it is lost", || told_by(fleet.one(1), "balancer_lost"));

@@ -1,5 +1,6 @@
-//! What one balancer sees of a member counts at the others: requests that it holds there, failures, ejections, loads that were reported
-//! to it, what members said to it. Beside each fleet is a balancer of the same group that is alone and shows what is done by who hears nothing.
+//! Knowledge of one balancer that counts at the others: its requests in flight at a member, failures,
+//! ejections, received load reports, and load reports in answers. Each test compares the fleet with a
+//! separate balancer of the same group.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use crate::binding::report;
 use crate::fleet::Fleet;
 use crate::stage::{Balancer, Member, Script, Wire, found, get, until, web};
 
-/// One of the same group that knows of nobody.
+/// Starts a balancer of the same group outside of the fleet.
 fn alone(members: &[SocketAddr], rest: &str) -> Balancer {
     Balancer::start(&web(members, rest))
 }
 
-/// A member that holds what it is asked for, all of it until it may answer.
+/// A member that holds all requests until it may answer.
 struct Holding {
     script: Script,
     now: Arc<AtomicUsize>,
@@ -55,7 +56,7 @@ fn address(one: &Holding) -> SocketAddr {
     one.script.address
 }
 
-/// Sends so many requests to a balancer that do not end, each when the one before is with a member.
+/// Sends requests to a balancer that do not end, each after the one before has reached a member.
 #[track_caller]
 fn hold(balancer: &Balancer, members: &[Holding; 2], requests: usize) -> Vec<Wire> {
     let with_members = || members.iter().map(|one| one.now.load(SeqCst)).sum::<usize>();
@@ -69,7 +70,7 @@ fn hold(balancer: &Balancer, members: &[Holding; 2], requests: usize) -> Vec<Wir
     (0..requests).map(begin).collect()
 }
 
-/// What a balancer has in flight with each of them.
+/// Returns the requests that a balancer has in flight at each member.
 fn in_flight(balancer: &Balancer, members: &[Holding; 2]) -> [u64; 2] {
     members.each_ref().map(|one| balancer.member(address(one))["in_flight"].as_u64().unwrap())
 }
@@ -78,7 +79,7 @@ fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
     balancer.member(member)["requests"].as_u64().unwrap()
 }
 
-/// A figure by which the strategy judges a member.
+/// Returns a figure that the strategy uses for a member.
 fn figure(balancer: &Balancer, member: SocketAddr, name: &str) -> Option<f64> {
     let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
     let member =
@@ -87,7 +88,7 @@ fn figure(balancer: &Balancer, member: SocketAddr, name: &str) -> Option<f64> {
     figures.iter().find(|figure| figure["name"] == name)?["value"].as_f64()
 }
 
-/// A member that answers like this, and nothing else.
+/// Starts a member that always gives this answer.
 fn saying(status: &str, fields: &str) -> Script {
     Script::answering(format!("HTTP/1.1 {status}\r\n{fields}Content-Length: 0\r\n\r\n"))
 }
@@ -99,14 +100,15 @@ fn what_one_holds_at_a_member_the_other_sends_elsewhere_until_it_dies() {
     let addresses = members.each_ref().map(address);
     let mut fleet = Fleet::start(2, &addresses, "", REST);
     let other = alone(&addresses, REST);
-    // All that the first one holds is at one member: the other member it may not use. Drains are not told.
+    // The first balancer holds all its requests at one member and may not use the other. Drains are not
+    // shared.
     let drained = fleet.one(0).run(&["drain", &addresses[1].to_string()]);
     assert_eq!(drained.code, Some(0), "{}", drained.err);
     let _held = hold(fleet.one(0), &members, 8);
     assert_eq!(in_flight(fleet.one(0), &members), [8, 0]);
     let elsewhere =
         |member: usize| fleet.one(1).member(addresses[member])["in_flight_elsewhere"].as_f64().unwrap();
-    // What is told falls back to the mean of the last half second until that has followed.
+    // The reported value falls back to the mean of the last half second until that has followed.
     let knows = || {
         let mut less = Instant::now();
         until("the second one knows that they stay", || {
@@ -120,8 +122,9 @@ fn what_one_holds_at_a_member_the_other_sends_elsewhere_until_it_dies() {
     assert!(elsewhere(1) < 0.5, "{}", elsewhere(1));
     let series = format!("plimsoll_member_in_flight_elsewhere{{group=\"web\",member=\"{}\"}}", addresses[0]);
     until("it is among the metrics", || fleet.one(1).metric(&series) >= 7.0);
-    // The second one has sent nothing yet. Three of its own count twice, as there are two of them, and are less than those eight.
-    // What is not heard of for a second, where the machine stood still, counts no more: then they are given up, and begin again.
+    // The second balancer has sent nothing yet. Three of its own count twice, as there are two balancers, and
+    // are less than those eight. If the first one is silent for a second, where the machine stood still, it
+    // no longer counts; then these are given up and begin again.
     let own = found("all three at the other member", || {
         let own = hold(fleet.one(1), &members, 3);
         if in_flight(fleet.one(1), &members) == [0, 3] {
@@ -132,10 +135,11 @@ fn what_one_holds_at_a_member_the_other_sends_elsewhere_until_it_dies() {
         knows();
         None
     });
-    // Who does not know of those eight spreads its own.
+    // A balancer that does not know of those eight spreads its own.
     let _apart = hold(&other, &members, 4);
     assert_eq!(in_flight(&other, &members), [2, 2]);
-    // What the dead one had is forgotten: the next ones of the second go where it has none itself, until both members have as many.
+    // The requests of the dead balancer are forgotten: the next ones of the second go where it has none
+    // itself, until both members have equally many.
     fleet.kill(0);
     until("what the dead one had is forgotten", || {
         fleet.one(1).member(addresses[0])["in_flight_elsewhere"] == 0.0
@@ -152,7 +156,7 @@ fn what_one_holds_at_a_member_the_other_sends_elsewhere_until_it_dies() {
 fn one_that_another_has_ejected_is_asked_nothing() {
     let (bad, good) = (saying("500 No", ""), saying("200 OK", ""));
     let members = [bad.address, good.address];
-    // It stays out for longer than this takes.
+    // The ejection outlasts the test.
     let rest =
         "strategy = \"round_robin\"\noutlier = { consecutive = 3, ejection = \"5m\", false_alarm = 0.0 }\n";
     let fleet = Fleet::start(2, &members, "", rest);
@@ -166,7 +170,7 @@ fn one_that_another_has_ejected_is_asked_nothing() {
         assert_eq!(get(fleet.one(1).address(), "/").status, 200);
     }
     assert_eq!((requests(fleet.one(1), bad.address), requests(fleet.one(1), good.address)), (0, 20));
-    // Who was not told needs its own proof.
+    // A balancer outside of the fleet needs its own failures.
     assert_eq!(other.member(bad.address)["state"], "up");
     assert!((0..20).any(|_| get(other.address(), "/").status == 500));
 }
@@ -184,13 +188,13 @@ fn of_a_member_that_another_suspects_the_first_failure_is_enough() {
     };
     let suspicion = |balancer: &Balancer| figure(balancer, bad.address, "suspicion").unwrap();
     assert_eq!((suspicion(fleet.one(0)), suspicion(fleet.one(1))), (0.0, 0.0));
-    // Once may be chance: it is suspected, and not ejected.
+    // One failure may be chance: the member is suspected, and not ejected.
     fails_once(fleet.one(0));
     assert_eq!(fleet.one(0).member(bad.address)["state"], "up");
     let own = suspicion(fleet.one(0));
     assert!(own > 0.0);
     until("the second one suspects it, too", || suspicion(fleet.one(1)) > 0.0);
-    // A word is less than what was seen, and ejects nobody.
+    // A report counts less than an observation, and ejects no member.
     assert!(suspicion(fleet.one(1)) < own);
     assert_eq!(
         (requests(fleet.one(1), bad.address), &fleet.one(1).member(bad.address)["state"]),
@@ -201,7 +205,7 @@ fn of_a_member_that_another_suspects_the_first_failure_is_enough() {
     let event = fleet.one(1).events(bad.address, "ejected").remove(0);
     assert!(event["why"].as_str().unwrap().contains("fails far more often than the others"), "{event}");
     assert_eq!(fleet.one(1).member(bad.address)["failures"], 1, "one request was enough");
-    // Alone it takes one more.
+    // Alone it takes one more failure.
     fails_once(&other);
     assert!(other.events(bad.address, "ejected").is_empty());
     fails_once(&other);
@@ -220,24 +224,24 @@ fn loads_that_one_is_told_count_at_the_other_until_they_are_old() {
         report(balancer, idle, 0.1);
     };
     let load = |member: SocketAddr| fleet.one(1).member(member)["load"]["value"].as_f64();
-    // A load goes from one to the other as a number of four bytes.
+    // Loads travel between balancers as numbers of four bytes.
     let near = |said: Option<f64>, value: f64| said.is_some_and(|said| (said - value).abs() < 1e-6);
     until("the second one knows them", || {
         tell(fleet.one(0));
         near(load(busy), 0.9) && near(load(idle), 0.1)
     });
-    // A plan goes by them a moment later.
+    // The plan follows a moment later.
     until("twenty in a row go to the one that is idle", || {
         tell(fleet.one(0));
         let before = requests(fleet.one(1), busy);
         (0..20).for_each(|_| drop(get(fleet.one(1).address(), "/")));
         requests(fleet.one(1), busy) == before
     });
-    // Who was told nothing gives each its share.
+    // A balancer without reports gives each member its share.
     assert_eq!(other.member(busy)["load"], Value::Null);
     (0..40).for_each(|_| drop(get(other.address(), "/")));
     assert!(requests(&other, busy) > 0 && requests(&other, idle) > 0);
-    // Nobody tells the second one anything any more: what it knows grows old, and each has its share.
+    // The second balancer receives no reports any more: its data expires, and each member gets its share.
     fleet.kill(0);
     let before = requests(fleet.one(1), busy);
     until("the other one serves again", || {
@@ -246,14 +250,14 @@ fn loads_that_one_is_told_count_at_the_other_until_they_are_old() {
     });
 }
 
-/// What is not heard of for a second, where the machine stands still, counts no more, and first requests there are only once: of five
-/// fleets, one must do.
+/// A balancer that is silent for a second, where the machine stands still, no longer counts, and first
+/// requests exist only once: one of five fleets must succeed.
 #[test]
 fn what_members_say_to_one_decides_the_first_requests_of_the_other() {
     assert!((0..5).any(|_| what_members_say_decides()), "the full one was asked each time");
 }
 
-/// Do all go to the idle one?
+/// Returns `true` if all requests go to the idle member.
 fn what_members_say_decides() -> bool {
     let says = |numbers: &str| saying("200 OK", &format!("Endpoint-Load-Metrics: TEXT {numbers}\r\n"));
     let full = says(
@@ -275,7 +279,7 @@ fn what_members_say_decides() -> bool {
         assert_eq!(get(fleet.one(1).address(), "/").status, 200);
     }
     let decided = (requests(fleet.one(1), full.address), requests(fleet.one(1), idle.address)) == (0, 20);
-    // Who has heard nothing finds out by asking.
+    // A balancer without reports learns from its own requests.
     assert_eq!(knees(&other), [None, None]);
     for _ in 0..20 {
         assert_eq!(get(other.address(), "/").status, 200);

@@ -1,8 +1,8 @@
-//! What members are told of the client, and what is kept from them.
+//! The forwarding headers that members receive, and the headers that are removed.
 
 use crate::stage::{Balancer, Member, Nginx, Wire, get, listening, web};
 
-/// The request as the member saw it.
+/// Returns the request that the member received.
 fn seen(balancer: &Balancer, fields: &str) -> String {
     let mut client = Wire::connect(balancer.address());
     client.send(format!("GET /path?q HTTP/1.1\r\nHost: shop.example\r\n{fields}\r\n"));

@@ -1,8 +1,8 @@
-//! gRPC's interoperability tests: grpc-go's client of them to its server, through the balancer.
+//! gRPC's interoperability tests: the client of grpc-go and its server, through the balancer.
 
 use crate::stage::{Authority, Balancer, Folder, InteropServer, go_run, groups};
 
-/// Those of the client's cases that need nothing of a cloud (`interop-test-descriptions.md` of gRPC).
+/// The client's cases that need no cloud (`interop-test-descriptions.md` of gRPC).
 const CASES: [&str; 16] = [
     "empty_unary",
     "large_unary",
@@ -27,7 +27,7 @@ fn judge(balancer: &Balancer, more: &[&str]) {
     let port = format!("-server_port={}", balancer.address().port());
     let failed = CASES.iter().filter_map(|case| {
         let name = format!("-test_case={case}");
-        // The cases about load reports are those of a strategy of the client's.
+        // The cases about load reports need a strategy of the client.
         let config =
             "-service_config_json={\"loadBalancingConfig\":[{\"test_backend_metrics_load_balancer\":{}}]}";
         let config = case.starts_with("orca").then_some(config);
@@ -39,7 +39,7 @@ fn judge(balancer: &Balancer, more: &[&str]) {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// Of the group of the interop server: what the client tests it is to be told.
+/// The settings of the interop server's group: load reports are passed to the client, which tests them.
 const GROUP: &str = "protocol = \"h2\"\nreport_header = \"pass\"\n";
 
 #[test]
@@ -52,7 +52,8 @@ fn the_interop_client_passes_through() {
 
 #[test]
 fn a_busy_client_pings_as_it_likes() {
-    // It measures the round: a PING with each answer, far more than one that says nothing else may send. None of its calls is lost.
+    // The client measures round trips: a PING with each answer, far more than an otherwise idle client may
+    // send. None of its calls is lost.
     let server = InteropServer::start();
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
     let balancer = Balancer::start(&format!("{listener}{}", groups(&[("web", &[server.address])], GROUP)));

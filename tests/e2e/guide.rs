@@ -1,4 +1,4 @@
-//! Configurations and commands as pages of the guide have them, with members and ports of the test's.
+//! Configurations and commands of the guide's pages, with members and ports of the test.
 
 use std::io::Write as _;
 use std::net::UdpSocket;
@@ -13,14 +13,14 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The configurations of a page that are whole.
+/// Returns the complete configurations of a page.
 fn configurations(name: &str) -> Vec<String> {
     let page = page(name);
     let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
     blocks.filter(|block| block.contains("[[listener]]")).map(str::to_owned).collect()
 }
 
-/// Puts an address of the test's in place of one of the page, which must be there.
+/// Replaces an address of the page, which must exist, by one of the test.
 fn put(text: &mut String, old: &str, new: impl std::fmt::Display) {
     let (old, new) = (format!("\"{old}\""), format!("\"{new}\""));
     assert!(text.contains(&old), "{old} in {text}");
@@ -109,7 +109,7 @@ fn tcp_and_udp() {
     });
 }
 
-/// Blocks that are no balancer's configuration: the page, and how they begin.
+/// The blocks that are no balancer's configuration: the page, and their beginnings.
 const OTHERS: [(&str, &str); 7] = [
     ("access.md", "[[grant]]"),
     ("access.md", "[[role]]"),
@@ -122,12 +122,12 @@ const OTHERS: [(&str, &str); 7] = [
 
 const GROUP: &str = "members = [\"127.0.0.1:9001\"]\n";
 
-/// What a block of a page is a part of, with all that it leaves out.
+/// Returns a block of a page completed to whole configurations.
 fn filled(block: &str) -> Vec<String> {
     let listener = |group: &str| format!("[[listener]]\naddress = \"127.0.0.1:8080\"\ngroup = \"{group}\"\n");
     let group = |name: &str| format!("[[group]]\nname = \"{name}\"\n{GROUP}");
     let web = listener("web") + &group("web");
-    // Lines that are choices.
+    // Alternative lines.
     let lines = || block.lines().filter(|line| !line.trim().is_empty());
     if block.starts_with("strategy =") {
         return lines().map(|line| format!("{web}{line}\n")).collect();
@@ -175,7 +175,7 @@ fn no_page_has_a_configuration_that_would_be_refused() {
             continue;
         }
         let page = page(&name);
-        // A number that was to be put in later.
+        // A placeholder for a measurement.
         assert!(!page.contains("@MEASURED"), "{name} waits for a measurement");
         for block in page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
             if OTHERS.iter().any(|(page, begins)| *page == name && block.starts_with(begins)) {
@@ -187,7 +187,8 @@ fn no_page_has_a_configuration_that_would_be_refused() {
                 let mut child = check.stdout(Stdio::null()).spawn().unwrap();
                 child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
                 let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
-                // Files that the page names are not here, references that it shortens are none, and not every build has all.
+                // The page's files do not exist here, its abbreviated references are invalid, and some builds
+                // lack features.
                 let known = |line: &&str| {
                     [
                         "cannot read ",

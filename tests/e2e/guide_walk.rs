@@ -1,19 +1,20 @@
-//! Pages of the guide, each done from its first line to its last: see `stage/walk.rs`. What a page has that is not done here stands
-//! behind `skip`, with the reason.
+//! Pages of the guide, each executed from its first line to its last: see `stage/walk.rs`. Steps that are not
+//! executed stand behind `skip`, with the reason.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::stage::{Walk, binary, free_port};
 
-/// The balancer that pages without a configuration of their own speak of.
+/// The balancer that pages without their own configuration refer to.
 const WEB: &str = "[admin]\nreports = \"10.0.0.250:9901\"\n\n[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n\n\
      [[group]]\nname = \"web\"\nmembers = [\"10.0.0.1:80\", \"10.0.0.2:80\"]\n";
 
 const OTHER_HOST: &str = "it is for another host";
 const OWN: &str = "the experiment is the reader's own";
 const LONG: &str = "it takes minutes";
-/// Claims may fail on a machine that is busy with other tests; that there is a report may not. Two spaces: this is not done again.
+/// Claims may fail on a machine that is busy with other tests; the report must exist. The two spaces prevent
+/// a second replacement.
 const JUDGED: &str = "judged() { plimsoll  lab \"$@\" || [ $? = 1 ]; }; judged list";
 const STAYS: &str = "it stays on the screen until somebody ends it";
 

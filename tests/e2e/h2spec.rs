@@ -1,13 +1,13 @@
-//! HTTP/2 as h2spec judges it, all of its cases, with and without TLS.
+//! HTTP/2 by h2spec, all of its cases, with and without TLS.
 
 use std::net::SocketAddr;
 
 use crate::stage::{Authority, Balancer, Folder, Member, go_run, groups, web};
 
-/// All that h2spec has for a server, the strict ones included (`h2spec --strict --dryrun`).
+/// The number of h2spec's cases for a server, the strict ones included (`h2spec --strict --dryrun`).
 const CASES: usize = 146;
 
-/// Runs it whole against `address`: none may fail, and none be passed over.
+/// Runs all cases against `address`: none may fail, and none be skipped.
 #[track_caller]
 fn judge(address: SocketAddr, more: &[&str]) {
     let port = address.port().to_string();

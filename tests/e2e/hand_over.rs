@@ -1,5 +1,4 @@
-//! `[group.hand_over]`: who keeps the members' state is told before a member that is drained, or under alert, loses its
-//! sessions.
+//! `[group.hand_over]`: the hook runs before a member that is drained, or under alert, loses its sessions.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,13 +11,13 @@ use serde_json::{Value, json};
 use crate::binding::report;
 use crate::stage::{Balancer, Folder, Member, Process, Script, Wire, listening, part, refusing, until};
 
-/// Who answers on the session of a wire.
+/// Returns the member that answers on the session of a wire.
 fn who(wire: &mut Wire) -> String {
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     wire.answer().unwrap().field("x-member").unwrap().to_owned()
 }
 
-/// A balancer that binds sessions to two members, with a hook there.
+/// Starts a balancer that binds sessions to two members, with a hook at `url`.
 fn balancer(members: &[Member], url: &str, timeout: &str) -> Balancer {
     let rest = format!(
         "strategy = \"first_available\"\n[group.hand_over]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
@@ -27,10 +26,10 @@ fn balancer(members: &[Member], url: &str, timeout: &str) -> Balancer {
     Balancer::start(&listening("binding = \"per_session\"", &all, &rest))
 }
 
-/// What a hook was asked: request lines and bodies.
+/// The requests to a hook: request lines and bodies.
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// A hook that answers once it is done.
+/// Starts a hook that answers once it is done.
 fn hook() -> (Script, Asked, Arc<AtomicBool>) {
     let (asked, done) = (Asked::default(), Arc::new(AtomicBool::new(false)));
     let (keep, look) = (Arc::clone(&asked), Arc::clone(&done));
@@ -46,19 +45,19 @@ fn hook() -> (Script, Asked, Arc<AtomicBool>) {
     (hook, asked, done)
 }
 
-/// A hook has five seconds at most, and what is looked at meanwhile may take longer on a busy machine. Then the hook was given up,
-/// which is an event, and nothing is said of the rest: of five times, one must do. `attempt` is false for that.
+/// Repeats an attempt up to five times. A hook has five seconds, and the checks meanwhile may take longer on
+/// a busy machine. The hook was then given up, which is an event, and the attempt returns `false`.
 #[track_caller]
 fn in_time(attempt: impl FnMut() -> bool) {
     assert!(std::iter::repeat_with(attempt).take(5).any(|done| done), "the hook was given up five times");
 }
 
-/// Was a hook given up because it took too long?
+/// Returns `true` if a hook was given up because it took too long.
 fn given_up(balancer: &Balancer) -> bool {
     told(balancer, &["handed_over"]).iter().any(|(_, why)| why.contains("no answer in"))
 }
 
-/// Events of these kinds, in order, with their reasons.
+/// Returns events of these kinds, in order, with their reasons.
 fn told(balancer: &Balancer, wanted: &[&str]) -> Vec<(String, String)> {
     let events = balancer.run(&["events", "-o", "json"]).out;
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -67,12 +66,13 @@ fn told(balancer: &Balancer, wanted: &[&str]) -> Vec<(String, String)> {
     all.filter(|(kind, _)| wanted.contains(&kind.as_str())).collect()
 }
 
-/// What is told of a drain.
+/// Returns the events of a drain.
 fn kinds(balancer: &Balancer) -> Vec<(String, String)> {
     told(balancer, &["handed_over", "draining"])
 }
 
-/// A balancer that binds thirty sessions on demand, all to the first of two members, with a hook there.
+/// Starts a balancer that binds thirty sessions on demand, all to the first of two members, with a hook at
+/// `url`.
 fn on_demand(members: &[Member], url: &str, timeout: &str) -> (Balancer, Vec<Wire>) {
     let rest = format!(
         "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n\
@@ -85,13 +85,13 @@ fn on_demand(members: &[Member], url: &str, timeout: &str) -> (Balancer, Vec<Wir
     (balancer, clients)
 }
 
-/// Asks on every session; how many are not with the first member.
+/// Sends a request on every session; returns the number of those that are not with the first member.
 fn gone(clients: &mut [Wire], members: &[Member]) -> usize {
     let first = members[0].address.to_string();
     clients.iter_mut().filter_map(|client| (who(client) != first).then_some(())).count()
 }
 
-/// The first member has more than its share; what part of its sessions it is told to send away itself.
+/// Reports an overload of the first member; returns the share of its sessions that it is to send away itself.
 fn overload(balancer: &Balancer, members: &[Member]) -> Option<f64> {
     report(balancer, members[1].address, 0.3);
     report(balancer, members[0].address, 0.9)
@@ -112,7 +112,7 @@ fn sessions_stay() -> bool {
     let (meanwhile, state) = thread::scope(|scope| {
         let drained = scope.spawn(|| balancer.run(&["drain", &old, "--wait"]));
         until("the hook is asked", || !asked.lock().unwrap().is_empty());
-        // Nothing waits for it meanwhile.
+        // No request waits for the hook meanwhile.
         let mut meanwhile: Vec<String> = (0..5).map(|_| who(&mut wire)).collect();
         meanwhile.push(who(&mut Wire::connect(balancer.address())));
         let state = balancer.member(members[0].address)["state"].clone();
@@ -132,7 +132,7 @@ fn sessions_stay() -> bool {
     let kinds = kinds(&balancer);
     let order: Vec<&str> = kinds.iter().map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(order, ["handed_over", "draining"], "{kinds:?}");
-    // What is draining already is not told of again.
+    // A member that is already draining is not reported again.
     assert_eq!(balancer.run(&["drain", &old]).code, Some(0));
     assert_eq!(asked.lock().unwrap().len(), 1);
     assert_eq!(balancer.group("web")["hand_overs"], 1);
@@ -143,7 +143,7 @@ fn sessions_stay() -> bool {
 fn a_hook_that_is_down_or_hangs_keeps_no_member_in_service() {
     let (_socket, nobody) = refusing();
     let deaf = Script::start(|wire| {
-        // Until the balancer has had enough.
+        // Until the balancer gives up.
         while let Ok(Some(_)) = wire.head() {}
     });
     let no = Script::answering("HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n");
@@ -183,7 +183,7 @@ fn an_alert_is_told_of() -> bool {
         overload(&balancer, &members);
         asks() > 0
     });
-    // Reports that come meanwhile ask nobody to go, and nobody waits.
+    // Reports meanwhile move no session, and no request waits.
     let said = (overload(&balancer, &members), overload(&balancer, &members));
     let meanwhile = (gone(&mut clients, &members), asks());
     let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
@@ -237,7 +237,7 @@ fn a_hook_that_is_down_or_hangs_keeps_no_member_overloaded() {
     }
 }
 
-/// One of the example's programs, and where it listens.
+/// Starts one of the example's programs; returns its address.
 fn example(program: &str, args: &[&str], folder: &Folder) -> (Process, SocketAddr) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hand-over").join(program);
     let all: Vec<&str> = ["-B", script.to_str().unwrap(), "0"].iter().chain(args).copied().collect();
@@ -258,7 +258,7 @@ fn the_example_loses_no_session_and_counts_none_twice() {
     let text = std::fs::read_to_string(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hand-over/plimsoll.toml"),
     );
-    // The stage has an admin listener of its own.
+    // The test balancer has its own admin section.
     let text = text.unwrap();
     let begin = text.find("[[listener]]").unwrap();
     let mut text = text[begin..].replace("127.0.0.1:8080", "127.0.0.1:0");
@@ -289,13 +289,13 @@ fn the_example_loses_no_session_and_counts_none_twice() {
             *home = at;
         }
     }
-    // The server with most of the sessions, and two of those.
+    // The server with most of the sessions, and two of its sessions.
     let at = |member: &SocketAddr| (0..8).filter(|one| homes[*one] == member.port()).collect::<Vec<usize>>();
     let [old, new] = if at(&members[0]).len() >= 4 { members } else { [members[1], members[0]] };
     let [early, late] = [at(&old)[0], at(&old)[1]];
     visit(&mut jars[early]);
     assert_eq!(balancer.run(&["drain", &old.to_string()]).code, Some(0));
-    // One that was on its way meanwhile: the old server keeps nothing of it to itself.
+    // A request that was in transit meanwhile: the old server keeps no state to itself.
     let mut wire = Wire::connect(old);
     wire.send(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {}\r\n\r\n", jars[late]));
     assert_eq!(wire.answer().unwrap().text().trim(), format!("{} 4", old.port()));

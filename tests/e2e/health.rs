@@ -1,8 +1,8 @@
-//! Health checks end to end: who has not been checked is not used, who fails goes, who passes comes back.
+//! Health checks end to end: unchecked members are not used, failing ones are removed, passing ones return.
 
 use crate::stage::{Balancer, Load, Member, Nginx, get, refusing, until, web};
 
-/// A server that is as healthy as it is told to be, and serves in any case.
+/// Starts a server with a configurable health that serves in any case.
 fn patient() -> Nginx {
     let nginx =
         Nginx::http("location = /healthz { try_files /well =503; } location / { return 200 served; }");
@@ -10,7 +10,7 @@ fn patient() -> Nginx {
     nginx
 }
 
-/// A machine that stands still is no overload, and takes nobody out: nothing is refused for it.
+/// A machine that stands still must neither cause overload nor remove a member: nothing is rejected for it.
 const CHECKS: &str = "admission = false\n[group.health]\nhttp = \"/healthz\"\ninterval = \"100ms\"\ntimeout = \"30s\"\nrise = 2\nfall = 3\n";
 
 #[test]
@@ -20,14 +20,14 @@ fn a_member_that_says_it_is_unwell_goes_without_a_failed_request() {
     let balancer = Balancer::start(&web(&addresses, CHECKS));
     let state = |number: usize| balancer.member(addresses[number])["state"].clone();
     until("both up", || state(0) == "up" && state(1) == "up");
-    // POST: nothing is tried again.
+    // POST: no request is retried.
     let mut load = Load::start(balancer.address(), "POST", 100.0);
     load.more(50);
     std::fs::remove_file(nginxes[1].folder.join("files/well")).unwrap();
     until("it is down", || state(1) == "down");
     let event = balancer.events(addresses[1], "down").remove(0);
     assert!(event["why"].as_str().unwrap().contains("503"), "{event}");
-    // What was on its way when it went down ends, and nothing comes after it.
+    // Requests in flight at the change end, and no new ones arrive.
     until("nothing is in flight there", || balancer.member(addresses[1])["in_flight"] == 0);
     let before = balancer.member(addresses[1])["requests"].as_u64();
     load.more(50);
@@ -62,7 +62,7 @@ fn tcp_checks_notice_a_member_that_is_gone() {
     ));
     let state = |number: usize| balancer.member(addresses[number])["state"].clone();
     until("both up", || state(0) == "up" && state(1) == "up");
-    // Without a single request.
+    // Without any request.
     members[0].process.kill();
     until("it is down", || state(0) == "down");
     assert_eq!(get(balancer.address(), "/").field("x-member"), Some(&*addresses[1].to_string()));

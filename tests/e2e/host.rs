@@ -1,5 +1,5 @@
-//! `plimsoll agent` with several side-cars: what one server of a host may promise depends on what the others do, each
-//! is reported for itself, and the host once.
+//! `plimsoll agent` with several side-cars. The capacity that one server of a host may promise depends on the
+//! others; each is reported separately, and the host once.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use crate::stage::{
     Answer, Balancer, Folder, Member, Process, Run, Script, Wire, binary, found, get, until, web,
 };
 
-/// An agent that stands before several servers.
+/// An agent with side-cars for several servers.
 struct Host {
     process: Process,
-    /// Of its side-cars, in order.
+    /// The addresses of its side-cars, in order.
     addresses: Vec<SocketAddr>,
     agent: SocketAddr,
     _folder: Folder,
 }
 
 impl Host {
-    /// `places` without the listening address: `tcp:` or nothing, and where the server is.
+    /// Starts an agent. `servers` lists a prefix (`tcp:` or nothing) and the address of each server.
     #[track_caller]
     fn start(servers: &[(&str, SocketAddr)], args: &[&str]) -> Self {
         let folder = Folder::new();
@@ -44,14 +44,14 @@ impl Host {
         Self { agent: agent.parse().unwrap(), process, addresses, _folder: folder }
     }
 
-    /// What the agent shows at a path.
+    /// Returns the agent's answer at a path.
     fn load(&self, path: &str) -> Value {
         let answer = get(self.agent, path);
         assert_eq!(answer.status, 200, "{}", answer.text());
         serde_json::from_str(&answer.text()).unwrap()
     }
 
-    /// Waits until the host has so many requests.
+    /// Waits until the host has `count` requests in flight.
     #[track_caller]
     fn until_in_flight(&self, count: u32) {
         until(&format!("{count} in flight at the host"), || {
@@ -109,7 +109,8 @@ fn report(answer: &Answer) -> String {
 fn servers_of_a_host_refuse_what_is_too_much_for_all_of_them() {
     let servers = [Gate::start(), Gate::start()];
     let host = Host::start(&servers.each_ref().map(|server| ("", server.script.address)), &[]);
-    // Bursts of requests to the first server, until evidence bounds its knee; the host, of which it is all, has the same.
+    // Bursts of requests to the first server, until evidence bounds its knee; the host, of which it is all,
+    // has the same.
     servers.iter().for_each(|server| server.open(true));
     for size in [1, 6, 2, 8].into_iter().cycle() {
         let mut burst: Vec<Wire> = (0..size).map(|_| asked(host.addresses[0])).collect();
@@ -120,7 +121,8 @@ fn servers_of_a_host_refuse_what_is_too_much_for_all_of_them() {
     }
     host.until_in_flight(0);
     servers.iter().for_each(|server| server.open(false));
-    // The first request goes to the first server, which is far from full, all others to the second, whose own knee is open.
+    // The first request goes to the first server, which is far from full, all others to the second, whose own
+    // knee is open.
     let mut waiting = vec![asked(host.addresses[0])];
     host.until_in_flight(1);
     let refused = found("one that is refused", || {
@@ -169,7 +171,7 @@ fn a_slot_is_promised_only_if_the_host_has_one_too() {
     assert!(!promised(), "the neighbour has both places of the host");
     neighbour.open(true);
     assert!(waiting.iter_mut().all(|wire| wire.answer().unwrap().status == 200));
-    // What was promised to the neighbour's clients expires.
+    // Slots promised to the neighbour's clients expire.
     until("a slot", promised);
 }
 
@@ -177,14 +179,14 @@ fn a_slot_is_promised_only_if_the_host_has_one_too() {
 fn each_server_is_reported_and_alerted_for_itself_and_the_host_once() {
     let (server, stream) = (Member::start(&[]), Member::start(&["--echo", "tcp"]));
     let reports: Arc<Mutex<Vec<Value>>> = Arc::default();
-    // Of this member the balancer says that it is overloaded.
+    // The member that the balancer reports as overloaded.
     let alerted: Arc<Mutex<Option<String>>> = Arc::default();
     let (keep, alert) = (Arc::clone(&reports), Arc::clone(&alerted));
     let balancer = Script::start(move |wire| -> std::io::Result<()> {
         while let Some(head) = wire.head()? {
             let report: Value = serde_json::from_slice(&wire.body(&head, false)?).unwrap();
             let wanted = alert.lock().unwrap().clone();
-            // As a balancer does: whoever asks for the host hears of the one that has most to give away.
+            // As a balancer does: a report for the host is answered for the member with most to shed.
             let its = wanted.is_some_and(|wanted| wanted.starts_with(report["member"].as_str().unwrap()));
             keep.lock().unwrap().push(report);
             let shed = "{\"shed\": {\"share\": 1.0, \"epoch\": 3}}";
@@ -225,7 +227,7 @@ fn each_server_is_reported_and_alerted_for_itself_and_the_host_once() {
         assert!(values.keys().all(|name| !of_host(name) || whole), "{one}");
         assert!(!whole || !values.contains_key("in_flight"), "{one}");
     }
-    // A balancer that pulls asks for a member, and gets the host's numbers with it.
+    // A balancer that pulls requests a member, and gets the host's values with it.
     let pulled = host.load(&format!("/load?member={}", names[1]))["values"].clone();
     assert!(pulled["in_flight"]["value"] == 1.0 && pulled["host_in_flight"]["value"] == 1.0, "{pulled}");
     assert_eq!(get(host.agent, "/load?member=10.0.0.2:80").status, 404);
@@ -233,7 +235,7 @@ fn each_server_is_reported_and_alerted_for_itself_and_the_host_once() {
     let line =
         format!("plimsoll_agent_value{{name=\"in_flight\",source=\"told\",member=\"{}\"}} 1", names[1]);
     assert!(metrics.contains(&line), "{metrics}");
-    // Only the one that the alert is about sends its connections away.
+    // Only the server under alert sends its connections away.
     let mut other = Wire::connect(host.addresses[0]);
     *alerted.lock().unwrap() = Some(names[1].clone());
     echo.closed();

@@ -1,4 +1,4 @@
-//! Members and clients that mean harm: to the other clients.
+//! Members and clients that try to harm the other clients.
 
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ fn half_of_an_answer_that_ends_with_its_connection_passes_for_no_whole() {
         let chunked = wire.head()?.is_some_and(|head| head.contains("chunked"));
         let said = if chunked { "Transfer-Encoding: chunked\r\n\r\n9\r\nhalf" } else { "\r\nhalf" };
         wire.try_send(format!("HTTP/1.1 200 OK\r\n{said}"))?;
-        // When all of it has come through: a reset takes along what is on its way.
+        // Once all of it has arrived: a reset discards data in transit.
         heard.lock().unwrap().recv().unwrap();
         rustix::net::sockopt::set_socket_linger(wire.stream(), Some(std::time::Duration::ZERO))?;
         std::io::Result::Ok(())

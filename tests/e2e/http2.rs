@@ -10,7 +10,7 @@ use crate::stage::{Balancer, Member, curl, groups, noise, part, web};
 fn curl_and_members_speak_different_versions() {
     let member = Member::start(&["--echo", "http"]);
     let inner = Balancer::start(&web(&[member.address], ""));
-    // A balancer is a member that speaks HTTP/2.
+    // A balancer serves as the HTTP/2 member.
     let outer = Balancer::start(&web(&[inner.address()], "protocol = \"h2\""));
     let large = noise(3_000_000);
     for version in ["--http1.1", "--http2-prior-knowledge"] {
@@ -28,7 +28,7 @@ fn curl_and_members_speak_different_versions() {
 #[test]
 fn h2load_loses_nothing() {
     let members = [Member::start(&[]), Member::start(&[])];
-    // A machine that stands still is no overload: nothing is refused for it.
+    // A machine that stands still must not cause overload: nothing is rejected for it.
     let rest = "admission = false\n";
     let balancer = Balancer::start(&web(&members.each_ref().map(|member| member.address), rest));
     let url = format!("http://{}/", balancer.address());
@@ -53,7 +53,7 @@ fn calls_of_grpc_get_through() {
     let ports = line.split_whitespace().map(|port| SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap())));
     let members: Vec<SocketAddr> = ports.collect();
     assert_eq!(members.len(), 3, "{line}");
-    // Equal turns, however busy the machine makes one of them.
+    // Equal turns, however busy the machine makes a member.
     let rest = "protocol = \"h2\"\nstrategy = \"round_robin\"\nhealth = { grpc = \"\", interval = \"200ms\", timeout = \"30s\" }";
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
     let balancer = Balancer::start(&format!("{listener}{}", groups(&[("web", &members)], rest)));

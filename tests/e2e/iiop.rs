@@ -1,5 +1,5 @@
-//! The rig of the CORBA tests without a balancer: real ORBs, all with one another, directly. What goes wrong here is
-//! not the balancer's doing.
+//! The rig of the CORBA tests without a balancer: real ORBs, all with one another, directly. Failures here
+//! are not the balancer's.
 
 use rustix::process::Signal;
 
@@ -14,7 +14,7 @@ fn every_orb_calls_every_other() {
         Orb::here().into_iter().map(|orb| OrbMember::start(orb, "direct", &[])).collect();
     for member in &members {
         for (at, orb) in Orb::here().into_iter().enumerate() {
-            // Oneways of this client and those before.
+            // Oneways of this client and the earlier ones.
             let notes = (7 * (at + 1)).to_string();
             let calls = orb.calls(&member.ior, &format!("{ALL} noted {notes}"));
             let said = |command: &str, field: &str| -> Vec<String> {
@@ -60,7 +60,7 @@ fn a_server_on_omniorb_sheds() {
         member.process.signal(Signal::USR1);
         client.until("an answer of the group", seen, |call| call.who() == "group");
         assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
-        // A oneway cannot be sent elsewhere: it is done here.
+        // A oneway cannot be redirected: it is performed here.
         Orb::Omni.calls(&member.ior, "note 2 -ORBverifyObjectExistsAndType 0");
         member.process.signal(Signal::USR2);
         until("the alert is over", || Orb::Omni.calls(&member.ior, "who")[0].who() == "member");
@@ -89,13 +89,13 @@ fn a_share_of_the_clients_goes_once() {
     let group = OrbMember::start(Orb::Omni, "group", &[]);
     let member = OrbMember::start(Orb::Omni, "member", &["--group", &group.ior, "--share", "0.5"]);
     member.process.line("group known");
-    // None of them goes, or all, once in two million times.
+    // By chance none, or all, go away once in two million times.
     const CLIENTS: usize = 22;
     let clients: Vec<OrbClient> =
         (0..CLIENTS).map(|_| OrbClient::start(Orb::Omni, &member.ior, "loop 600 --interval 20")).collect();
     let stayed = |seen: &[usize]| {
         let more = clients.iter().zip(seen);
-        // One call may have been on its way.
+        // One call may have been in transit.
         more.filter(|(client, seen)| {
             client.until("two more calls", **seen + 1, |_| true);
             client.calls()[**seen + 1].who() == "member"
@@ -109,7 +109,7 @@ fn a_share_of_the_clients_goes_once() {
     let first = stayed(&calls());
     assert!((1..CLIENTS).contains(&first), "{first} of {CLIENTS} stayed");
     assert_eq!(stayed(&calls()), first, "each was asked once");
-    // Who comes during the alert was sent here in spite of it.
+    // A client that arrives during the alert was sent here in spite of it.
     let late = OrbClient::start(Orb::Omni, &member.ior, "loop 600 --interval 20");
     late.until("many calls", 10, |_| true);
     assert!(late.calls().iter().all(|call| call.who() == "member"), "{}", late.process);

@@ -1,5 +1,5 @@
-//! The iiop listener byte by byte: what it answers to messages that were captured from real ORBs
-//! (`crates/wire/tests/giop`), and to what is no GIOP.
+//! The iiop listener byte by byte: its answers to messages captured from real ORBs
+//! (`crates/wire/tests/giop`), and to invalid GIOP.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A whole message.
+/// Reads a whole message.
 #[track_caller]
 fn message(stream: &mut TcpStream) -> Vec<u8> {
     let mut head = vec![0; 12];
@@ -33,13 +33,13 @@ fn message(stream: &mut TcpStream) -> Vec<u8> {
     [head, body].concat()
 }
 
-/// A number in a message, in its byte order.
+/// Returns a number in a message, in its byte order.
 fn u32_at(message: &[u8], at: usize) -> u32 {
     let bytes = message[at..at + 4].try_into().unwrap();
     if message[6] & 1 == 1 { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) }
 }
 
-/// The first profile of a reference in hexadecimal, of an ORB of either byte order.
+/// Returns the first profile of a reference in hexadecimal, of an ORB of either byte order.
 fn profile(ior: &str) -> Vec<u8> {
     let digits = &ior.as_bytes()["IOR:".len()..];
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -48,7 +48,7 @@ fn profile(ior: &str) -> Vec<u8> {
         let number = bytes[at..at + 4].try_into().unwrap();
         (if bytes[0] == 1 { u32::from_le_bytes(number) } else { u32::from_be_bytes(number) }) as usize
     };
-    // The type, how many profiles, a tag, then the profile's length.
+    // The type, the number of profiles, a tag, then the profile's length.
     let length_at = (8 + number(4)).next_multiple_of(4) + 8;
     bytes[length_at + 4..length_at + 4 + number(length_at)].to_vec()
 }
@@ -71,7 +71,7 @@ fn a_forward_names_one_member_and_is_never_for_ever() {
         for (minor, name) in names.iter().enumerate() {
             let request = captured(name);
             let mut stream = connect(group.address);
-            // In pieces: messages are no packets.
+            // In single bytes: message boundaries are not packet boundaries.
             for byte in &request {
                 stream.write_all(std::slice::from_ref(byte)).unwrap();
             }
@@ -85,14 +85,14 @@ fn a_forward_names_one_member_and_is_never_for_ever() {
             let holds = |part: &[u8]| reply.windows(part.len()).filter(|window| *window == part).count();
             assert_eq!(holds(&wanted), 1, "{name}: the member's own profile, every byte of it");
             assert_eq!(holds(b"IDL:Test/Latency:1.0\0"), 1, "{name}: typed");
-            // The connection is still good for another.
+            // The connection remains usable.
             stream.write_all(&request).unwrap();
             assert_eq!(u32_at(&message(&mut stream), status), 3, "{name}");
         }
     }
 }
 
-/// The id of a request of version 1.0 or 1.1, behind its service contexts.
+/// Returns the id of a request of version 1.0 or 1.1, behind its service contexts.
 fn id_behind_contexts(request: &[u8]) -> u32 {
     let mut at = 16;
     for _ in 0..u32_at(request, 12) {
@@ -103,7 +103,8 @@ fn id_behind_contexts(request: &[u8]) -> u32 {
 
 #[test]
 fn the_profile_and_the_whole_reference_are_addresses_too() {
-    // They carry the reference of the member that the client was bound to when it was captured; its key is the same.
+    // They carry the reference of the member that the client was bound to when it was captured; its key is
+    // the same.
     let members = [OrbMember::start(Orb::Omni, "m0", &[])];
     let group = OrbGroup::keyed("per_session", &members, "Latency");
     for name in ["omniorb-1.2-request-profile-who.bin", "omniorb-1.2-request-reference-who.bin"] {
@@ -134,7 +135,7 @@ fn what_is_no_giop_ends_its_connection_and_nothing_else() {
             let mut stream = connect(group.address);
             stream.write_all(bytes).unwrap();
             let mut answer = Vec::new();
-            // An end, a reset or a MessageError and then an end; a reply to it, never.
+            // An end, a reset or a MessageError and then an end; never a reply.
             let _ = stream.read_to_end(&mut answer).map_err(|error| {
                 let reset = error.kind() == std::io::ErrorKind::ConnectionReset;
                 assert!(reset, "{error} after {bytes:02x?}");
@@ -147,7 +148,8 @@ fn what_is_no_giop_ends_its_connection_and_nothing_else() {
 
 #[test]
 fn clients_that_do_not_wait_harm_no_others() {
-    // Four clients with one connection to the member, whose ORB ends one on which an old request is cancelled.
+    // Four clients with one connection to the member; its ORB closes a connection on which an old request is
+    // cancelled.
     let members = [OrbMember::start(Orb::Omni, "m0", &["--sleep", "400000"])];
     let group = OrbGroup::start("per_request", &members, "iiop.key = \"Latency\"\niiop.connections = 1");
     for name in ["omniorb-1.0-request-who.bin", "omniorb-1.1-request-who.bin", "omniorb-1.2-request-who.bin"]
@@ -166,7 +168,7 @@ fn clients_that_do_not_wait_harm_no_others() {
         stays.iter_mut().for_each(|stream| stream.write_all(&request).unwrap());
         for mut stream in stays {
             let reply = message(&mut stream);
-            // No service contexts come before it, of omniORB.
+            // omniORB puts no service contexts before it.
             let status = if reply[5] < 2 { 20 } else { 16 };
             assert_eq!(u32_at(&reply, status), 0, "{name}: {}", String::from_utf8_lossy(&reply));
         }
@@ -212,7 +214,7 @@ fn one_failed_connection_is_one_failure_for_all_who_wait_for_it() {
     ));
     let mut clients: Vec<TcpStream> = (0..30).map(|_| connect(balancer.address())).collect();
     let request = captured("omniorb-1.2-request-who.bin");
-    // It stands still meanwhile, so that all are there when it looks.
+    // The process stands still meanwhile, so that it finds all clients at once.
     balancer.process.signal(Signal::STOP);
     clients.iter_mut().for_each(|client| client.write_all(&request).unwrap());
     balancer.process.signal(Signal::CONT);
@@ -220,12 +222,12 @@ fn one_failed_connection_is_one_failure_for_all_who_wait_for_it() {
         let reply = message(&mut client);
         assert_eq!(u32_at(&reply, 16), 0, "{}", String::from_utf8_lossy(&reply));
     }
-    // Half of them were to go there. They need not all be looked at at the same moment.
+    // Half of them were to go there. The balancer need not handle all of them at the same moment.
     let failures = balancer.member(gone)["failures"].as_u64().unwrap();
     assert!((1..10).contains(&failures), "{failures}");
 }
 
-/// A oneway of GIOP 1.0, big-endian, with 60,000 bytes.
+/// Returns a oneway of GIOP 1.0, big-endian, with 60,000 bytes.
 fn oneway() -> Vec<u8> {
     let mut body = vec![0; 8];
     // No answer wanted, and three bytes of padding.
@@ -239,7 +241,7 @@ fn oneway() -> Vec<u8> {
 
 #[test]
 fn a_member_that_does_not_read_holds_nobody_for_ever() {
-    // It takes connections, and that is all.
+    // The member accepts connections and does nothing else.
     let member = TcpListener::bind("127.0.0.1:0").unwrap();
     let balancer = Balancer::start(&format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
@@ -249,7 +251,7 @@ fn a_member_that_does_not_read_holds_nobody_for_ever() {
     ));
     let mut client = connect(balancer.address());
     client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-    // As much as fits into the buffers of the kernel, and no more; filling them takes less than `idle`.
+    // As much as fits into the kernel's buffers, and no more; filling them takes less than `idle`.
     let full = (0..1000).any(|_| client.write_all(&oneway()).is_err());
     assert!(full, "60 MB went somewhere");
     drop(client);
@@ -284,7 +286,7 @@ fn who_reads_no_replies_is_given_up() {
     request.extend(rest);
     let mut stream = connect(balancer.address());
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    // As much as fits into the buffers of the kernel, many times over: 400 MB at the most.
+    // Far more than fits into the kernel's buffers: at most 400 MB.
     let ended = (0..50_000_u32).find_map(|number| {
         for at in [12, second + 12] {
             request[at..at + 4].copy_from_slice(&number.to_le_bytes());

@@ -1,6 +1,7 @@
-//! Members of a CORBA group that die, hang, come back as somebody else or die in the middle of a call, with clients on
-//! real ORBs bound to them by a forward. How fast a client comes back is its ORB's doing; that it finds another member
-//! then, at once, is the balancer's: to whom it sent clients it counts itself.
+//! Members of a CORBA group die, hang, come back with another key or die in the middle of a call. Clients on
+//! real ORBs are bound to them by a forward. How fast a client comes back is its ORB's doing. That it finds
+//! another member then, at once, is the balancer's: the balancer counts the clients that it forwards to each
+//! member.
 
 use std::thread;
 
@@ -10,22 +11,23 @@ use crate::stage::{
     Call, Folder, Member, Orb, OrbClient, OrbGroup, OrbMember, Process, binary, listens, until,
 };
 
-/// Of a load, on a machine that may stand still.
+/// The options of a load on a machine that may stand still.
 const PATIENT: [&str; 4] = ["--timeout", "60s", "--connect-timeout", "60s"];
 
-/// The member that answers, by number.
+/// Returns the number of the member that answers.
 fn number(who: &str) -> usize {
     who[1..].parse().unwrap()
 }
 
-/// The member that answers the call after the first `seen`.
+/// Returns the number of the member that answers the call after the first `seen`.
 #[track_caller]
 fn next(client: &OrbClient, seen: usize) -> usize {
     let seen = client.until("an answer", seen, |call| !call.who().is_empty());
     number(client.calls()[seen - 1].who())
 }
 
-/// Asserts that a client missed nothing but calls that were in flight at servers that died, at most so many.
+/// Asserts that the only calls that failed for a client were in flight at servers that died, and at most
+/// `deaths` of them.
 #[track_caller]
 fn missed_at_most(client: &OrbClient, deaths: usize) {
     let calls = client.calls();
@@ -33,7 +35,7 @@ fn missed_at_most(client: &OrbClient, deaths: usize) {
     assert!(failed.len() <= deaths && failed.iter().all(|call| call.was_in_flight()), "{}", client.process);
 }
 
-/// How many clients were sent to these members.
+/// Returns the number of clients that the balancer forwarded to these members.
 #[track_caller]
 fn sent<'m>(group: &OrbGroup, members: impl Iterator<Item = &'m OrbMember>) -> u64 {
     members.map(|member| group.member(member.address)["requests"].as_u64().unwrap()).sum()
@@ -56,7 +58,7 @@ fn a_member_is_killed_between_calls() {
         let seen = client.until("another member", seen, other);
         missed_at_most(&client, killed.len());
         bound = number(client.calls()[seen - 1].who());
-        // A member that died was not handed out again: its client would have waited a second, then two.
+        // No client was forwarded to a member that died: it would have waited for a second, and then for two.
         assert_eq!(sent(&group, killed.iter().map(|at| &members[*at])), before, "{}", client.process);
     }
 }
@@ -96,9 +98,9 @@ fn two_of_three_members_die_at_once() {
     let alive = format!("m{left}");
     client.until("the one that is left", seen, |call| call.who() == alive);
     missed_at_most(&client, 1);
-    // Nobody was sent to the dead: its client would have waited a second, and then two.
+    // No client was forwarded to a dead member: it would have waited for a second, and then for two.
     assert_eq!(to_dead(&members), before, "{}", client.process);
-    // Neither is who comes new.
+    // New clients are not forwarded there either.
     for _ in 0..6 {
         let calls = Orb::Omni.calls(&group.ior, "who");
         assert_eq!(calls[0].who(), alive, "{calls:?}");
@@ -116,7 +118,7 @@ fn all_members_die_and_one_comes_back() {
     let seen = client.calls().len();
     let seen = client.until("an exception", seen, |call| call.exception().is_some());
     let call = &client.calls()[seen - 1];
-    // It may have been on its way when its member died.
+    // The call may have been in flight when its member died.
     assert!(["TRANSIENT", "COMM_FAILURE"].contains(&call.exception().unwrap()), "{}", client.process);
     until("their ports are closed", || members.iter().all(|member| !listens(member.address)));
     members[1].restart("back", &[]);
@@ -127,7 +129,7 @@ fn all_members_die_and_one_comes_back() {
 fn a_member_comes_back_with_another_key() {
     for orb in Orb::here() {
         if orb == Orb::Glassfish {
-            // It takes OBJECT_NOT_EXIST for the last word and never asks the group again.
+            // The ORB takes OBJECT_NOT_EXIST as final and never asks the group again.
             continue;
         }
         let mut members = OrbMember::several(2, &["--key", "first"]);
@@ -135,7 +137,7 @@ fn a_member_comes_back_with_another_key() {
         let client = OrbClient::start(orb, &group.ior, "loop 600 --interval 400");
         let bound = next(&client, 0);
         let seen = client.calls().len();
-        // Between two calls: the client is to meet the new one.
+        // The member is replaced between two calls: the client is to meet the new one.
         members[bound].process.kill();
         members[bound].restart("another", &["--key", "second"]);
         let other = format!("m{}", 1 - bound);
@@ -162,8 +164,8 @@ fn a_member_is_stopped() {
     members[bound].process.signal(Signal::CONT);
 }
 
-/// Servers that do one thing after another answer when their turn has come. All of them are busy here; that they are not there
-/// nobody is to be told.
+/// Servers that serve one request after another answer when the turn of a request has come. All of them are
+/// busy here, and no client may be told that they are not there.
 #[test]
 fn members_that_are_busy_are_there() {
     let members = Member::several(2, &["--iiop", "--workers", "1", "--service", "const:100ms"]);
@@ -176,9 +178,9 @@ fn members_that_are_busy_are_there() {
             ["load", &group.corbaloc(), "--no-follow", "--rate", rate, "--duration", span, "-o", "json"];
         group.run(&[&args[..], &PATIENT].concat()).json()
     };
-    // They have answered once.
+    // The members have answered once.
     assert_eq!(forwards("20", "500ms")["failed"], serde_json::json!({}));
-    // Ten calls are before each call that comes, for a second.
+    // Ten calls are before each new call, for a second.
     let busy: Vec<Process> = members
         .iter()
         .map(|member| {
@@ -189,7 +191,7 @@ fn members_that_are_busy_are_there() {
         .collect();
     let requests = |member: &Member| group.member(member.address)["requests"].as_u64().unwrap();
     let before: Vec<u64> = members.iter().map(requests).collect();
-    // And beside that, how long their own answers take.
+    // The time that their own answers take is measured beside that.
     let direct = format!("corbaloc::{}/Latency", members[0].address);
     let answers = || {
         let args = ["load", &direct, "--concurrency", "1", "--duration", "4s", "-o", "json"];
@@ -201,7 +203,7 @@ fn members_that_are_busy_are_there() {
     });
     assert_eq!(record["failed"], serde_json::json!({}), "{record:#}");
     assert!(record["ok"].as_u64().unwrap() >= 100, "{record:#}");
-    // Who waited for an answer of theirs would have waited as long as that takes.
+    // A client that waited for an answer of the members would have waited for that time.
     let (forward, answer) = (&record["service_seconds"]["p90"], &answers["service_seconds"]["p50"]);
     // bound: a third of what their answers took in the same time
     assert!(forward.as_f64().unwrap() < answer.as_f64().unwrap() / 3.0, "{record:#} {answers:#}");
@@ -224,7 +226,6 @@ fn a_member_is_killed_in_a_call() {
         let client = OrbClient::start(orb, &group.ior, "loop 600 --interval 1");
         let bound = next(&client, 0);
         // Nearly all of the time is within calls.
-        // sleeps: what is said of a call is said of the time between two, too
         thread::sleep(std::time::Duration::from_millis(100));
         members[bound].process.kill();
         let seen = client.calls().len();
@@ -233,7 +234,7 @@ fn a_member_is_killed_in_a_call() {
         let exceptions: Vec<_> =
             client.calls().iter().filter_map(|call| call.exception().map(str::to_owned)).collect();
         if orb == Orb::Omni {
-            // It sends the call again by itself.
+            // The ORB sends the call again by itself.
             assert!(exceptions.is_empty(), "{}", client.process);
         } else {
             assert!(
@@ -265,12 +266,12 @@ fn the_balancer_is_killed_and_its_clients_do_not_notice() {
     let group = group.restart();
     assert_eq!(group.ior, ior);
     assert!(Orb::Omni.calls(&ior, "who")[0].who().starts_with('m'));
-    // Who was bound before finds the new one when it has to.
+    // A client that was bound before finds the new balancer when it must.
     members[bound[0]].process.kill();
     let seen = clients[0].calls().len();
     let other = format!("m{}", 1 - bound[0]);
     clients[0].until("the other member", seen, |call| call.who() == other);
-    // Its connection to the balancer is the old one's, which it learns with a call that fails.
+    // Its connection is to the old balancer, which the client learns from a call that fails.
     let exceptions = clients[0].calls().iter().filter(|call| call.exception().is_some()).count();
     assert!(exceptions <= 1, "{}", clients[0].process);
 }
@@ -284,7 +285,7 @@ fn a_member_sends_its_clients_back_for_good() {
         OrbMember::start(Orb::Omni, "m1", &[]),
     ];
     let group = OrbGroup::start("per_session", &members, "");
-    // They take turns, so that one of two comes to the member that will not have it.
+    // The clients take turns, so that one of two comes to the member that refuses it.
     let clients: Vec<OrbClient> =
         (0..2).map(|_| OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 30")).collect();
     for client in &clients {
@@ -295,7 +296,7 @@ fn a_member_sends_its_clients_back_for_good() {
         let seen = client.calls().len() + 1;
         client.until("the other member", seen, |call| call.who() == "m1");
     }
-    // "For good" was the group: from there on it is as before.
+    // The target of the permanent forward was the group: from there on all is as before.
     std::fs::remove_file(&away).unwrap();
     members[1].process.kill();
     for client in &clients {

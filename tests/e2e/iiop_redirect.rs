@@ -1,5 +1,5 @@
-//! Clients on real ORBs that are bound by the balancer's forward: each for a session, its first call included,
-//! whatever the call is and however old the protocol.
+//! Clients on real ORBs are bound by the balancer's forward. Each is bound for a session, its first call
+//! included, whatever the call and the version of the protocol.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn every_orb_is_forwarded_to_every_other() {
         Orb::here().into_iter().map(|orb| OrbMember::start(orb, "any", &[])).collect();
     let group = OrbGroup::start("per_session", &members, "");
     for orb in Orb::here() {
-        // Turns: each of them gets to each member.
+        // The group takes turns: each ORB gets to each member.
         for _ in 0..members.len() {
             right(&orb.calls(&group.ior, ALL));
         }
@@ -63,7 +63,7 @@ fn a_oneway_first_is_not_lost() {
     let mut sent = 0;
     for orb in Orb::here() {
         let verify = if orb == Orb::Omni { "-ORBverifyObjectExistsAndType 0" } else { "" };
-        // Not the last command: an ORB that ends at once may never have sent it.
+        // The oneway is not the last command: an ORB that ends at once may never have sent it.
         orb.calls(&group.ior, &format!("note 5 who {verify}"));
         sent += 5;
         assert_eq!(notes(&members, sent), sent, "{orb:?}");

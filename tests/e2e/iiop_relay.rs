@@ -1,4 +1,4 @@
-//! Calls of clients on real ORBs that the balancer carries itself, each to a member of its own choice.
+//! The balancer relays calls of clients on real ORBs itself, each to a member of its choice.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn wide_strings_go_to_members_that_have_not_heard_of_their_code_set() {
     let members = OrbMember::several(3, &[]);
     let group = OrbGroup::start("per_request", &members, "");
     for orb in Orb::here() {
-        // The client says once on its connection which code set it uses; each member has to hear it.
+        // The client names its code set once on its connection; the balancer must name it to each member.
         orb.calls(&group.ior, "wide wide wide wide who wide wide wide wide");
     }
 }
@@ -59,7 +59,7 @@ fn large_bodies_go_both_ways() {
 
 #[test]
 fn large_bodies_of_old_clients_do_too() {
-    // Fragments of GIOP 1.1, which have no number, are more than JacORB knows.
+    // GIOP 1.1 has fragments without a number, which JacORB does not support.
     let members = OrbMember::several(2, &[]);
     let group = OrbGroup::start("per_request", &members, "");
     for version in ["1.0", "1.1"] {
@@ -116,8 +116,8 @@ fn a_call_is_not_made_twice() {
     let group = OrbGroup::start("per_request", &members[..1], "");
     let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 1");
     let seen = client.until("an answer", 0, |call| call.who() == "m0");
-    // In the next call, nearly always; if between two, the other test of this.
-    // sleeps: what is said of a call is said of the time between two, too
+    // The member dies in the next call, nearly always. If it dies between two calls, the other test covers
+    // it.
     std::thread::sleep(std::time::Duration::from_millis(100));
     members[0].process.kill();
     let seen = client.until("an exception", seen, |call| call.exception().is_some());
@@ -144,7 +144,7 @@ fn a_member_that_is_killed_between_calls_is_not_missed() {
     let calls = client.calls();
     assert!(calls[seen + 1..].iter().all(|call| call.who() == "m1"), "{}", client.process);
     let exceptions = calls.iter().filter(|call| call.exception().is_some()).count();
-    // A call that was with it when it died cannot be made again.
+    // A call that was in flight at the member when it died cannot be made again.
     assert!(exceptions <= 1, "{}", client.process);
 }
 
@@ -183,7 +183,7 @@ fn a_forward_for_good_is_one_for_now() {
     std::fs::write(&away, &elsewhere.ior).unwrap();
     let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 50");
     let seen = client.until("an answer from where it was sent", 0, |call| call.who() == "elsewhere");
-    // Had the client taken it for good, it would have nowhere to go back to.
+    // A client that took the forward as permanent would have nowhere to go back to.
     std::fs::remove_file(&away).unwrap();
     elsewhere.process.kill();
     client.until("an answer of the group", seen, |call| call.who() == "m0");

@@ -1,5 +1,5 @@
-//! Members that send their clients back to the group themselves (`examples/corba-omniorb-shed`), and what the balancer
-//! makes of clients that come straight back.
+//! Members send their clients back to the group themselves (`examples/corba-omniorb-shed`), and the balancer
+//! handles clients that come straight back.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use rustix::process::Signal;
 
 use crate::stage::{Orb, OrbClient, OrbMember, found, shedding, until};
 
-/// How often a member has sent a client away so far, as it says when its alert is over, which this ends.
+/// Ends a member's alert and returns the number of clients that the member has sent away so far, which it
+/// prints then.
 #[track_caller]
 fn sent(member: &OrbMember) -> usize {
     let said = || {
@@ -25,7 +26,8 @@ fn a_member_sheds_and_its_client_is_bound_anew() {
     for orb in Orb::here() {
         let (members, group) = shedding(2, "on_demand");
         let client = OrbClient::start(orb, &group.ior, "loop 600 --interval 30");
-        // How often each has been under alert. Its client goes once each time, to the other one, and does not come back in vain.
+        // Counts the alerts of each member. A client goes once for each alert, to the other member, and does
+        // not come back in vain.
         let mut alerts = [0, 0];
         for _ in 0..4 {
             let seen = client.calls().len();
@@ -48,7 +50,8 @@ fn all_members_shed_and_the_storm_is_capped() {
     let seen = client.until("an answer", 0, |call| !call.who().is_empty());
     let begun = Instant::now();
     members.iter().for_each(|member| member.process.signal(Signal::USR1));
-    // Two seconds, and longer where that is not enough. Told of the alert once more, each says how many it has sent away so far.
+    // The storm lasts for two seconds, and longer where that is not enough. Each member that gets the alert
+    // once more prints how many clients it has sent away so far.
     until("both shed for a time", || {
         members.iter().for_each(|member| member.process.signal(Signal::USR1));
         let away = |member: &OrbMember| {
@@ -69,7 +72,7 @@ fn all_members_shed_and_the_storm_is_capped() {
     assert!(!client.calls().iter().filter_map(|call| call.exception()).any(wrong), "{}", client.process);
 }
 
-/// A balancer that the machine lets stand still meanwhile sees it later: of five times, one must do.
+/// A balancer that the machine lets stand still sees the alert later: one of five attempts must succeed.
 #[test]
 fn many_clients_leave_a_member_at_once() {
     const CLIENTS: usize = 8;
@@ -77,11 +80,12 @@ fn many_clients_leave_a_member_at_once() {
     while all.len() < 5 && !all.iter().any(|sent| *sent <= 2 * CLIENTS) {
         all.push(sent_away(CLIENTS));
     }
-    // None was sent to it in vain again and again: each came back once, or twice before the balancer had seen it.
+    // No client was sent to the member in vain again and again: each came back once, or twice before the
+    // balancer had seen the alert.
     assert!(all.iter().any(|sent| *sent <= 2 * CLIENTS), "{all:?} sent away, {CLIENTS} clients");
 }
 
-/// So many clients leave one of two members; how often it has sent one away.
+/// Lets so many clients leave one of two members; returns how often that member has sent one away.
 #[track_caller]
 fn sent_away(clients: usize) -> usize {
     let (members, group) = shedding(2, "on_demand");

@@ -1,5 +1,6 @@
-//! `plimsoll agent --iiop`: the side-car before a CORBA server that knows nothing of it, with clients on real ORBs. Under
-//! alert, and when the server is gone, they go back to the group; when they come to a server they stay.
+//! `plimsoll agent --iiop` is the side-car before a CORBA server that knows nothing of it, with clients on
+//! real ORBs. Under alert, and when the server is gone, clients go back to the group. Clients that come to a
+//! server stay there.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,13 +16,13 @@ use crate::stage::{
 /// An agent before a server.
 struct SideCar {
     process: Process,
-    /// The server's reference with the side-car's address in it.
+    /// The file of the server's reference with the side-car's address in it.
     file: PathBuf,
     folder: Folder,
 }
 
 impl SideCar {
-    /// For a server whose reference is in the folder's file `server.ior`.
+    /// Starts the agent for a server whose reference is in the folder's file `server.ior`.
     #[track_caller]
     fn start(server: &OrbMember, args: &[&str]) -> Self {
         let folder = Folder::new();
@@ -42,7 +43,7 @@ impl SideCar {
         std::fs::read_to_string(&self.file).unwrap().trim().to_owned()
     }
 
-    /// Tells the agent something, as a program would.
+    /// Reports a value to the agent, as a program would.
     #[track_caller]
     fn tell(&self, what: &str) {
         let line = self.process.line("listening agent ");
@@ -61,7 +62,7 @@ struct Group {
 }
 
 impl Group {
-    /// `rest` goes into the group's table.
+    /// Starts a group; `rest` goes into the group's table.
     #[track_caller]
     fn start(members: Vec<OrbMember>, interval: &str, rest: &str) -> Self {
         let group = Self::quiet(members, interval, rest);
@@ -69,7 +70,7 @@ impl Group {
         group
     }
 
-    /// The same, but the balancer hears nothing of the side-cars, nor they of it.
+    /// Starts a group whose balancer and side-cars do not report to each other yet.
     #[track_caller]
     fn quiet(members: Vec<OrbMember>, interval: &str, rest: &str) -> Self {
         let folder = Folder::new();
@@ -91,7 +92,7 @@ impl Group {
         Self { members, side_cars, balancer, ior }
     }
 
-    /// From now on it does.
+    /// Starts the reports between the balancer and the side-cars.
     #[track_caller]
     fn begin(&self) {
         let folder = self.balancer.folder();
@@ -101,14 +102,14 @@ impl Group {
         }
     }
 
-    /// Two servers whose load is what is told of them.
+    /// Starts two servers whose loads are those that the test reports.
     #[track_caller]
     fn told(orb: Orb, args: &[&str]) -> Self {
         let members = (0..2).map(|number| OrbMember::start(orb, &format!("m{number}"), args)).collect();
         Self::start(members, "100ms", "strategy = \"round_robin\"\n[group.monitor]\nmetric = \"load\"")
     }
 
-    /// Tells two loads until it is so.
+    /// Reports two loads until `holds` returns `true`.
     #[track_caller]
     fn tell(&self, loads: [f64; 2], mut holds: impl FnMut() -> bool) {
         until("what comes of these loads", || {
@@ -120,17 +121,17 @@ impl Group {
     }
 }
 
-/// The exceptions that a client has seen.
+/// Returns the exceptions that a client has seen.
 fn exceptions(client: &OrbClient) -> Vec<String> {
     client.calls().iter().filter_map(|call| call.exception().map(str::to_owned)).collect()
 }
 
-/// How often a client's calls were answered by another server than the one before.
+/// Returns how often a client's calls were answered by another server than the one before.
 fn moves(calls: &[Call]) -> usize {
     calls.windows(2).filter(|pair| pair[0].who() != pair[1].who()).count()
 }
 
-/// The server that answers the call after the first `seen`.
+/// Returns the server that answers the call after the first `seen`.
 #[track_caller]
 fn next(client: &OrbClient, seen: usize) -> String {
     let seen = client.until("an answer", seen, |call| !call.who().is_empty());
@@ -171,9 +172,9 @@ fn on_an_alert_clients_of_every_orb_are_bound_anew() {
     }
 }
 
-/// The TAO paper's claim: replicas become equally loaded, within three moves of each client, and stay so. Again, if
-/// other programs took the processors: what is measured then is not the loads. In time that is simulated it is in
-/// `crates/brain/tests/tao.rs`.
+/// The claim of the TAO paper: replicas become equally loaded, within three moves of each client, and stay
+/// so. The test tries again if other programs took the processors, because the loads are not what is measured
+/// then. `crates/brain/tests/tao.rs` tests it in simulated time.
 #[test]
 fn uneven_loads_become_even_and_stay() {
     let said: Vec<String> =
@@ -185,7 +186,7 @@ fn become_even_and_stay() -> Result<(), String> {
     let members = OrbMember::several(2, &[]);
     let rest = "strategy = \"round_robin\"\n[group.monitor]\nmetric = \"requests_per_second\"";
     let group = Group::quiet(members, "1s", rest);
-    // They take turns, so that one server gets all that are busy.
+    // The clients take turns, so that one server gets all that are busy.
     let mut clients = Vec::new();
     for number in 0..24 {
         let interval = if number % 2 == 0 { 25 } else { 1000 };
@@ -207,7 +208,8 @@ fn become_even_and_stay() -> Result<(), String> {
         (4..=8).contains(&first)
     };
     until("even loads", even);
-    // So for as long as it took many reports to say otherwise: eight come from each while two hundred calls do.
+    // The loads stay even for many reports: each client makes two hundred calls while each side-car sends
+    // eight reports.
     let seen: Vec<usize> = clients.iter().map(|client| client.calls().len()).collect();
     for (client, seen) in busy.iter().zip(seen.iter().step_by(2)) {
         client.until("many more calls", seen + 200, |_| true);
@@ -250,7 +252,7 @@ fn with_every_member_too_loaded_clients_do_not_go_round() {
     });
     let begun = Instant::now();
     let seen: Vec<usize> = clients.iter().map(|client| client.calls().len()).collect();
-    // They are served meanwhile.
+    // The clients are served meanwhile.
     for (client, seen) in clients.iter().zip(&seen) {
         client.until("many calls", seen + 300, |_| true);
     }
@@ -273,11 +275,11 @@ fn a_server_that_is_gone_leaves_no_orphans() {
         let seen = client.calls().len();
         group.members[bound].process.kill();
         client.until("the other member", seen, |call| call.who() == other);
-        // It may have been in a call: then it is told so by some ORBs, as without a side-car.
+        // The client may have been in a call: some ORBs report that then, as without a side-car.
         let said = exceptions(&client);
         let allowed = usize::from(orb != Orb::Omni);
         assert!(said.len() <= allowed && said.iter().all(|one| one == "COMM_FAILURE"), "{}", client.process);
-        // It comes back where it was, with another key.
+        // The server comes back at its address, with another key.
         let before = group.side_cars[bound].ior();
         group.members[bound].restart("back", &["--key", "second"]);
         let side_car = &group.side_cars[bound];

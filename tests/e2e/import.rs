@@ -1,4 +1,5 @@
-//! `plimsoll config import`: HAProxy and NGINX accept what they are given, we what is made of it, and requests go the same way.
+//! `plimsoll config import`: HAProxy and NGINX accept their configurations, Plimsoll accepts the import of
+//! them, and requests go the same way.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use crate::stage::{
     Authority, Balancer, Folder, Member, PATIENCE, Process, Run, free_port, listens, part, until,
 };
 
-/// A configuration of somebody else's with members, ports and files of the test's.
+/// A foreign configuration with members, ports and files of the test's.
 struct Case {
     folder: Folder,
     text: String,
@@ -34,7 +35,7 @@ impl Case {
         for place in ["/etc/haproxy/", "/etc/nginx/"] {
             case.text = case.text.replace(place, &format!("{}/", case.folder.path().display()));
         }
-        // What of the text is of a whole system, and not of a test's process.
+        // These lines are for a whole system, and not for a test's process.
         for line in [
             "    log /dev/log local0\n",
             "    log /dev/log local1 notice\n",
@@ -69,11 +70,12 @@ impl Case {
         SocketAddr::from(([127, 0, 0, 1], self.ports[&port]))
     }
 
-    /// Ours on what is made of the text, and what was said of it; listeners on free ports.
+    /// Starts Plimsoll on the import of the text, with listeners on free ports; returns its listeners and the
+    /// messages of the import, too.
     fn ours(&self, from: &str) -> (Balancer, Vec<SocketAddr>, String) {
         let file = self.folder.write("theirs", &self.text);
         let run = Run::plimsoll(&["config", "import", from, file.to_str().unwrap()], self.folder.path());
-        // 1: something is not as it was, which the list tells.
+        // Exit code 1: something differs, as the list tells.
         assert_eq!(run.code, Some(1), "{}", run.err);
         let checked = self.folder.write("made.toml", &run.out);
         let check = Run::plimsoll(&["config", "check", checked.to_str().unwrap()], self.folder.path());
@@ -97,7 +99,8 @@ impl Case {
         (balancer, addresses, run.err)
     }
 
-    /// The status that a client gets who asks for a name by TLS, with a certificate or without; 000 for none.
+    /// Returns the status of a client that asks for a name by TLS, with a certificate or without; 000 for
+    /// none.
     fn status(&self, to: SocketAddr, name: &str, proved: bool) -> String {
         let (certificate, key) = (self.folder.join("client.pem"), self.folder.join("client.key"));
         let resolve = format!("{name}:{}:127.0.0.1", to.port());
@@ -111,7 +114,7 @@ impl Case {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Which member answered, by its place in the list, so many times over new connections.
+    /// Counts the answers of each member, by its place in the list, of so many requests over new connections.
     fn answers(&self, to: SocketAddr, times: usize, name: Option<&str>) -> Vec<usize> {
         let mut seen = vec![0; self.members.len()];
         for _ in 0..times {
@@ -146,7 +149,8 @@ impl Case {
     }
 }
 
-/// One for each name, with its key beside it, and behind it as HAProxy has both in one file.
+/// Makes a certificate for each name, with its key beside it, and appended to it as HAProxy has both in one
+/// file.
 fn certificates(folder: &Folder) {
     let authority = Authority::new(folder, "authority");
     for (file, name) in [("web", "www.example.org"), ("api", "api.example.org")] {
@@ -167,7 +171,7 @@ fn nginx(case: &Case, modules: &str) -> Process {
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let before =
         format!("{modules} {user} daemon off; master_process off; pid nginx.pid; error_log stderr;\n");
-    // One process has no second.
+    // NGINX as one process has no second worker.
     let text = case.text.replace("worker_processes 2;", "");
     let temp = "http {\n client_body_temp_path temp; proxy_temp_path temp; fastcgi_temp_path temp; uwsgi_temp_path temp; scgi_temp_path temp;";
     let text = text.replacen("http {", temp, 1);
@@ -190,7 +194,7 @@ fn haproxy_web_goes_the_same_way() {
     assert_eq!(balancer.status()["groups"][1]["strategy"], "first_available");
     for at in [case.theirs(8080), ours[0]] {
         let seen = case.answers(at, 40, None);
-        // Each of our threads has a round of its own.
+        // Each thread of Plimsoll has a round of its own.
         assert!(
             (28..=32).contains(&seen[0]),
             "{at}: three of four go to the one with three times the weight: {seen:?}"
@@ -234,7 +238,7 @@ fn haproxy_mixed_goes_the_same_way() {
     until("ours goes to the standby", || talks(ours[0], true));
 }
 
-/// Does an echo answer? With the header that says who the client is before it.
+/// Returns `true` if an echo answers, with the header that names the client before it.
 fn talks(at: SocketAddr, header: bool) -> bool {
     use std::io::{Read as _, Write as _};
     let Ok(mut wire) = std::net::TcpStream::connect(at) else { return false };
@@ -306,7 +310,7 @@ fn nobody_comes_in_who_showed_nothing_there() {
         assert_eq!(case.status(at, "api.example.org", true), "200", "{at}");
         assert_eq!(case.status(at, "www.example.org", true), "200", "{at}");
     }
-    // A listener asks all of its clients, and says so.
+    // A listener asks all of its clients for a certificate, and the import reports that.
     assert_eq!(case.status(theirs, "www.example.org", false), "200");
     assert_eq!(case.status(ours, "www.example.org", false), "000");
     assert!(said.contains("server www.example.org: a listener asks all of its clients alike"), "{said}");

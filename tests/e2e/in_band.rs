@@ -1,4 +1,5 @@
-//! Members that say with each answer how loaded they are: what comes of it, and what clients see of it.
+//! Members report their load with each answer: the tests show what the balancer does with it, and what
+//! clients see of it.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ const IDLE: &str = "TEXT named_metrics.rif=1, named_metrics.knee=4.00, named_met
 const FULL: &str = "TEXT named_metrics.rif=9, named_metrics.knee=1.00, named_metrics.work=0.010000, \
                     named_metrics.mean=9.00, named_metrics.sojourn=0.090000, named_metrics.full=1";
 
-/// A member that answers like this.
+/// Returns a member that answers with this status, report and body.
 fn saying(status: &str, report: &str, body: &str) -> Script {
     let length = body.len();
     Script::answering(format!(
@@ -20,7 +21,7 @@ fn saying(status: &str, report: &str, body: &str) -> Script {
     ))
 }
 
-/// A figure of the strategy's for a member.
+/// Returns a figure of the strategy for a member.
 fn figure(balancer: &Balancer, member: usize, name: &str) -> Option<f64> {
     let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
     let figures = explained["members"][member]["figures"].clone();
@@ -74,7 +75,7 @@ fn where_nobody_has_room_a_request_is_shed() {
     assert_eq!(balancer.group("web")["rejected"]["shed"], 1);
 }
 
-/// A request takes 20 ms and more with the member, and it has no room for those that ask for that.
+/// A request takes at least 20 ms at the member, which has no room for requests that ask for room.
 #[test]
 fn who_finds_no_room_waits_for_as_long_as_there_is_time() {
     let (served, full) = (
@@ -108,7 +109,7 @@ fn who_finds_no_room_waits_for_as_long_as_there_is_time() {
     assert_eq!(waited("objective = \"20ms\"\n").1, 0.0, "it would be too late");
 }
 
-/// Requests that find no room, where one takes two seconds at best, as the member says, and there is one.
+/// Requests find no room where one takes at least two seconds, as the member reports, and one is in flight.
 #[test]
 fn who_would_be_answered_too_late_is_refused_at_once() {
     let (idle, full) = (IDLE.replace("0.010000", "2.000000"), FULL.replace("0.010000", "2.000000"));
@@ -131,7 +132,8 @@ fn who_would_be_answered_too_late_is_refused_at_once() {
         (answer.status, answer.reason().map(str::to_owned), waits)
     };
     assert_eq!(told("1500ms"), (503, Some("shed".to_owned()), 0.0), "it would not be answered in time");
-    // With time it waits, for as long as it could still be sent on: two seconds, in which no machine stands still.
+    // With time left a request waits for as long as it could still be forwarded: two seconds, in which no
+    // machine stands still.
     assert_eq!(told("4s"), (503, Some("shed".to_owned()), 1.0));
 }
 
@@ -171,7 +173,7 @@ fn any_number_of_a_report_makes_a_load() {
     assert_eq!(fact("named_metrics.depth"), Some((7.0.into(), "orca".into())), "{facts}");
     assert_eq!(fact("rps_fractional"), Some((10.0.into(), "orca".into())), "{facts}");
 
-    // Nobody asked: nothing is kept.
+    // The balancer was not asked to use reports: nothing is kept.
     let other = Balancer::start(&web(&[member.address], ""));
     assert!((0..50).all(|_| get(other.address(), "/").status == 200));
     assert_eq!(told(&other)["facts"].as_array().map(Vec::len), Some(0));

@@ -1,5 +1,6 @@
-//! Control by Kerberos tickets end to end: a realm with a real KDC, `plimsoll up` with a keytab, commands with `--negotiate`.
-//! Cargo's own binary is tested, whatever `PLIMSOLL_BIN` names: it has Kerberos built in, as this test has.
+//! Control by Kerberos tickets end to end: a realm with a real KDC, `plimsoll up` with a keytab, commands
+//! with `--negotiate`. Cargo's own binary is tested, whatever `PLIMSOLL_BIN` names: it has Kerberos built in,
+//! as this test has.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,7 @@ struct Host {
     url: String,
 }
 
-/// A program with an environment of its own.
+/// Returns the command line that gives a program an environment of its own.
 fn environment(realm: &Realm, conf: &str, cache: &str) -> Vec<String> {
     let conf = realm.path(conf);
     vec![
@@ -57,7 +58,7 @@ impl Site {
         self.folder.join(name)
     }
 
-    /// Whose Kerberos is that of `conf`.
+    /// Starts a host whose Kerberos configuration is `conf`.
     fn host(&self, conf: &str, keytab: &str) -> Host {
         let folder = Folder::new();
         let text = format!(
@@ -82,7 +83,7 @@ impl Site {
         Host { process, folder, url }
     }
 
-    /// A command of whoever has the tickets of a cache.
+    /// Runs a command with the tickets of a cache.
     fn by(&self, cache: &str, host: &Host, args: &[&str]) -> Run {
         self.by_url(cache, &host.url, args)
     }
@@ -123,7 +124,7 @@ fn commands_by_ticket() {
         assert_eq!(run.code, Some(1), "{user}: {}{}", run.out, run.err);
         assert!(run.err.contains(&format!("krb5:{user}@PLIMSOLL.TEST may not")), "{user}: {}", run.err);
     }
-    // No ticket, none for such a host, and one that has run out.
+    // The cases: no ticket, none for such a host, and one that has expired.
     let run = site.by("none", &host, &["status"]);
     assert!(run.code == Some(1) && run.err.contains("kinit"), "{:?} {}", run.code, run.err);
     let elsewhere = host.url.replace("localhost", "127.0.0.1");
@@ -156,8 +157,8 @@ fn a_server_without_the_key_and_a_ticket_whose_time_is_over_are_refused() {
     let run = site.by("bob", &old, &["status"]);
     assert!(run.code == Some(1) && run.err.contains("the ticket does not count"), "{}", run.err);
 
-    // A client that does not mind that its ticket has ended: the end that it has noted is a later one.
-    // In this time the next ticket must be had.
+    // The client ignores that its ticket has expired: the end that it has noted is a later one.
+    // The client must get the next ticket within this time.
     assert!(site.realm.kinit("alice", "alice", "5s"));
     site.realm.get_service("alice");
     let ended = postpone(&site.realm.path("alice.cache"));
@@ -178,14 +179,14 @@ fn now() -> u32 {
     u32::try_from(now.as_secs()).unwrap()
 }
 
-/// Writes a later end into all tickets of a credential cache, where the client looks; the one that counts is sealed in the
-/// ticket. The end that they had, seconds since 1970.
+/// Writes a later end into all tickets of a credential cache, where the client looks; the end that counts is
+/// sealed in the ticket. Returns the end that they had, in seconds since 1970.
 fn postpone(cache: &Path) -> u32 {
     let mut bytes = std::fs::read(cache).unwrap();
     let word = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
     let (now, mut ended) = (now(), 0);
     for at in 0..bytes.len() - 12 {
-        // When it was given, when it begins, when it ends.
+        // The times of the issue, the beginning and the end.
         let [given, begins, ends] = [0, 4, 8].map(|more| word(&bytes, at + more));
         let recent = |time: u32| now.abs_diff(time) < 60;
         if recent(given) && (recent(begins) || begins == 0) && recent(ends) && ends > given {

@@ -1,5 +1,6 @@
-//! Members found in Kubernetes, with an API server that lists and watches as the real one does, and as little else as possible. Cargo's
-//! own binary is tested, whatever `PLIMSOLL_BIN` names: it has Kubernetes built in, as this test has.
+//! Members are found in Kubernetes, with an API server that lists and watches as the real one does, and does
+//! as little else as possible. Cargo's own binary is tested, whatever `PLIMSOLL_BIN` names: it has Kubernetes
+//! built in, as this test has.
 
 mod api;
 
@@ -13,7 +14,7 @@ use api::Api;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_plimsoll");
 
-/// An endpoint's conditions.
+/// The conditions of an endpoint.
 #[derive(Clone, Copy)]
 enum Is {
     Ready,
@@ -21,7 +22,8 @@ enum Is {
     Ending,
 }
 
-/// A slice of the service `web`. All members here are at one address, each at its own port: a slice has one port, so each has its own.
+/// Returns a slice of the service `web`. All members here have one address and a port each; a slice has one
+/// port, so each member has its own slice.
 fn slice(member: SocketAddr, is: Is) -> (String, Value) {
     let name = format!("web-{}", member.port());
     let (ready, serving, terminating) = match is {
@@ -41,7 +43,7 @@ fn slice(member: SocketAddr, is: Is) -> (String, Value) {
     (name, object)
 }
 
-/// A machine that stands still is no overload: nothing is refused for it.
+/// Starts a balancer. A machine that stands still must not cause overload: nothing is rejected for it.
 fn start(source: &str) -> Balancer {
     Balancer::of(
         Path::new(BINARY),
@@ -53,7 +55,7 @@ fn start(source: &str) -> Balancer {
     )
 }
 
-/// Each member and its state.
+/// Returns each member and its state.
 fn states(balancer: &Balancer) -> Vec<(String, String)> {
     let group = balancer.group("web");
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -73,13 +75,14 @@ fn has(balancer: &Balancer, wanted: &[(SocketAddr, &str)]) {
     });
 }
 
-/// Whatever has slices: puts one there, and takes it away.
+/// A source of slices, in which the test puts and removes them.
 trait Slices {
     fn put(&mut self, slice: (String, Value));
     fn remove(&mut self, member: SocketAddr);
 }
 
-/// A balancer follows a service whose pods come, become ready, end and go, and no request fails.
+/// Asserts that a balancer follows a service whose pods come, become ready, end and go, and that no request
+/// fails.
 fn follows(slices: &mut dyn Slices, source: &str) -> (Balancer, Vec<Member>) {
     let three = Member::several(3, &[]);
     let [a, b, c] = [0, 1, 2].map(|at: usize| three[at].address);
@@ -94,19 +97,19 @@ fn follows(slices: &mut dyn Slices, source: &str) -> (Balancer, Vec<Member>) {
     slices.put(slice(c, Is::Ready));
     has(&balancer, &[(a, "up"), (b, "up"), (c, "up")]);
     load.more(20);
-    // It serves what it has, and gets nothing new.
+    // The member serves its requests and gets no new ones.
     slices.put(slice(a, Is::Ending));
     has(&balancer, &[(a, "draining"), (b, "up"), (c, "up")]);
     load.more(20);
     slices.remove(a);
     has(&balancer, &[(b, "up"), (c, "up")]);
-    // Those that end are better than nobody.
+    // Pods that end are better than none.
     slices.put(slice(b, Is::Ending));
     has(&balancer, &[(b, "draining"), (c, "up")]);
     slices.remove(c);
     has(&balancer, &[(b, "up")]);
     load.more(20);
-    // Nobody is left, which is not believed.
+    // No pod is left; the balancer keeps the last list.
     slices.remove(b);
     let source = || balancer.group("web")["discovery"][0].clone();
     until("a list that is not believed", || {
@@ -126,7 +129,7 @@ fn the_endpoints_of_a_service_are_followed() {
     let at = format!("server = \"{}\", tls = false", api.address());
     let (balancer, members) = follows(&mut api, &at);
     let [b, c] = [1, 2].map(|at: usize| members[at].address);
-    // It goes away, and changes meanwhile.
+    // The API server goes away, and the service changes meanwhile.
     let source = || balancer.group("web")["discovery"][0].clone();
     api.stop();
     until("a server that is away", || !source()["error"].is_null());
@@ -137,7 +140,7 @@ fn the_endpoints_of_a_service_are_followed() {
     until("a server that is back", || source()["error"].is_null());
     assert_eq!(source()["kind"], "kubernetes");
     assert_eq!(source()["what"], "default/web:http");
-    // It comes back without a memory.
+    // The API server comes back without a memory.
     api.stop();
     api.forget();
     api.remove(c);

@@ -1,4 +1,4 @@
-//! The lab from end to end: runs, reports, resumes, fails and is interrupted.
+//! The lab from end to end: it runs, reports, resumes, fails and is interrupted.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::stage::{Folder, Process, Run, binary, found, part, until};
 
-/// One point for each of one and two members behind the balancer, half a second long.
+/// An experiment with one point each for one and two members behind the balancer, half a second long.
 pub(crate) const SMALL: &str = r#"
 title = "Small"
 about = "A test."
@@ -55,7 +55,7 @@ pub(crate) fn json(path: &Path) -> Value {
 fn the_smoke_experiment_runs_and_reports() {
     let folder = Folder::new();
     let run = Run::plimsoll(&["lab", "run", "smoke", "--quick", "--out", "results"], folder.path());
-    // A claim may fail on a machine that is busy with other tests; that there is a report may not.
+    // Claims may fail on a machine that is busy with other tests; the report must exist.
     assert!(matches!(run.code, Some(0 | 1)), "{:?} {}", run.code, run.err);
     assert!(run.err.contains("2 points, about ") && run.err.contains("2/2"), "{}", run.err);
     let results = folder.join("results/smoke-quick");
@@ -70,10 +70,10 @@ fn the_smoke_experiment_runs_and_reports() {
     let point = json(&results.join("points/002-endpoints=2-concurrency=8/point.json"));
     assert_eq!(point["outcome"]["samples"]["response"].as_array().unwrap().len(), 5);
     assert!(point["configurations"]["plimsoll.toml"].is_string(), "{point}");
-    // Run as a report alone, from anywhere else, with the same outcome.
+    // The report alone, from another folder, has the same outcome.
     let again = Run::plimsoll(&["lab", "report", "--out", "results", "-o", "json"], folder.path());
     assert_eq!((again.code, &again.json()[0]["claims"]), (run.code, &claims["claims"]));
-    // And against itself nothing differs.
+    // A comparison with itself finds no difference.
     let same =
         Run::plimsoll(&["lab", "compare", "results/smoke-quick", "results/smoke-quick"], folder.path());
     assert!(
@@ -91,7 +91,7 @@ fn a_claim_that_fails_is_exit_code_1_and_told() {
     assert_eq!(run.code, Some(1), "{}", run.err);
     assert!(run.err.contains("0 of 2 points at or above 2"), "{}", run.err);
     let page = fs::read_to_string(folder.join("plimsoll-lab/hopeless-quick/report.html")).unwrap();
-    // Unless it is known to differ.
+    // The exit code is 0 if the claim is known to differ.
     folder.write(
         "known.toml",
         SMALL.replace("value = 1 ", "value = 2 ").replace("[[claim]]", "[[claim]]\nrequired = false"),
@@ -135,7 +135,7 @@ fn other_balancers_are_configured_and_used() {
         "vary = \"endpoints\"\nfull = [1, 2]\nquick = [1, 2]",
         "vary = \"endpoints\"\nfull = [2]\nquick = [2]",
     );
-    // Of such a figure it is kept what came to each member.
+    // Such a figure keeps what came to each member.
     let figure = "x = \"seconds\"\ny = \"arrivals\"\nseries = \"balancer\"";
     let text = text.replace("x = \"endpoints\"\ny = \"response\"", figure);
     folder.write(
@@ -152,7 +152,7 @@ fn other_balancers_are_configured_and_used() {
     for file in files {
         assert!(points.join(file).exists(), "{file}");
         let folder = points.join(file.split('/').next().unwrap());
-        // Clients went through it to both members.
+        // Clients went through the balancer to both members.
         let point = json(&folder.join("point.json"));
         let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
         for member in ["m1", "m2"] {
@@ -162,7 +162,7 @@ fn other_balancers_are_configured_and_used() {
     }
 }
 
-/// One point for each balancer, with members that share their cores.
+/// Returns an experiment with one point for each balancer, with members that share their cores.
 fn unequal(levels: &str, claim: &str) -> String {
     let text = SMALL.replace(
         "[members]\nservice = \"const:10ms\"\nworkers = 2\n",
@@ -197,8 +197,8 @@ fn what_left_late_is_run_again_and_not_counted() {
     let mut lab = Process::start(&binary(), &["lab", "run", "late.toml", "--quick"], folder.path());
     let point = folder.join("plimsoll-lab/late-quick/points/001-balancer=plimsoll");
     until("the repetition begins", || point.join("m1.log").exists());
-    // The generator is in this process. It stands still again and again until what it measured is run again, which begins with an
-    // empty folder; from there on it is let alone.
+    // The generator is in this process. It stands still again and again until the lab runs its point again,
+    // which begins with an empty folder. From there on the generator runs undisturbed.
     let mark = point.join("first");
     fs::write(&mark, "").unwrap();
     until("the repetition is run again", || {
@@ -222,7 +222,7 @@ fn what_left_late_is_run_again_and_not_counted() {
 fn balancers_take_turns_and_one_that_is_missing_leaves_its_claim_open() {
     let folder = Folder::new();
     folder.write("turns.toml", unequal(r#"["plimsoll", "haproxy:random(2)", "envoy:ROUND_ROBIN"]"#, RATIO));
-    // A PATH without Envoy, and a binary with none beside it.
+    // The PATH has no Envoy, and the binary has none beside it.
     let program = folder.install(&binary(), "bin/here/plimsoll");
     let out = std::process::Command::new(part("setpriv"))
         .args(["--pdeathsig", "KILL", "--"])
@@ -233,7 +233,7 @@ fn balancers_take_turns_and_one_that_is_missing_leaves_its_claim_open() {
         .output()
         .unwrap();
     let err = String::from_utf8_lossy(&out.stderr);
-    // What is not decided does not fail the run. A load that was late on a busy machine does.
+    // An undecided claim does not fail the run. A load that was late on a busy machine does.
     assert!(out.status.code() == Some(0) || err.contains("INVALID"), "{err}");
     assert!(err.contains("2 balancers in turn") && err.contains("SKIPPED: envoy:ROUND_ROBIN"), "{err}");
     assert!(err.contains("the capacity is 395 requests/s"), "{err}");
@@ -300,7 +300,7 @@ fn groups_share_hosts_that_tell_all_of_them_what_they_have() {
             assert!(!member["load"].is_null(), "it was told of: {member}");
             assert_eq!(member["host"]["name"].is_string(), shared, "{member}");
         }
-        // Each listener has its part, and what came is counted by the server, whoever sent it.
+        // Each listener has its share, and the server counts all requests, whichever listener sent them.
         let requests = |group: &Value| -> u64 {
             group["members"]
                 .as_array()
@@ -352,12 +352,12 @@ fn members_are_slowed_stopped_killed_started_and_added() {
         ticks.iter().filter(within).filter_map(|tick| tick["arrived"][member].as_u64()).sum()
     };
     assert!(arrived("m1", 0.0, 1.0) > 0, "{ticks:?}");
-    // A second later it is killed on any machine, and not a moment too soon started again.
+    // The member is killed a second later on any machine, and never started again too soon.
     assert_eq!(arrived("m1", 2.0, 3.9), 0, "{ticks:?}");
     assert!(arrived("m2", 0.7, 9.0) > 0 && arrived("m3", 4.5, 16.0) > 0, "{ticks:?}");
 }
 
-/// Process ids of the children of a process.
+/// Returns the process ids of the children of a process.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
@@ -380,13 +380,13 @@ fn an_interrupted_run_leaves_nothing_running_and_goes_on() {
     for pid in processes {
         until("its processes have ended", || !Path::new(&format!("/proc/{pid}")).exists());
     }
-    // The second time only the second point is run.
+    // The second run measures only the second point.
     let before = fs::metadata(&done).unwrap().modified().unwrap();
     let run = Run::plimsoll(&args, folder.path());
     assert_eq!(run.code, Some(0), "{}", run.err);
     assert!(run.err.contains("2 points, 1 of them done") && run.err.contains("2/2"), "{}", run.err);
     assert_eq!(fs::metadata(&done).unwrap().modified().unwrap(), before);
-    // Another experiment does not go on from it, and does not harm it either.
+    // Another experiment does not resume from it, and does not harm it either.
     folder.write("small.toml", SMALL.replace("9s", "1s"));
     let run = Run::plimsoll(&args, folder.path());
     assert!(run.code == Some(2) && run.err.contains("another experiment file"), "{}", run.err);
@@ -396,18 +396,18 @@ fn an_interrupted_run_leaves_nothing_running_and_goes_on() {
     assert!(folder.join("plimsoll-lab/small-full.1/points/001-endpoints=1/point.json").exists());
 }
 
-/// Waits until a process, whose parent has ended, has ended, too.
+/// Waits until a process whose parent has ended has ended, too.
 #[track_caller]
 fn gone(pid: u32) {
     until("its processes have ended", || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Nobody may be there to wait for it where the tests run.
+        // The system where the tests run may have no process that reaps it.
         stat.is_empty() || stat.contains(") Z ")
     });
 }
 
-/// Runs the small experiment with this balancer until it carries load: the run, and the processes of the point with
-/// those that they have made.
+/// Runs the small experiment with this balancer until it carries load. Returns the run and the processes of
+/// the point with their children.
 fn under_way(balancer: &str, folder: &Folder) -> (Process, Vec<u32>) {
     folder.write("small.toml", format!("{SMALL}[balancer]\nkind = \"{balancer}\"\n"));
     let mut run = Process::start(&binary(), &["lab", "run", "small.toml", "--full"], folder.path());
@@ -452,14 +452,14 @@ fn a_run_that_is_told_to_end_leaves_no_nginx() {
 #[test]
 fn the_processor_time_of_the_balancer_is_what_its_process_used() {
     let folder = Folder::new();
-    // The members burn the processor: none of that is the balancer's.
+    // The members burn the processor; none of that is the balancer's.
     let text = SMALL.replace("workers = 2", "workers = 2\nburn = true").replace("const:10ms", "const:500us");
     let text = text.replace("full = [1, 2]\nquick = [1, 2]", "full = [1]\nquick = [0, 1]");
     folder.write("cpu.toml", text.replace("500ms", "2s"));
     let mut run = Process::start(&binary(), &["lab", "run", "cpu.toml"], folder.path());
-    // Hundredths of a second that the balancer has used, the last that is seen of it.
+    // The hundredths of a second that the balancer has used: the first and the last value seen.
     let mut used = (0.0f64, 0.0f64);
-    // When it was last seen, and seconds that passed between two looks at it, or after the last one.
+    // The time of the last look, and the seconds between two looks, or after the last one.
     let (mut last, mut unseen) = (None::<Instant>, 0.0f64);
     until("the run is over", || {
         let mut there = false;
@@ -468,13 +468,14 @@ fn the_processor_time_of_the_balancer_is_what_its_process_used() {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let fields: Vec<f64> = stat.split(' ').filter_map(|field| field.parse().ok()).collect();
             if words.contains("\0up\0") && fields.len() > 12 {
-                // Numbers: pid, then from the parent's on; user and system time are the 10th and 11th after it.
+                // The numbers are the pid, then from the parent's on; user and system time are the 10th and
+                // 11th after it.
                 let now = fields[11] + fields[12];
                 used = (if used.0 == 0.0 { now.max(f64::MIN_POSITIVE) } else { used.0 }, now);
                 there = true;
             }
         }
-        // What it used after the last look at it nobody has seen.
+        // The time used after the last look is unknown.
         if there {
             last = Some(Instant::now());
         } else if let Some(seen) = last.take() {

@@ -86,7 +86,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// Runs the experiment and says what is known of its points.
+/// Runs the experiment and returns the records of its points.
 fn points(folder: &Folder, name: &str, text: &str) -> Vec<Value> {
     folder.write(&format!("{name}.toml"), text);
     let run = Run::plimsoll(&["lab", "run", &format!("{name}.toml")], folder.path());
@@ -110,7 +110,7 @@ fn cycles_are_forwarded_by_clones_and_stand_beside_a_model() {
         let of = |metric: &str| {
             point["estimates"][metric][0].as_f64().unwrap_or_else(|| panic!("{metric}: {point}"))
         };
-        // Four delays, and work in between, are in every cycle.
+        // Every cycle has four delays, with work in between.
         assert!(of("response") > 0.04, "{point}");
         for metric in ["agent", "server_a", "server_b", "cpu_a", "cpu_b", "cpu_agent"] {
             assert!((0.01..=1.01).contains(&of(metric)), "{metric}: {point}");
@@ -133,7 +133,7 @@ fn handles_are_had_from_the_redirecting_locator_and_over_http_by_loads_of_an_age
         .replace("agent = 8", "agent = 8, client = 0.5");
     let text =
         text.replace("kind = \"software\", of = [\"fagent\"]", "kind = \"hardware\", of = [\"CPUag\"]");
-    // Whether the agent saturates is not what this is about.
+    // This test does not depend on whether the agent saturates.
     let text = text
         .replace("\n[[claim]]\nsays = \"The clones", "\n[[claim]]\nrequired = false\nsays = \"The clones");
     let located = points(&folder, "handle", &text);

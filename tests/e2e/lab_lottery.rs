@@ -1,4 +1,5 @@
-//! The lab and the load generator with a lottery in place of a balancer: daemons beside the members, a pick for each request.
+//! The lab and the load generator with a lottery in place of a balancer: daemons beside the members, a pick
+//! for each request.
 
 use std::fs;
 use std::path::Path;
@@ -57,7 +58,7 @@ fn small(levels: &str, workload: &str) -> String {
     SMALL.replace("LEVELS", levels).replace("WORKLOAD", workload)
 }
 
-/// Mean of a metric.
+/// Returns the mean of a metric.
 fn mean(point: &Value, metric: &str) -> Option<f64> {
     point["estimates"][metric][0].as_f64()
 }
@@ -68,10 +69,10 @@ fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_foll
     let levels = r#"["lottery", "lottery:unicast", "lottery:multicast", "lottery:plimsoll"]"#;
     folder.write("lots.toml", small(levels, "all"));
     let run = Run::plimsoll(&["lab", "run", "lots.toml"], folder.path());
-    // A closed loop, which is never late.
+    // A closed loop is never late.
     assert_eq!(run.code, Some(0), "{} {}", run.out, run.err);
     let results = folder.join("plimsoll-lab/lots-quick");
-    // The log that was replayed, and the claim that holds whatever the machine does.
+    // The log was replayed, and the claim holds whatever the machine does.
     let log = fs::read_to_string(results.join("access.log")).unwrap();
     assert!(log.lines().count() == 20_000 && log.contains("\"GET /cgi-bin/"), "{}", log.len());
     assert_eq!(json(&results.join("claims.json"))["claims"][0]["pass"], true, "{} {}", run.out, run.err);
@@ -81,16 +82,16 @@ fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_foll
         let folder = results.join("points").join(name);
         let point = json(&folder.join("point.json"));
         assert_eq!(mean(&point, "success"), Some(1.0), "{name}: {point}");
-        // One request in ten takes 40 ms and the others 1 ms: what scripts make is known by its path.
+        // One request in ten takes 40 ms and the others 1 ms: the path tells which requests scripts answer.
         let response = mean(&point, "response").unwrap();
         assert!(response > 0.003, "{name}: {response}");
-        // Both members got something.
+        // Both members got requests.
         let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
         for member in ["m1", "m2"] {
             let arrived: u64 = ticks.iter().filter_map(|tick| tick["arrived"][member].as_u64()).sum();
             assert!(arrived > 0, "{name}: {member} got nothing");
         }
-        // Real daemons, which know how loaded their members are, with one key.
+        // The daemons are real, know the load of their members, and share one key.
         for file in ["d1.toml", "d2.toml"] {
             assert!(point["configurations"][file].is_string(), "{name}: {file}");
         }
@@ -129,7 +130,8 @@ fn a_member_that_is_killed_takes_its_daemon_with_it_and_both_come_back() {
     assert!(matches!(run.code, Some(0 | 1)) && run.err.contains("1/1"), "{:?} {}", run.code, run.err);
     let point = folder.join("plimsoll-lab/dies-quick/points/001-balancer=lottery");
     let outcome = json(&point.join("point.json"));
-    // Whoever finds nobody there asks for another. What the server had when it died is lost.
+    // A client that gets no answer from a daemon asks another. Requests in flight at the server when it died
+    // are lost.
     let success = mean(&outcome, "success").unwrap();
     assert!(success > 0.98, "{success}");
     let ticks = outcome["outcome"]["timelines"][0].as_array().unwrap();
@@ -138,9 +140,10 @@ fn a_member_that_is_killed_takes_its_daemon_with_it_and_both_come_back() {
         let within = |tick: &&Value| began(tick) >= from && tick["at"].as_f64().unwrap() <= to;
         ticks.iter().filter(within).filter_map(|tick| tick["arrived"]["m1"].as_u64()).sum()
     };
-    // A second later it is killed on any machine, and not a moment too soon started again.
+    // The member is killed a second later on any machine, and never started again too soon.
     assert!(arrived(0.0, 1.0) > 0 && arrived(2.0, 3.9) == 0, "{ticks:?}");
-    // Those who found it dead leave it alone for five seconds; checks come five times a second all the same.
+    // Clients that found the member dead avoid it for five seconds; checks come five times a second all the
+    // same.
     assert!(arrived(9.0, 30.0) > 0, "{ticks:?}");
     let log = fs::read_to_string(point.join("d1.log")).unwrap();
     assert_eq!(log.matches("listening lottery").count(), 2, "{log}");
@@ -164,7 +167,7 @@ fn what_a_lottery_cannot_do_is_said_before_anything_runs() {
     refused(iiop, "speak http");
 }
 
-/// `plimsoll load` with these arguments, asking the cluster.
+/// Runs `plimsoll load` with these arguments against the cluster.
 fn load(cluster: &Cluster, args: &[&str]) -> Run {
     let daemons = cluster.addresses(&[0]);
     let always = ["load", "http://web/page", "--rate", "200", "--duration", "500ms", "-o", "json"];
@@ -191,7 +194,7 @@ fn load_goes_to_whom_the_lottery_names() {
 
 #[test]
 fn load_that_nobody_can_be_picked_for_fails() {
-    // Its server is not there, as its check says.
+    // The server is not there, as its check finds.
     let service = format!("web=127.0.0.1:{},health=tcp", free_port());
     let mut cluster = Cluster::new("127.0.0.1");
     cluster.join(&["--service", &service]);

@@ -1,4 +1,5 @@
-//! The lab on hosts that are network namespaces: cables that are pulled, delays; and what is said where there can be none.
+//! The lab on hosts that are network namespaces: cables are pulled, and packets are delayed. Where namespaces
+//! cannot be made, the lab reports that.
 
 use crate::lab::{SMALL, children, json};
 use crate::stage::{Folder, Process, Run, binary, found, part};
@@ -6,11 +7,12 @@ use std::fs;
 
 use serde_json::Value;
 
-/// Two members and a balancer, hosts of their own, one member cut off for three seconds.
+/// Returns an experiment with two members and a balancer on hosts of their own, of which one member is cut
+/// off for three seconds.
 fn hosts() -> String {
     let mut text = SMALL.replace("concurrency = 8", "rate = 100").replace("500ms", "6s");
     text = text.replace("full = [1, 2]\nquick = [1, 2]", "full = [2]\nquick = [2]");
-    // Ticks of half a second.
+    // Ticks take half a second.
     text = text.replace("full = 5, quick = 5", "full = 12, quick = 12");
     text += "[network]\nnamespaces = true\n[balancer]\nhealth_interval = \"50ms\"\nslow_start = \"0s\"\nper_try = \"1s\"\n\
              plimsoll = { group = { retry = { budget = 1.0, min_per_second = 1000 } } }\n";
@@ -20,7 +22,7 @@ fn hosts() -> String {
     text
 }
 
-/// A run that says that it cannot have its network, in any case and everywhere, and proves nothing.
+/// Asserts that a run reports everywhere that it cannot have its network, and proves nothing.
 fn skipped(run: &Run, folder: &Folder) {
     assert_eq!(run.code, Some(0), "{} {}", run.out, run.err);
     assert!(run.err.contains("SKIPPED, nothing was run") && run.out.contains("not decided"), "{}", run.err);
@@ -60,7 +62,7 @@ fn a_member_is_cut_off_the_network_and_joins_it_again() {
         ticks.iter().filter(within).filter_map(|tick| tick["arrived"][member].as_u64()).sum()
     };
     assert!(arrived("m1", 0.0, 1.1) > 0, "{ticks:?}");
-    // A second later it is cut off on any machine, and not a moment too soon joined again.
+    // The member is cut off a second later on any machine, and never joined again too soon.
     assert_eq!(arrived("m1", 1.95, 3.9), 0, "{ticks:?}");
     assert!(arrived("m2", 0.95, 4.5) > 0, "{ticks:?}");
 }
@@ -72,14 +74,14 @@ fn a_network_that_cannot_be_had_is_told_and_decides_nothing() {
     let program = binary();
     let lab = [program.to_str().unwrap(), "lab", "run", "hosts.toml", "-q"];
     let run = if rustix::process::geteuid().is_root() {
-        // Root that may not do it, as in most containers.
+        // Root without these capabilities, as in most containers.
         let drop = ["--bounding-set=-sys_admin,-net_admin", "--inh-caps=-sys_admin,-net_admin", "--"];
         Run::of(&part("setpriv"), &[&drop[..], &lab].concat(), folder.path())
     } else {
         Run::of(&program, &lab[1..], folder.path())
     };
     skipped(&run, &folder);
-    // What was skipped is still so when it is told again.
+    // A skipped claim stays skipped in a later report.
     let again = Run::plimsoll(&["lab", "report"], folder.path());
     skipped(&again, &folder);
 }
@@ -94,7 +96,8 @@ fn a_delay_is_kept_or_its_want_is_told() {
         assert!(run.err.contains("netem") || run.err.contains("namespace"), "{}", run.err);
         return skipped(&run, &folder);
     }
-    // Client, balancer, member and back are four ways, beside 10 ms of service.
+    // The path from the client over the balancer to the member and back has four delays, beside 10 ms of
+    // service.
     let point = json(&folder.join("plimsoll-lab/hosts-quick/points/001-endpoints=2/point.json"));
     assert!(point["estimates"]["response"][0].as_f64().unwrap() > 0.030, "{point}");
 }

@@ -1,4 +1,5 @@
-//! `plimsoll load`: the rate is kept, the figures are honest, and a run that proves nothing says so.
+//! `plimsoll load`: the rate is kept, the figures are honest, and a run that proves nothing is reported as
+//! such.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +15,7 @@ fn load(args: &[&str]) -> Run {
 }
 
 fn load_in(folder: &Folder, args: &[&str]) -> Run {
-    // Other tests run beside this one: whether the generator was on time is not what these are about, nor whether others are.
+    // Other tests run beside this one: the punctuality of the generator and of others is not tested here.
     let mut all = vec!["load", "-q", "--tolerance", "60s"];
     for patient in ["--timeout", "--connect-timeout"] {
         if !args.contains(&patient) {
@@ -60,7 +61,7 @@ fn what_is_asked_for_is_sent_and_counted() {
 
 #[test]
 fn the_rate_does_not_fall_when_nobody_accepts() {
-    // Four connections wait in the kernel; it drops the SYN of every other.
+    // Four connections wait in the kernel, which drops the SYN of every other.
     let deaf = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     deaf.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     deaf.listen(3).unwrap();
@@ -83,7 +84,7 @@ fn the_rate_does_not_fall_when_nobody_accepts() {
     ]);
     let json = run.json();
     assert_eq!((run.code, &json["due"], &json["ok"]), (Some(0), &600.into(), &0.into()), "{json}");
-    // Had it waited for those that do not connect, others would have been turned to when their time was over.
+    // A generator that waited for the pending connections would start others only after their timeout.
     assert_eq!((&json["failed"]["timeout"], &json["failed"]["connect_timeout"]), (&4.into(), &596.into()));
     let slices = json["timeline"].as_array().unwrap();
     assert_eq!(slices.iter().map(|slice| slice["due"].as_u64().unwrap()).sum::<u64>(), 600);
@@ -92,7 +93,7 @@ fn the_rate_does_not_fall_when_nobody_accepts() {
 
 #[test]
 fn a_slow_server_is_asked_as_often_and_its_waits_are_counted() {
-    // Forty requests a second is all it can do.
+    // Forty requests a second are the capacity of the member.
     let member = Member::start(&["--service", "const:100ms", "--workers", "4", "--queue", "10000"]);
     let run = load(&[
         &url(member.address),
@@ -130,7 +131,8 @@ fn few_connections_hide_no_wait() {
         "json",
     ]);
     let json = run.json();
-    // 200 requests at 40 a second: the last waits for three seconds, the middle one for half of that. A request alone takes a fraction.
+    // 200 requests at 40 a second: the last waits for three seconds, the middle one for half of that. A
+    // request alone takes a fraction.
     assert_eq!((&json["ok"], &json["verdict"]), (&200.into(), &"valid".into()), "{json}");
     let (latency, service) = (&json["latency_seconds"], &json["service_seconds"]);
     assert!(number(&latency["p50"]) >= 1.2 && number(&latency["max"]) > 2.5, "{json}");
@@ -149,7 +151,7 @@ fn thresholds_set_the_exit_code() {
     assert_eq!(kept.out.matches("passed").count(), 2, "{}", kept.out);
     let missed = load(&[&common[..], &["--fail-if", "p50>10ms", "-o", "json"]].concat());
     assert_eq!((missed.code, &missed.json()["thresholds"][0]["met"]), (Some(1), &false.into()));
-    // The last request is due long before the end of the run, which is what the rate is of.
+    // The last request is due long before the end of the run; the rate is that of the whole run.
     let few = load(&[
         &target,
         "--rate",
@@ -232,7 +234,7 @@ fn weights_share_the_requests() {
         "-o",
         "json",
     ]);
-    // Five standard deviations of 2000 requests on each side.
+    // The range is five standard deviations of 2000 requests on each side.
     let share = number(&run.json()["members"]["a"]["share"]);
     assert!((0.70..0.80).contains(&share), "{share}");
 }
@@ -312,13 +314,14 @@ fn echo_servers_and_closed_loops() {
         let run = load(&[&target, "--rate", "100", "--duration", "500ms", "--bytes", "1000", "-o", "json"]);
         let json = run.json();
         assert_eq!((&json["ok"], run.code), (&json["due"], Some(0)), "{scheme}: {json}");
-        // 50 are due by chance. As many datagrams wait for a server that stands still; many more the kernel would drop.
+        // About 50 are due, by chance. The buffer of a server that stands still holds that many datagrams;
+        // the kernel would drop many more.
         assert!(json["due"].as_u64().unwrap() > 10);
     }
     let member = Member::start(&["--service", "const:10ms", "--workers", "100"]);
     let run = load(&[&url(member.address), "--concurrency", "5", "--duration", "1s", "-o", "json"]);
     let json = run.json();
-    // Five clients that each get an answer every 10 ms or later.
+    // Five clients each get an answer every 10 ms or later.
     assert!(
         (1..=500).contains(&json["ok"].as_u64().unwrap()) && json["failed"] == serde_json::json!({}),
         "{json}"
@@ -348,7 +351,7 @@ fn results_are_pages_distributions_and_sums() {
     let max = |json: &Value| number(&json["latency_seconds"]["max"]);
     assert_eq!(max(&sum), max(&parts[0]).max(max(&parts[1])));
     assert!(sum["verdict"] == "valid" && parts[0]["seed"] != parts[1]["seed"], "{} {}", parts[0], parts[1]);
-    // What one of them was, all are.
+    // A sum is late or interrupted if one of its parts is.
     let mut late = parts[1].clone();
     (late["reason"], late["interrupted"]) = ("it was late".into(), true.into());
     late["seed"] = parts[0]["seed"].clone();

@@ -1,4 +1,5 @@
-//! The load line of a running balancer: what it says below what its members can carry, and when they are driven to their end.
+//! The load line of a running balancer: its predictions while members have spare capacity, and when they are
+//! driven to their limit.
 
 use std::net::SocketAddr;
 
@@ -8,17 +9,17 @@ use crate::stage::{
     Balancer, Folder, Load, Member, Process, binary, curl, curl_status, found, free_port, until, web,
 };
 
-/// A member of two emulated processors, which a timer shares among its requests, with an agent beside it that it tells how busy
-/// they are.
+/// A member of two emulated processors, which a timer shares among its requests. An agent beside it gets the
+/// processors' load from it.
 struct Watched {
     member: Member,
     agent: u16,
-    /// Until a test ends.
+    /// The agent, kept until a test ends.
     _agent: Option<Process>,
     folder: Folder,
 }
 
-/// 100 requests a second each.
+/// The capacity is 100 requests a second for each member.
 const SERVICE: [&str; 4] = ["--cores", "2", "--service", "exp:20ms"];
 
 impl Watched {
@@ -29,7 +30,7 @@ impl Watched {
         Self { member: Member::start(&args), agent, _agent: None, folder: Folder::new() }
     }
 
-    /// Its agent reports to a balancer.
+    /// Lets the agent report to a balancer.
     fn report(&mut self, to: SocketAddr) {
         let (name, to) = (self.member.address.to_string(), format!("http://{to}"));
         let listen = format!("127.0.0.1:{}", self.agent);
@@ -39,18 +40,19 @@ impl Watched {
     }
 }
 
-/// The load line of the group.
+/// Returns the load line of the group.
 fn line(balancer: &Balancer) -> Value {
     balancer.group("web")["load_line"].take()
 }
 
-/// How near the capacity is to what is carried in the end is said in time that is simulated: `crates/brain/tests/load_line.rs`. What is
-/// learned here depends on what else the machine does.
+/// Tests what the load line reports, and not how near the capacity is to what is carried in the end:
+/// `crates/brain/tests/load_line.rs` tests that in simulated time. The values learnt here depend on the
+/// machine's other work.
 #[test]
 fn a_capacity_is_predicted_held_against_what_comes_and_told_everywhere() {
     let mut members = [Watched::start("1"), Watched::start("2")];
     let addresses: Vec<_> = members.iter().map(|one| one.member.address).collect();
-    // Nothing is refused, so that the members are full for as long as it takes.
+    // Nothing is rejected, so that the members are full for as long as the test takes.
     let rest = "strategy = \"least_connections\"\n[group.timeouts]\nper_try = \"1h\"\n";
     let balancer = Balancer::start(&web(&addresses, rest));
     members.iter_mut().for_each(|one| one.report(balancer.reports()));
@@ -66,14 +68,14 @@ fn a_capacity_is_predicted_held_against_what_comes_and_told_everywhere() {
     let share = early["requests_per_second"].as_f64().unwrap() / early["capacity"].as_f64().unwrap();
     assert!((early["headroom"].as_f64().unwrap() - (1.0 - share)).abs() < 0.02, "{early}");
 
-    // More comes than can be served.
+    // The load exceeds the capacity.
     let over = Load::closed(balancer.address(), 100);
     until("both are full", || {
         let members = balancer.group("web")["members"].as_array().unwrap().clone();
         members.iter().all(|member| member["in_flight"].as_u64() > Some(30))
     });
-    // It finds out how good it was, and that twice as much is too much, and says so everywhere. For a window nothing may be known, while
-    // the machine does other things.
+    // The balancer checks its prediction, finds that twice as much is too much, and reports both everywhere.
+    // For a window nothing may be known, while the machine does other things.
     let checked = found("a prediction that was checked", || {
         let checked = |line: &Value| line["predictions_checked"].as_u64() > Some(0) && line["error"].is_f64();
         Some(line(&balancer)).filter(checked)
@@ -127,7 +129,8 @@ fn a_group_of_which_nothing_is_known_says_so() {
     assert_eq!(said["verdict"], "unknown");
 }
 
-/// What an agent's sensors say of a host on which something else is busy is not what its requests cost.
+/// The sensors of an agent measure a host on which something else is busy; that is not the cost of its
+/// requests.
 #[test]
 fn other_work_at_a_host_is_not_charged_to_requests() {
     let member = Member::start(&SERVICE);
@@ -146,7 +149,8 @@ fn other_work_at_a_host_is_not_charged_to_requests() {
             .filter(|line| line["why"].as_str().is_some_and(|why| why.contains("other work")))
     });
     assert_eq!((&said["verdict"], &said["capacity"]), (&"unknown".into(), &Value::Null), "{said}");
-    // The same of the server alone is what its requests cost: it is nearly full. How many came in a window is by chance.
+    // The same figure for the server alone is the cost of its requests: it is nearly full. The number of
+    // requests in a window varies by chance.
     until("a number that is right", || {
         report("cpu=0.95&cpu_host=0.5&cpus=2");
         load.more(10);

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::stage::{Balancer, Folder, Manager, Orb, OrbMember, Wire, found, free_port, until};
 
-/// A group of two members whose loads are what monitors say of `host1` and `host2.lab`.
+/// Returns the configuration of a group of two members whose loads are those of the monitors of `host1` and
+/// `host2.lab`.
 fn text(listener: SocketAddr, members: &[SocketAddr], interval: &str) -> String {
     format!(
         "[[listener]]\naddress = \"{listener}\"\nprotocol = \"iiop\"\nbinding = \"on_demand\"\ngroup = \"web\"\n\
@@ -23,13 +24,13 @@ fn address(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// A balancer in front of two members that are not there: nobody asks for them.
+/// Starts a balancer in front of two members that are not there: no request goes to them.
 fn balancer(interval: &str) -> (Balancer, [SocketAddr; 2]) {
     let members = [address(1), address(2)];
     (Balancer::start(&text(address(0), &members, interval)), members)
 }
 
-/// The load that the strategy reads of a member; null for none.
+/// Returns the load that the strategy reads for a member; null for none.
 fn load(balancer: &Balancer, group: &str, member: SocketAddr) -> Value {
     let explained = balancer.run(&["explain", "group", group, "-o", "json"]).json();
     let members = explained["members"].as_array().unwrap();
@@ -68,7 +69,7 @@ fn loads_that_are_pushed_are_reports() {
             Manager::run(&balancer, &[&["push", "host1", "0=3", "loads", "host1"], &options[..]].concat());
         assert_eq!(said, ["push ok", "loads 0=3"], "GIOP {version}");
     }
-    // Of nobody yet: kept for whoever asks.
+    // A load of no member yet is kept until a member has that location.
     assert_eq!(
         Manager::run(&balancer, &["push", "later", "0=1", "loads", "later"]),
         ["push ok", "loads 0=1"]
@@ -90,17 +91,18 @@ fn one_dead_and_one_hung_monitor_delay_no_other() {
     hung.process.signal(Signal::STOP);
     balancer.process.line("the load monitor of dead gives no loads");
     balancer.process.line("the load monitor of hung gives no loads");
-    // One after the other, each round would wait two seconds for the one that hangs, ten times as long as a round of a balancer whose
-    // monitors are all well. It has half as many in the same time at least, whatever else the machine does.
+    // If monitors were asked one after the other, each round would wait for two seconds for the one that
+    // hangs. That is ten times as long as a round of a balancer whose monitors are all well. The balancer has
+    // at least half as many rounds in the same time, whatever else the machine does.
     let before = (well.count("asked"), alone.count("asked"));
     until("the other balancer's is asked twenty times more", || alone.count("asked") >= before.1 + 20);
     let (own, reference) = (well.count("asked") - before.0, alone.count("asked") - before.1);
     assert!(2 * own >= reference, "{own} times, where the other one's was asked {reference} times");
-    // One that hangs is asked again when it goes on.
+    // A monitor that hung is asked again when it goes on.
     let asked = hung.count("asked");
     hung.process.signal(Signal::CONT);
     until("asked again", || hung.count("asked") > asked);
-    // The place of one that is dead can be taken; one that is there keeps it.
+    // The place of a dead monitor can be taken; a live one keeps its place.
     let next = Manager::serve(&balancer, &["monitor", "dead", "2"]);
     until("asked in its place", || next.count("asked") > 1);
     let gone = Manager::run(&balancer, &["no-monitor", "host1", "no-monitor", "host1"]);
@@ -115,14 +117,14 @@ fn a_load_alert_is_told_what_the_strategy_decides() {
     alert.process.line("enable_alert");
     Manager::run(&balancer, &["push", "host1", "0=2"]);
     alert.process.line("disable_alert");
-    // By hand, too.
+    // The alert can be set by hand, too.
     let said =
         Manager::run(&balancer, &["alert", "host1", "on", "alert", "nowhere", "on", "alerted", "host1"]);
     let refused = ["alert exception=LoadAlertNotFound", "alerted exception=LoadAlertAlreadyPresent"];
     assert_eq!(said[0], "alert ok");
     assert_eq!(said[1..], refused);
     until("told by hand", || alert.count("enable_alert") >= 2);
-    // One that hangs hears of it when it goes on: what was not taken is said again.
+    // An alert object that hangs gets the call when it goes on: a call that was not taken is repeated.
     Manager::run(&balancer, &["alert", "host1", "off"]);
     until("told by hand", || alert.count("disable_alert") >= 2);
     alert.process.signal(Signal::STOP);
@@ -132,7 +134,7 @@ fn a_load_alert_is_told_what_the_strategy_decides() {
     alert.process.signal(Signal::CONT);
     until("told again", || alert.count("enable_alert") > told);
     balancer.process.line("the load alert of host1 was told: enable_alert");
-    // One that died gives way to the next, which is told at once: the member is under alert.
+    // A dead alert object gives way to the next, which is told at once that the member is under alert.
     alert.process.kill();
     Manager::run(&balancer, &["push", "host1", "0=80"]);
     until("it is lost", || {
@@ -193,7 +195,7 @@ fn members_come_and_go_in_a_group_of_the_file() {
     assert_eq!(said[0], "add exception=MemberAlreadyPresent");
     assert_eq!(said[1], format!("member ior={}", members[2].ior));
     assert_eq!(said[3], "remove exception=MemberNotFound");
-    // What the file says after a reload is changed in the same way.
+    // The members of the file after a reload are changed in the same way.
     balancer.reload(&text.replace("critical = 50", "critical = 60"));
     let other = format!("corbaloc:iiop:1.2@{group}/other");
     let said = Manager::run(
@@ -239,7 +241,7 @@ fn an_application_makes_a_group() {
     assert!(added.iter().all(|line| line.starts_with("add ior=IOR:")), "{added:?}");
     let said = Manager::run(&balancer, &["locations", group, "groups", "b", "properties", group]);
     assert_eq!(said, ["locations [a,b]", "groups 1", "properties 2"]);
-    // The strategy that was asked for, by the loads that are pushed.
+    // The strategy is the one that was asked for; it reads the loads that are pushed.
     Manager::run(&balancer, &["push", "a", "0=1", "push", "b", "0=2"]);
     assert_eq!(load(&balancer, "corba-2", members[1].address), 2.0);
     assert_eq!(balancer.group("corba-2")["strategy"], "least_loaded");
@@ -253,7 +255,7 @@ fn an_application_makes_a_group() {
         Manager::run(&balancer, &["delete", number, "delete", number, "delete", "1", "locations", group]);
     let gone = "delete exception=ObjectNotFound";
     assert_eq!(said, ["delete ok", gone, gone, "locations exception=ObjectGroupNotFound"]);
-    // What cannot be had is said so by its name.
+    // The exception names what cannot be had.
     assert_eq!(create(&["style=1"]), "create exception=CannotMeetCriteria");
     assert_eq!(create(&["style=7"]), "create exception=InvalidProperty");
     assert_eq!(create(&["unknown=1"]), "create exception=InvalidCriteria");

@@ -1,4 +1,4 @@
-//! Clients that ask for a member and go there themselves: leases over HTTP, which count, move and end.
+//! Clients ask for a member and go there themselves: leases over HTTP count, move and end.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ fn member(name: &str) -> Script {
     Script::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()))
 }
 
-/// What curl gets: status and answer.
+/// Returns the status and the answer that curl gets.
 #[track_caller]
 fn ask(balancer: &Balancer, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let url = format!("http://{}/v1/groups/{path}", balancer.reports());
@@ -68,7 +68,7 @@ fn a_client_with_a_lease_does_not_miss_the_balancer() {
     assert_eq!(served(), "only");
     balancer.process.kill();
     assert_eq!(served(), "only");
-    // When it is time to ask again another balancer says the same.
+    // When it is time to ask again, another balancer gives the same answer.
     let (status, _) = ask(&other, "POST", &path(&lease), &json!({}));
     assert_eq!(status, 404, "it does not know the lease: its client binds again");
     assert_eq!(at(&bind(&other, &Value::Null)), only.address);
@@ -86,7 +86,7 @@ fn a_lease_counts_until_it_is_released() {
     assert_eq!((in_flight(&balancer, one.address), in_flight(&balancer, other.address)), ((2, 2), (2, 2)));
     let series = format!("plimsoll_member_leases{{group=\"web\",member=\"{}\"}}", one.address);
     assert_eq!(balancer.metric(&series), 2.0);
-    // Clients of a listener go where fewer are, and see those that the balancer does not.
+    // Clients of a listener go where fewer are in flight, which includes the leases.
     for lease in leases.iter().filter(|lease| at(lease) == one.address) {
         assert_eq!(ask(&balancer, "DELETE", &path(lease), &Value::Null), (204, Value::Null));
     }
@@ -96,7 +96,7 @@ fn a_lease_counts_until_it_is_released() {
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
         assert_eq!(client.answer().unwrap().text(), "one");
     }
-    // What was released is gone, and so is what there never was.
+    // A released lease is gone, and so is one that never existed.
     let gone = leases.iter().find(|lease| at(lease) == one.address).unwrap();
     for path in [path(gone), "web/bind/0a".into(), format!("web/bind/{}", "0".repeat(32))] {
         let (status, why) = ask(&balancer, "POST", &path, &Value::Null);
@@ -105,7 +105,7 @@ fn a_lease_counts_until_it_is_released() {
     }
     let (status, why) = ask(&balancer, "POST", "wbe/bind", &Value::Null);
     assert!(status == 404 && why["error"].as_str().unwrap().contains("there are: web"), "{why}");
-    // A reload keeps them.
+    // A reload keeps the leases.
     balancer.reload(&web(&[one.address, other.address], "strategy = \"round_robin\"\n"));
     assert_eq!(in_flight(&balancer, other.address), (2, 2));
     let kept = leases.iter().find(|lease| at(lease) == other.address).unwrap();
@@ -203,7 +203,7 @@ fn who_comes_again_or_does_not_reach_its_member_is_heard() {
         "{stays}"
     );
 
-    // By a strategy that reads keys each key has its member, whoever asks.
+    // With a strategy that reads keys each key has its member, whichever client asks.
     balancer.reload(&web(&members, "strategy = { rendezvous = { load_factor = 0 } }\n"));
     let home = |key: &str| at(&bind(&balancer, &json!({"key": key})));
     for key in ["a", "b", "c", "d", "e", "f"] {
@@ -218,7 +218,7 @@ fn a_lease_leaves_a_member_that_is_drained_or_full_up() {
     let balancer = Balancer::start(&web(&[one.address, other.address], rest));
     let leases: Vec<Value> = (0..4).map(|_| bind(&balancer, &Value::Null)).collect();
     assert!(leases.iter().map(at).eq([one.address, one.address, other.address, other.address]));
-    // Every member has as many as it may.
+    // Every member has as many leases as its limit allows.
     let url = format!("http://{}/v1/groups/web/bind", balancer.reports());
     let full = curl(&["-i", "-X", "POST", &url], b"");
     let full = String::from_utf8(full.body).unwrap().to_lowercase();
@@ -233,7 +233,7 @@ fn a_lease_leaves_a_member_that_is_drained_or_full_up() {
     assert!(moved["moved"] == true && at(&moved) == other.address, "{moved}");
     assert!(moved["why"].as_str().unwrap().contains("drain"), "{moved}");
     assert_eq!((in_flight(&balancer, one.address), in_flight(&balancer, other.address)), ((1, 1), (2, 2)));
-    // It is told as sessions are that move.
+    // The move is reported like that of a session.
     until("the move to be told", || !balancer.events(one.address, "moved").is_empty());
     let event = &balancer.events(one.address, "moved")[0];
     assert!(
@@ -255,7 +255,7 @@ fn an_alert_moves_as_many_leases_as_it_asks_for() {
     let balancer = Balancer::start(&web(&[one.address, other.address], rest));
     let mut leases: Vec<Value> = (0..CLIENTS).map(|_| bind(&balancer, &Value::Null)).collect();
     assert!(leases.iter().all(|lease| at(lease) == one.address));
-    // Each member's load is what its clients bring, and what it has to do anyway.
+    // Each member's load is that of its clients, and a base load of its own.
     let even = found("leases shared among both", || {
         let mut alert = false;
         for member in [&other, &one] {

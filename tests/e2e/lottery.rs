@@ -1,4 +1,5 @@
-//! A cluster without a balancer: `plimsoll lottery` beside each server, `plimsoll pick` for its clients. All on loopback.
+//! A cluster without a balancer: `plimsoll lottery` beside each server, `plimsoll pick` for its clients. All
+//! are on loopback.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -34,7 +35,7 @@ impl Cluster {
         Self { folder: Folder::new(), daemons: Vec::new(), host }
     }
 
-    /// One for each, with this service, in which all find each other by the first one.
+    /// Starts a daemon for each of these services; all find each other by the first one.
     #[track_caller]
     pub(crate) fn start(host: &'static str, services: &[&str]) -> Self {
         let mut cluster = Self::new(host);
@@ -45,7 +46,7 @@ impl Cluster {
         cluster
     }
 
-    /// One more; the first one makes the keys.
+    /// Starts one more daemon; the first one makes the keys.
     #[track_caller]
     pub(crate) fn join(&mut self, args: &[&str]) {
         let first = self.daemons.first().map_or_else(String::new, |first| first.address.to_string());
@@ -54,7 +55,7 @@ impl Cluster {
         self.lone(&args);
     }
 
-    /// One that is told of no other.
+    /// Starts a daemon without the address of another.
     #[track_caller]
     pub(crate) fn lone(&mut self, args: &[&str]) {
         let member = (self.daemons.len() + 1).to_string();
@@ -74,12 +75,12 @@ impl Cluster {
         self.daemons.push(Daemon { process, address, status });
     }
 
-    /// The option by which one that is started next is controlled, and commands reach it.
+    /// Returns the options that give the next daemon a control socket for commands.
     pub(crate) fn control(&self, name: &str) -> [String; 2] {
         ["--control".into(), format!("unix:{}", self.folder.join(name).display())]
     }
 
-    /// Tells one that it started so.
+    /// Runs a command against a daemon that was started with [`Cluster::control`].
     #[track_caller]
     pub(crate) fn tell(&self, name: &str, what: &[&str]) -> Run {
         let control = self.control(name);
@@ -91,7 +92,7 @@ impl Cluster {
         run
     }
 
-    /// Waits until each has heard of all others and refers to somebody.
+    /// Waits until each daemon knows all others and refers to a service.
     #[track_caller]
     pub(crate) fn wait(&self) {
         let all = self.daemons.len() as f64 - 1.0;
@@ -101,7 +102,8 @@ impl Cluster {
         }
     }
 
-    /// Picks by these daemons, and counts by address. Silence says that the machine stood still: then again.
+    /// Picks by these daemons, and counts by address. Silence means that the machine stood still; the picks
+    /// are repeated then.
     #[track_caller]
     pub(crate) fn picks(&self, of: &[usize], args: &[&str]) -> BTreeMap<String, usize> {
         let run = found("an answer", || Some(self.pick(of, args)).filter(|run| run.code != Some(3)));
@@ -117,14 +119,15 @@ impl Cluster {
         Run::plimsoll(&args, self.folder.path())
     }
 
-    /// A client of these daemons, with a file of keys, that asks for minutes before it gives up: no machine stands still for so long.
+    /// Returns a client of these daemons, with a file of keys. It asks for minutes before it gives up: no
+    /// machine stands still for so long.
     pub(crate) fn client(&self, of: &[usize], keys: &str) -> Client {
         let daemons = of.iter().map(|one| self.daemons[*one].address).collect();
         let settings = Settings::new(daemons, KeySource::File(self.folder.join(keys)));
         Client::open(Settings { attempts: u8::MAX, ..settings }).unwrap()
     }
 
-    /// Of these daemons, with commas between them.
+    /// Returns the addresses of these daemons, separated by commas.
     pub(crate) fn addresses(&self, of: &[usize]) -> String {
         let addresses: Vec<String> = of.iter().map(|one| self.daemons[*one].address.to_string()).collect();
         addresses.join(",")
@@ -136,14 +139,14 @@ impl Cluster {
 }
 
 impl Daemon {
-    /// What it shows under a name.
+    /// Returns the number that the daemon shows under a name.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let known: Value = serde_json::from_str(&get(self.status, "/load").text()).unwrap();
         known["values"][name]["value"].as_f64()
     }
 }
 
-/// Of `all`, how many those at this address got.
+/// Returns how many of all picks this address got.
 pub(crate) fn got(picks: &BTreeMap<String, usize>, address: &str) -> usize {
     picks.get(address).copied().unwrap_or_default()
 }
@@ -154,13 +157,14 @@ fn shares_follow_capacities() {
     let services: Vec<&str> = services.iter().map(String::as_str).collect();
     let cluster = Cluster::start("127.0.0.1", &services);
     for mode in [&[][..], &["--lottery"]] {
-        // A machine that stands still makes suspects, for which others serve until it goes on: then again.
+        // A machine that stands still makes suspects, whose share others serve until it goes on; the picks
+        // are repeated then.
         until("shares as the capacities", || {
             let picks = cluster.picks(&[0, 1, 2], &[mode, &["-n", "2100"]].concat());
             [1, 2, 4].iter().all(|capacity| {
                 let part = *capacity as f64 / 7.0;
                 let off = got(&picks, &format!("127.0.0.1:{capacity}")) as f64 - 2100.0 * part;
-                // Six standard deviations: one in a thousand million is further off.
+                // The range is six standard deviations: one in a thousand million is further off.
                 off.abs() <= 6.0 * (2100.0 * part * (1.0 - part)).sqrt()
             })
         });
@@ -182,7 +186,7 @@ fn a_daemon_that_dies_costs_no_client_an_error() {
     let client = cluster.client(&[2, 0, 1], "keys");
     (0..100).for_each(|_| drop(client.pick(service_id("web"), b"").unwrap()));
     until("nothing goes to the dead", || got(&cluster.picks(&[0, 1], &["-n", "100"]), &dead) == 0);
-    // Clients know of it until it is forgotten, and ask others at once.
+    // Clients know the dead daemon until it is forgotten, and ask others at once.
     cluster.picks(&[2, 0], &["-n", "20"]);
 }
 
@@ -194,7 +198,7 @@ fn a_daemon_that_stood_still_lets_others_answer_first() {
     until("each answers", || ask().len() == 3);
     let stopped = &cluster.daemons[2];
     let number = |name: &str| stopped.number(name).unwrap();
-    // Numbers are told now and then: what is seen is of after this.
+    // Numbers are published at intervals: those seen here are later than this point.
     let counted = |daemon: &Daemon| {
         let before = daemon.number("lottery_received");
         until("it has told what it counted", || daemon.number("lottery_received") > before);
@@ -216,15 +220,16 @@ fn a_daemon_that_stood_still_lets_others_answer_first() {
     let by_others = referred() - before;
     assert!(its as f64 <= by_others, "{its} in place of {by_others}");
     stopped.process.signal(Signal::CONT);
-    // Requests have waited for it in its socket, as many as the kernel keeps, and behind each what the others said of it. What is sent
-    // now is the last of all.
+    // Requests have waited for the daemon in its socket, as many as the kernel keeps, and the messages of the
+    // others behind each. What is sent now is the last of all.
     let last = UdpSocket::bind("127.0.0.1:0").unwrap();
     until("it has read them", || {
         last.send_to(b"hello", stopped.address).unwrap();
         number("lottery_malformed") > malformed
     });
     assert!(number("lottery_received") - received >= 100.0);
-    // A third of all was its own when it was asked. For what it answered now nobody waits any more.
+    // A third of all requests was its own when it was asked. No client waits any more for what it answered
+    // now.
     let late = number("lottery_won") - won;
     assert!(late <= f64::from(asked) / 30.0, "{late} of {asked}");
     until("it answers again", || got(&ask(), "127.0.0.1:3") > 0);
@@ -235,7 +240,7 @@ fn what_a_service_says_comes_with_each_answer() {
     let cluster = Cluster::start("127.0.0.1", &["web=127.0.0.1:1,info=zone=a", "web=127.0.0.1:2"]);
     until("both are picked", || {
         let run = cluster.pick(&[0, 1], &["-n", "50", "-o", "json"]);
-        // Silence says that the machine stood still.
+        // Silence means that the machine stood still.
         if run.code == Some(3) {
             return false;
         }
@@ -258,7 +263,7 @@ fn who_leaves_gets_nothing() {
     assert_eq!(cluster.daemons[1].process.end(), Some(0));
     // Its farewell came before these requests.
     assert_eq!(cluster.picks(&[0], &["-n", "200"]), BTreeMap::from([("127.0.0.1:1".to_owned(), 200)]));
-    // It comes back under the same number.
+    // The daemon comes back under the same number.
     cluster.daemons.pop();
     cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
     until("it serves again", || cluster.picks(&[0], &["-n", "100"]).len() == 2);
@@ -266,7 +271,7 @@ fn who_leaves_gets_nothing() {
 
 #[test]
 fn a_server_that_is_down_gets_nothing() {
-    // One of them comes back where it was: at a port that is its own meanwhile.
+    // One of the servers comes back at its address, whose port is reserved for it meanwhile.
     let mut members = [0; 2].map(|_| Member::start_at(SocketAddr::from(([127, 0, 0, 1], free_port())), &[]));
     let (_held, refusing) = refusing();
     let mut cluster = Cluster::new("127.0.0.1");
@@ -310,7 +315,7 @@ fn who_is_loaded_gets_less() {
     };
     tell(0, "0");
     tell(1, "15");
-    // Four times its capacity against a quarter of it.
+    // One server has four times its capacity in flight, the other a quarter of it.
     until("the loaded one gets little", || {
         let picks = cluster.picks(&[0, 1], &["-n", "500"]);
         (1..100).contains(&got(&picks, "127.0.0.1:2"))
@@ -388,7 +393,7 @@ fn no_answer_is_longer_than_its_question() {
                 assert!(len <= out.len(), "{len} for {}", out.len());
                 let message = keys.open(&buffer[..len]).unwrap().message().unwrap();
                 let Message::Answer(answer) = message else { panic!("{message:?}") };
-                // One that was lost for a while may come late.
+                // An answer that was delayed for a while may come late.
                 if answer.id == id {
                     assert_eq!((answer.status, answer.client_time), (Status::Ok, 7));
                     return answer;
@@ -419,7 +424,7 @@ fn who_asks_in_vain_is_told_why() {
     until("it serves", || cluster.pick(&[0], &[]).code == Some(0));
     let pick = |args: &[&str]| Run::plimsoll(&[&["pick"], args].concat(), cluster.folder.path());
     let daemon = cluster.daemons[0].address.to_string();
-    // Silence says that the machine stood still.
+    // Silence means that the machine stood still.
     let answered = |args: &[&str]| found("an answer", || Some(pick(args)).filter(|run| run.code != Some(3)));
     let run = answered(&["mail", "-d", &daemon, "-k", "keys"]);
     assert!(run.code == Some(1) && run.err.contains("no member offers it"), "{:?} {}", run.code, run.err);

@@ -1,4 +1,5 @@
-//! Daemons of a lottery under control: over TLS and a unix socket, several at once, and their keys changed without a gap.
+//! Daemons of a lottery under control: over TLS and a unix socket, several at once, with keys that are
+//! changed without a gap.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// So many that know one another, each with a service `web` and a file of keys of its own.
+    /// Starts `count` daemons that know one another, each with a service `web` and a file of keys of its own.
     fn start(count: usize) -> Self {
         let domain = Domain::new();
         domain.folder.write("root.toml", "[[grant]]\nidentity = \"spiffe://example.org/ops/*\"\nrole = \"admin\"\n[[grant]]\nidentity = \"spiffe://example.org/view/*\"\nrole = \"viewer\"\n");
@@ -55,7 +56,7 @@ impl Fleet {
         self.hosts.push(format!("https://{address}"));
     }
 
-    /// A command to hosts, as somebody.
+    /// Runs a command against hosts, as this person.
     fn by(&self, name: &str, args: &[&str], hosts: &[usize]) -> Run {
         let hosts: Vec<&str> = hosts.iter().map(|host| self.hosts[*host].as_str()).collect();
         let hosts = hosts.join(",");
@@ -78,7 +79,7 @@ impl Fleet {
 fn keys_are_changed_over_control_while_clients_pick() {
     let fleet = Fleet::start(3);
     let (old, all) = (1_700_000_000, [0, 1, 2]);
-    // A client that never stops, with a file of keys of its own.
+    // A client that never stops has a file of keys of its own.
     let (stop, picked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let client = {
         let (stop, picked) = (stop.clone(), picked.clone());
@@ -116,7 +117,7 @@ fn keys_are_changed_over_control_while_clients_pick() {
         assert_eq!(daemon.number("lottery_forged"), Some(0.0));
         until("all are there", || daemon.number("lottery_members") == Some(2.0));
     }
-    // Whoever has only the old one is a stranger.
+    // A client that has only the old key is a stranger.
     fleet.cluster.folder.write("old", KEY);
     let daemons = fleet.cluster.addresses(&all);
     let run = Run::plimsoll(&["pick", "web", "-d", &daemons, "-k", "old"], fleet.cluster.folder.path());
@@ -155,7 +156,7 @@ fn keys_for_clients_are_made_and_changed_apart_from_those_for_daemons() {
         "{}",
         run.out
     );
-    // What clients are given, as the guide says.
+    // Clients get these keys, as the guide describes.
     let theirs = |text: String| -> String {
         text.lines().filter(|line| line.ends_with(" client")).map(|line| format!("{line}\n")).collect()
     };
@@ -166,7 +167,7 @@ fn keys_for_clients_are_made_and_changed_apart_from_those_for_daemons() {
         Run::plimsoll(&args, fleet.cluster.folder.path())
     };
     let file = fleet.cluster.folder.join("clients").display().to_string();
-    // It is changed under a client that runs; those for daemons stay.
+    // The key is changed under a client that runs; those for daemons stay.
     let (client, over) = (fleet.cluster.client(&all, "clients"), AtomicBool::new(false));
     let run = thread::scope(|scope| {
         let client = scope.spawn(|| {
@@ -204,14 +205,14 @@ fn a_change_of_keys_stops_where_a_host_does_not_take_it_and_is_begun_again() {
     let mut fleet = Fleet::start(3);
     let old = vec![1_700_000_000];
     let rotate = ["keys", "rotate", "--settle", "1ms"];
-    // Somebody would be cut off.
+    // A daemon would be cut off.
     let run = fleet.by("alice", &rotate, &[0, 1]);
     assert!(run.code == Some(1) && run.err.contains("member 3 is there"), "{:?} {}", run.code, run.err);
-    // Who may only look.
+    // This person may only look.
     let run = fleet.by("bob", &rotate, &[0, 1, 2]);
     assert!(run.code == Some(1) && run.err.contains("may not key-accept"), "{:?} {}", run.code, run.err);
     assert_eq!(fleet.by("bob", &["keys", "show"], &[0]).code, Some(0));
-    // One that cannot write its file takes nothing, and then nobody sends with it.
+    // A daemon that cannot write its file takes nothing, and then no daemon seals with the key.
     let keys = fleet.cluster.folder.join("3.keys");
     std::fs::remove_file(&keys).unwrap();
     let run = fleet.by("alice", &rotate, &[0, 1, 2]);
@@ -220,7 +221,7 @@ fn a_change_of_keys_stops_where_a_host_does_not_take_it_and_is_begun_again() {
     let half = fleet.keys("1.keys");
     assert_eq!((half.len(), half[0], fleet.keys("2.keys").len()), (2, old[0], 2), "accepted, not sent with");
     fleet.cluster.picks(&[0, 1, 2], &["-n", "50"]);
-    // Again, and once more: what was left behind is in nobody's way.
+    // The change is tried twice more: the keys left behind do no harm.
     let run = fleet.by("alice", &rotate, &[0, 1, 2]);
     assert_eq!((run.code, fleet.keys("1.keys").len()), (Some(1), 3), "{}", run.err);
     fleet.cluster.folder.write("3.keys", KEY);
@@ -228,7 +229,7 @@ fn a_change_of_keys_stops_where_a_host_does_not_take_it_and_is_begun_again() {
     assert_eq!(run.code, Some(0), "{}", run.err);
     let new = fleet.keys("3.keys");
     assert!(new.len() == 1 && new != old && fleet.keys("1.keys") == new && fleet.keys("2.keys") == new);
-    // A host that is gone.
+    // A host is gone.
     fleet.cluster.daemons[2].process.kill();
     for daemon in &fleet.cluster.daemons[..2] {
         until("it is known to be gone", || daemon.number("lottery_members") == Some(1.0));
@@ -255,7 +256,7 @@ fn daemons_are_looked_at_and_told_by_those_who_may() {
         (&one["members"][0]["member"], &one["digest_disagreement"]),
         (&json!(2), &one["digest_disagreement"])
     );
-    // Whoever asked while a daemon was still to join was answered by all in place of one.
+    // A client that asked while a daemon was still to join was answered by all daemons in place of one.
     let answered = ["won", "referred"].map(|kind| one["counts"][kind].as_u64().unwrap());
     assert!(answered.iter().sum::<u64>() > 0 && one["counts"]["duplicates"].is_u64(), "{one}");
     let table = fleet.by("bob", &["status"], &[0]);
@@ -277,13 +278,13 @@ fn daemons_are_looked_at_and_told_by_those_who_may() {
     assert_eq!(fleet.by("bob", &["status"], &[1]).code, Some(1), "one that is drained is not well");
     assert_eq!(fleet.by("alice", &["undrain"], &[1]).code, Some(0));
     until("it serves again", || fleet.cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);
-    // Whoever has an account on the host may not drain by the address of the numbers.
+    // An account on the host does not suffice to drain by the address of the numbers.
     let Daemon { status, .. } = &fleet.cluster.daemons[0];
     assert_eq!(curl_status(&["-X", "POST", &format!("http://{status}/v1/drain")], b""), 405);
-    // A balancer's drain of a member is none of a daemon.
+    // A balancer's drain of a member does not apply to a daemon.
     let run = fleet.domain.by("alice", &["drain", "127.0.0.1:1", "--host", &fleet.hosts[0]]);
     assert!(run.code == Some(1) && run.err.contains("drained as a whole"), "{:?} {}", run.code, run.err);
-    // By its owner, over the socket that the file names.
+    // The owner controls the daemon over the socket that the file names.
     let here = |args: &[&str]| {
         let (command, rest) = args.split_first().unwrap();
         Run::plimsoll(&[&["lottery", command], rest, &["-c", "1.toml"]].concat(), fleet.cluster.folder.path())

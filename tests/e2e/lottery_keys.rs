@@ -1,4 +1,4 @@
-//! Clients of a lottery with keys of their own: they are served as before, and pass for no daemon.
+//! Clients of a lottery with keys of their own are served as before, and cannot pass for a daemon.
 
 use std::net::UdpSocket;
 
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::lottery::{Cluster, got};
 use crate::stage::{Balancer, Folder, Run, get, until};
 
-/// A cluster of two and the file `clients`, which has nothing but the clients' key.
+/// Starts a cluster of two with the file `clients`, which has nothing but the clients' key.
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new("127.0.0.1");
     let clients = format!("9 {} client\n", "b".repeat(64));
@@ -29,12 +29,12 @@ fn keys_are_rotated_without_a_gap() {
     let new = format!("4294967295 {}", "5".repeat(64));
     cluster.folder.write("keys", format!("{new}\n{key}\n"));
     cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
-    // What the second seals, the first cannot open yet.
+    // The first daemon cannot open what the second seals yet.
     until("the new key is not known", || {
         cluster.daemons[0].number("lottery_unknown_key").is_some_and(|count| count > 0.0)
     });
     assert_eq!(cluster.pick(&[0], &[]).code, Some(3));
-    // First all know it, then it seals.
+    // The key is known to all before any daemon seals with it.
     cluster.folder.write("keys", format!("{key}\n{new}\n"));
     cluster.daemons.pop();
     cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
@@ -51,11 +51,11 @@ fn a_client_with_a_key_for_clients_picks_and_follows() {
         let args = ["pick", "web", "--daemon", &daemons, "--keys", keys, "-n", "100"];
         Run::plimsoll(&[&args, more].concat(), cluster.folder.path())
     };
-    // One daemon is asked, or all are; and with a file of both kinds it is as before.
+    // The client asks one daemon, or all; a file of both kinds of keys works as before.
     for (keys, more) in [("clients", &[][..]), ("clients", &["--lottery"]), ("keys", &[])] {
         until("both are picked", || {
             let run = pick(keys, more);
-            // Silence says that the machine stood still.
+            // Silence means that the machine stood still.
             if run.code == Some(3) {
                 return false;
             }
@@ -63,7 +63,7 @@ fn a_client_with_a_key_for_clients_picks_and_follows() {
             ["127.0.0.1:1", "127.0.0.1:2"].iter().all(|server| run.out.contains(server))
         });
     }
-    // A balancer that follows them.
+    // A balancer follows the daemons with the same key.
     let folder = Folder::new();
     folder.write("clients", cluster.folder.read("clients"));
     let text = format!(
@@ -73,13 +73,13 @@ fn a_client_with_a_key_for_clients_picks_and_follows() {
     );
     let balancer = Balancer::start_in(folder, &text);
     until("it has both", || balancer.group("web")["members"].as_array().unwrap().len() == 2);
-    // Nobody has said anything that he may not.
+    // No message was misused.
     for daemon in &cluster.daemons {
         for count in ["lottery_misused", "lottery_forged", "lottery_unknown_key", "lottery_unsent"] {
             assert_eq!(daemon.number(count), Some(0.0), "{count}");
         }
     }
-    // With it nobody is a daemon.
+    // A daemon does not start with it.
     let args = ["lottery", "-m", "3", "-l", "127.0.0.1:0", "-k", "clients"];
     let run = Run::plimsoll(&args, cluster.folder.path());
     assert!(run.code == Some(2) && run.err.contains("are for clients"), "{:?} {}", run.code, run.err);
@@ -99,7 +99,7 @@ fn a_balancer_that_follows_reads_keys_again_that_change() {
     let balancer = Balancer::start_in(Folder::new(), &text);
     let members = || balancer.group("web")["members"].as_array().unwrap().len();
     until("it has both", || members() == 2);
-    // Another key: at first beside the old one, then alone.
+    // The other key is beside the old one at first, then alone.
     let (daemons, old) = (format!("7 {}\n", "a".repeat(64)), format!("9 {} client\n", "b".repeat(64)));
     let new = format!("10 {} client\n", "c".repeat(64));
     cluster.folder.write("keys", format!("{daemons}{old}{new}"));
@@ -123,7 +123,7 @@ fn a_balancer_that_follows_reads_keys_again_that_change() {
     }
     let unknown = || cluster.daemons[0].number("lottery_unknown_key");
     let before = unknown();
-    // It goes on to follow, and has asked nobody with a key that does not count any more.
+    // The balancer goes on to follow, and has asked no daemon with a key that does not count any more.
     cluster.daemons[1].process.signal(Signal::TERM);
     until("it has one", || members() == 1);
     let received = || cluster.daemons[0].number("lottery_received");
@@ -165,17 +165,17 @@ fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
         socket.send(&datagram).unwrap();
     }
     until("they are dropped and counted", || daemon.number("lottery_misused") == Some(2.0));
-    // One that stood still is passed over until it goes on.
+    // A daemon that stood still is passed over until it goes on.
     until("it is there", || daemon.number("lottery_members") == Some(1.0));
     until("it serves on", || got(&cluster.picks(&[0], &["-n", "200"]), "127.0.0.1:2") > 20);
-    // With a key for daemons it would have been believed.
+    // A message sealed with a key for daemons would have been accepted.
     let daemons: Keys = cluster.folder.read("keys").parse().unwrap();
     socket.send(&leaving(&daemons)).unwrap();
     until("it is gone", || got(&cluster.picks(&[0], &["-n", "100"]), "127.0.0.1:2") == 0);
     assert_eq!(daemon.number("lottery_misused"), Some(2.0));
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn this_second() -> u32 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     u32::try_from(since.as_secs()).unwrap()

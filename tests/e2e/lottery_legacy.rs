@@ -1,4 +1,4 @@
-//! Clients that know nothing of the lottery: balancers follow it, any number of them, and share nothing else.
+//! Clients that know nothing of the lottery: any number of balancers follow it, and share nothing else.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use crate::lottery::Cluster;
 use crate::stage::{Balancer, Folder, Member, Run, curl, until};
 
-/// A balancer whose group is the service `web` of these daemons.
+/// Starts a balancer whose group is the service `web` of these daemons.
 fn balancer(cluster: &Cluster, protocol: &str) -> Balancer {
     let folder = Folder::new();
     folder.write("keys", cluster.folder.read("keys"));
@@ -27,7 +27,7 @@ fn members(balancer: &Balancer) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Statuses that a plain client gets for so many requests, each over a connection of its own.
+/// Counts the statuses that a plain client gets for so many requests, each over a connection of its own.
 #[track_caller]
 fn statuses(address: SocketAddr, count: usize) -> BTreeMap<String, usize> {
     let url = format!("http://{address}/[1-{count}]");
@@ -52,7 +52,7 @@ fn plain_clients_are_served_by_the_lottery_and_notice_no_crash() {
     for balancer in &balancers {
         until("it has the lottery's members", || members(balancer).len() == 3);
     }
-    // One whose daemon stood still may be away for a moment, and begins to count anew.
+    // A member whose daemon stood still may be away for a moment, and begins to count anew.
     let shares = |balancer: &Balancer, before: &BTreeMap<String, u64>| {
         let now = members(balancer);
         let share = |one: &Member| {
@@ -70,7 +70,7 @@ fn plain_clients_are_served_by_the_lottery_and_notice_no_crash() {
             got.iter().zip([40_u64, 80, 160]).all(|(got, due)| got.abs_diff(due) <= 16)
         });
     }
-    // The daemon that all ask first, and its server.
+    // The daemon that all ask first dies, and its server.
     cluster.daemons[0].process.kill();
     servers[0].process.kill();
     let dead = servers[0].address.to_string();
@@ -108,7 +108,7 @@ fn who_is_drained_in_the_lottery_gets_nothing_from_balancers() {
     cluster.tell("one.sock", &["drain"]);
     until("it has one", || members(&balancer).len() == 1);
     assert!(members(&balancer).contains_key(&servers[1].address.to_string()));
-    // A reload keeps those that are drawn.
+    // A reload keeps the members that are drawn.
     let said = balancer.run(&["reload"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert_eq!(statuses(balancer.address(), 20), BTreeMap::from([("200".to_owned(), 20)]));

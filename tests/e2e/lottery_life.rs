@@ -1,4 +1,4 @@
-//! A lottery's daemons in the course of their lives: they die, are drained, are told other things, and get in each other's way.
+//! The life of a lottery's daemons: they die, are drained, get new settings, and get in each other's way.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::lottery::{Cluster, got};
 use crate::stage::{Process, curl, curl_status, free_port, until};
 
-/// Daemons that each of these sees.
+/// Returns `true` if each of these daemons sees so many others alive.
 fn see(cluster: &Cluster, of: &[usize], others: f64) -> bool {
     of.iter().all(|one| cluster.daemons[*one].number("lottery_alive") == Some(others))
 }
@@ -20,13 +20,14 @@ fn a_crash_is_known_to_all_and_nobody_is_sent_to_the_dead() {
     until("all see one another", || see(&cluster, &[0, 1, 2, 3, 4], 4.0));
     until("each serves", || cluster.picks(&[0], &["-n", "200"]).len() == 5);
     cluster.daemons[4].process.kill();
-    // By what daemons tell one another: that takes a second in virtual time (`plimsoll_cluster`, `lottery::gossip::tests`).
+    // Daemons learn it from one another by gossip: that takes a second in virtual time (`plimsoll_cluster`,
+    // `lottery::gossip::tests`).
     until("all others know", || see(&cluster, &[0, 1, 2, 3], 3.0));
     until("the others serve, and they alone", || {
         let picks = cluster.picks(&[0, 1, 2, 3], &["-n", "400"]);
         (got(&picks, "127.0.0.1:5"), picks.len()) == (0, 4)
     });
-    // Under the same number it comes back.
+    // The daemon comes back under the same number.
     cluster.daemons.pop();
     cluster.join(&["--service", "web=127.0.0.1:5", "--slow-start", "0s"]);
     until("all see it again", || see(&cluster, &[0, 1, 2, 3, 4], 4.0));
@@ -67,7 +68,7 @@ fn a_daemon_whose_peers_come_later_finds_them() {
     cluster.run(&first);
     cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
     until("both see each other", || see(&cluster, &[0, 1], 1.0));
-    // The second one is alone, and then its only peer comes back where it was.
+    // The second daemon is alone, and then its only peer comes back at its address.
     cluster.daemons[0].process.kill();
     until("it is alone", || cluster.daemons[1].number("lottery_alive") == Some(0.0));
     let second = cluster.daemons.pop();
@@ -84,7 +85,7 @@ fn of_two_daemons_with_one_number_the_later_one_ends_and_says_why() {
     until("both see each other", || see(&cluster, &[0, 1], 1.0));
     let (keys, first) = (cluster.folder.read("keys"), cluster.daemons[0].address.to_string());
     assert!(!keys.is_empty());
-    // Of two that begin in the same second nobody knows which is later.
+    // Of two daemons that begin in the same second it is unknown which is later.
     let second = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let begun = second();
     until("the next second", || second() > begun);
@@ -127,7 +128,7 @@ fn a_load_that_is_told_no_more_is_not_known() {
         (1..70).contains(&got(&cluster.picks(&[0, 1], &["-n", "300"]), "127.0.0.1:1"))
     });
     assert_eq!(daemon.number("lottery_loads_lost"), Some(0.0));
-    // Ten seconds until the number is old, and three until the load is not known.
+    // It takes ten seconds until the number is old, and three until the load is not known.
     until("it is lost", || daemon.number("lottery_loads_lost") == Some(1.0));
     daemon.process.line("the load of 1 service is not known any more");
     until("both get the same", || {
@@ -145,7 +146,8 @@ fn a_daemon_is_drained_by_its_owner_and_taken_back() {
     until("both serve", || cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);
     let mode = std::fs::metadata(cluster.folder.join("two.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "nobody else's");
-    // Whoever has an account on the host reaches the address of the numbers: nothing is done there, with a control socket or without.
+    // Any account on the host reaches the address of the numbers: nothing can be done there, with a control
+    // socket or without.
     for daemon in &cluster.daemons {
         for path in ["/v1/drain", "/v1/undrain", "/v1/reload", "/v1/stop", "/v1/keys/accept"] {
             let url = format!("http://{}{path}", daemon.status);
@@ -180,12 +182,12 @@ fn a_daemon_reads_its_file_again() {
         cluster.daemons[0].process.signal(Signal::HUP);
         cluster.daemons[0].process.line(said)
     };
-    // What is wrong changes nothing.
+    // A mistake in the file changes nothing.
     cluster.folder.write("one.toml", file("[[service]]\nname = \"web\"\n"));
     let said = hang_up(&cluster, "not reloaded");
     assert!(said.contains("one.toml") && said.contains("missing key"), "{said}");
     until("both serve still", || cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);
-    // Another place for the same service, and another service.
+    // The file has another address for the same service, and another service.
     cluster.folder.write("one.toml", file(&format!("{}{}", service("web", 3), service("mail", 4))));
     hang_up(&cluster, "+ service mail: server 127.0.0.1:4");
     cluster.daemons[0].process.line("~ service web: server 127.0.0.1:1 -> 127.0.0.1:3");
@@ -193,7 +195,8 @@ fn a_daemon_reads_its_file_again() {
         let picks = cluster.picks(&[1], &["-n", "100"]);
         got(&picks, "127.0.0.1:3") > 0 && got(&picks, "127.0.0.1:1") == 0
     });
-    // Another key: first all know it, then it seals, then the old one goes. Nobody starts anew.
+    // Another key: first all know it, then daemons seal with it, then the old one goes. No daemon starts
+    // anew.
     let old = cluster.folder.read("keys").lines().nth(1).unwrap().to_owned();
     let new = format!("4294967295 {}", "5".repeat(64));
     let number = old.split(' ').next().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! What of a host's services is known: loads of each alone, and settings that are changed while daemons run.
+//! The load of a host's services: the load of each alone, and settings that are changed while daemons run.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::lottery::{Cluster, got};
 use crate::stage::{Run, Script, curl_status, until};
 
-/// What `lottery status` says of a service.
+/// Returns what `lottery status` reports of a service.
 fn service(cluster: &Cluster, socket: &str, name: &str) -> Value {
     let status = told(cluster, socket, &["status", "-o", "json"]).json();
     let services = status["services"].as_array().unwrap();
@@ -22,7 +22,7 @@ fn told(cluster: &Cluster, socket: &str, what: &[&str]) -> Run {
     )
 }
 
-/// A server that shows this page.
+/// Starts a server that shows this page.
 fn page_of(text: &str) -> Script {
     Script::answering(format!(
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}",
@@ -30,7 +30,8 @@ fn page_of(text: &str) -> Script {
     ))
 }
 
-/// Two services beside one daemon, each with a page of its own, and a port whose connections are counted.
+/// Returns two services beside one daemon, each with a page of its own, and a port whose connections are
+/// counted.
 fn two_services(cluster: &Cluster, pages: [SocketAddr; 2], held: u16) -> String {
     let service = |name: &str, port: u16, rest: String| {
         format!("[[service]]\nname = \"{name}\"\nserver = \"127.0.0.1:{port}\"\ncapacity = 100\n{rest}\n")
@@ -71,7 +72,7 @@ fn each_service_has_a_load_of_its_own() {
     assert_eq!((in_flight("web"), in_flight("mail")), (Some(2), Some(8)));
     // Both ends of a connection on loopback have that port, one of them as its own.
     until("by the connections of its port", || near(load("news"), connections.len() as f64 / 4.0));
-    // A number that names no service is nobody's of several; one that names it is its own.
+    // A number that names no service belongs to none of several; one that names a service belongs to it.
     let tell = |said: &str| {
         let target = format!("http://{}/v1/report", cluster.daemons[0].status);
         assert_eq!(curl_status(&["-d", said, &target], b""), 204);

@@ -1,13 +1,14 @@
-//! Daemons on hosts of their own: two network namespaces with a cable between them, where only IPv6 is spoken.
+//! Daemons on hosts of their own: two network namespaces with a cable between them, where only IPv6 is
+//! spoken.
 
 use crate::stage::{Folder, Process, Run, binary, until};
 use crate::vrrp::{Host, possible};
 
-/// All on the link.
+/// The multicast group of all on the link.
 const GROUP: &str = "[ff02::7447]:7447";
 
-/// Two hosts, the first at `fd00::1`, the other at `fd00::2`, and at addresses of the link; the names of their ends are not alike,
-/// so that the number of an interface is not by chance that of the other.
+/// Makes two hosts, the first at `fd00::1`, the other at `fd00::2`, and at addresses of the link. The names
+/// of their ends differ, so that the interface numbers are not equal by chance.
 fn cable(folder: &Folder) -> [Host; 2] {
     let hosts = ["one", "other"].map(|name| Host::new(name, folder.path()));
     let pid = hosts[1].holder.pid().to_string();
@@ -26,9 +27,9 @@ fn cable(folder: &Folder) -> [Host; 2] {
     hosts
 }
 
-/// The number of a host's interface.
+/// Returns the number of a host's interface.
 fn scope(host: &Host, folder: &Folder) -> String {
-    // Not of /sys, which is that of another namespace.
+    // The number is not read from /sys, which is that of another namespace.
     let run = host.run(&["ip", "-o", "link", "show", "dev", "eth0"], folder.path());
     run.out.split(':').next().unwrap().trim().to_owned()
 }
@@ -75,14 +76,14 @@ fn daemons_find_one_another_by_multicast_of_ipv6() {
         let there = scope(&hosts[1], &folder);
         [format!("[fe80::1%{here}]:7447"), format!("[fe80::2%{there}]:7447")]
     }];
-    // At addresses that are known beyond the link, and at those of the link itself.
+    // The addresses are those known beyond the link, and those of the link itself.
     for [one, other] in &addresses {
         let _daemons = [
             daemon(&hosts[0], &folder, "1", one, "[fd00::1]:80"),
             daemon(&hosts[1], &folder, "2", other, "[fd00::2]:80"),
         ];
-        // A client that is told of no daemon asks all, and each answers for itself; if only one is asked it refers to the other's server,
-        // too, which it can only have learnt by the group.
+        // A client without the address of a daemon asks all, and each answers for itself. If only one is
+        // asked, it refers to the other's server, too, which it can only have learnt by the group.
         for mode in [&["--lottery"][..], &[]] {
             until("both serve", || {
                 let run = pick(&hosts[0], &folder, &[&["--multicast", GROUP, "-n", "60"], mode].concat());

@@ -1,7 +1,8 @@
-//! End to end: the real binary between real clients and real servers.
+//! Tests end to end: the real binary between real clients and real servers.
 //!
-//! Parts that are not Rust come from Debian by `scripts/install-test-deps`; a part that is missing is a failure
-//! that says so. The binary is the one that `PLIMSOLL_BIN` names, or else the one cargo built beside the tests.
+//! Parts that are not Rust come from Debian by `scripts/install-test-deps`. A missing part fails the test
+//! with a message that names it. The binary is the one that `PLIMSOLL_BIN` names, or else the one cargo built
+//! beside the tests.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! Models from the command line: the guide's example, and what is wrong with one.
+//! Models from the command line: the guide's example, and the errors of models.
 
 use std::fs;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::stage::{Folder, Run};
 
-/// Plans that do not end by time: as much is simulated on a slow machine.
+/// The options of plans that do not end by time: as much is simulated on a slow machine.
 const AS_MUCH: [&str; 4] = ["--budget", "1h", "--events", "500000"];
 
-/// The example of the guide.
+/// Returns the example of the guide.
 fn shop() -> String {
     let guide =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/model.md")).unwrap();
@@ -27,7 +27,7 @@ fn the_guides_model_is_simulated() {
     let client = &json["findings"]["tasks"][0];
     let (rate, response) =
         (client["throughput"]["mean"].as_f64().unwrap(), client["response"]["mean"].as_f64().unwrap());
-    // Little's law: ten clients are thinking, which takes a second, or waiting.
+    // Little's law: ten clients think, which takes a second, or wait.
     assert!((rate * (1.0 + response) - 10.0).abs() < 0.2, "{json}");
     let table = Run::plimsoll(&["model", "simulate", "shop.lqn", "--set", "clients=30"], folder.path());
     assert!(table.out.contains("PROCESSOR") && table.out.contains("core"), "{}", table.out);
@@ -51,7 +51,7 @@ fn the_guides_model_is_solved_and_planned() {
     let solved = json("solve", &[]);
     assert_eq!(solved["convergence"]["converged"], true);
     assert!((response(&solved) / simulated - 1.0).abs() < 0.07, "{solved} {simulated}");
-    // It ends when it knows enough, on whatever machine.
+    // The plan ends when its precision is reached, on any machine.
     let planned = json("plan", &["--budget", "1h", "--precision", "0.02"]);
     assert!((response(&planned) / simulated - 1.0).abs() < 0.07, "{planned} {simulated}");
     let part = planned["simulated_parts"][0].as_f64().unwrap();
@@ -62,7 +62,7 @@ fn the_guides_model_is_solved_and_planned() {
     assert!(csv.out.starts_with("kind,name,metric,mean,half_width\ntask,client,throughput,"), "{}", csv.out);
     assert!(csv.err.contains("converged in"), "{}", csv.err);
     let many = json("solve", &["--set", "clients=200"]);
-    // The server's two threads are what is full, and not fuller.
+    // The server's two threads are full, and not more than full.
     let busy = many["findings"]["tasks"][1]["busy"]["mean"].as_f64().unwrap();
     assert!(busy > 1.9 && busy <= 2.0 + 1e-9, "{many}");
     let flood = shop().replace("  t client r client -1 users z 1 m $clients\n", "").replace(
@@ -74,7 +74,7 @@ fn the_guides_model_is_solved_and_planned() {
     assert!(run.code == Some(1) && run.err.contains("more comes from outside"), "{} {:?}", run.err, run.code);
 }
 
-/// A text of the guide that begins so.
+/// Returns the text of the guide that begins with `begins`.
 fn example(begins: &str) -> String {
     let guide =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/model.md")).unwrap();
@@ -197,7 +197,7 @@ fn what_is_wrong_with_a_model_is_said_with_its_place() {
     assert!(run.code == Some(2) && run.err.contains("table and json only"), "{}", run.err);
 }
 
-/// The first row after a header that begins so.
+/// Returns the first row after a header that begins with `begins`.
 fn row<'o>(out: &'o str, begins: &str) -> &'o str {
     out.lines().find(|line| line.starts_with(begins)).unwrap_or_else(|| panic!("no {begins} in {out}"))
 }
@@ -217,7 +217,7 @@ fn results_are_written_for_other_tools_and_models_from_format_to_format() {
     ] {
         assert!(results.out.contains(part), "{part}: {}", results.out);
     }
-    // What was written is a model, too, and measurements to compare with.
+    // The output is a model, too, and measurements to compare with.
     folder.write("shop.lqxo", results.out);
     let args = ["model", "compare", "shop.lqn", "--measured", "shop.lqxo", "-o", "json", "--seed", "2"];
     let run = Run::plimsoll(&[&args[..], &AS_MUCH].concat(), folder.path());
@@ -281,9 +281,9 @@ fn a_configuration_becomes_a_model_with_its_policy() {
         let row = row(&run.out, &format!("entry,{entry},throughput"));
         row.split(',').nth(3).unwrap().parse().unwrap()
     };
-    // In turns, whatever they can do.
+    // The members take turns, whatever their capacities.
     assert!((rate("web_1") / rate("web_2") - 1.0).abs() < 0.01, "{}", run.out);
-    // Where it is not what the balancer does.
+    // The warnings name where the model differs from the balancer.
     let more = config.replace("\"round_robin\"", "{ least_request = { choices = 3 } }").replace(
         "group = \"web\"\n",
         "group = \"front\"\nprotocol = \"tcp\"\n\
@@ -340,7 +340,7 @@ fn a_sweep_has_a_row_for_each_point() {
     assert!(row(&run.out, "client.threads").contains("client.p95  BUSIEST"), "{}", run.out);
     let run = sweep(&["--set", "clients=1,2", "-o", "svg", "--metric", "throughput"]);
     assert!(run.out.starts_with("<svg") && run.out.contains("client: 2, "), "{}", run.out);
-    // The model's own range.
+    // The range is the model's own.
     folder.write("shop.lqn", shop().replace("$clients = 10", "$clients = [1, 4]"));
     let run = sweep(&["-o", "json"]);
     let json: Value = serde_json::from_str(&run.out).unwrap();
@@ -386,7 +386,7 @@ fn a_long_sweep_is_solved_and_corrected_by_few_simulations() {
         let (found, truth) = (response(&points[clients - 1]["lines"]), response(&own["lines"]));
         assert!((found / truth - 1.0).abs() < 0.06, "{clients}: {found} {truth}");
     }
-    // Percentiles formulas do not have: each point is simulated.
+    // Formulas have no percentiles: each point is simulated.
     let run = Run::plimsoll(
         &[
             "model",
@@ -404,7 +404,7 @@ fn a_long_sweep_is_solved_and_corrected_by_few_simulations() {
         folder.path(),
     );
     assert!(run.code == Some(0) && run.out.contains("client: 24, "), "{}{}", run.err, run.out);
-    // What formulas leave out is not taken from them.
+    // Values that formulas leave out are not taken from them.
     folder.write("web.toml", example("[balancer]                  #"));
     let args = ["model", "sweep", "web.toml", "--set", "one.queue=1..24", "--budget", "1ms", "-o", "json"];
     let run = Run::plimsoll(&args, folder.path());
@@ -416,7 +416,7 @@ fn a_long_sweep_is_solved_and_corrected_by_few_simulations() {
 #[test]
 fn bottleneck_capacity_and_picture_of_the_guides_model() {
     let folder = Folder::new();
-    // One thread that waits for a disk half of the time: threads are missing.
+    // One thread waits for a disk half of the time: threads are the bottleneck.
     folder
         .write("shop.lqn", shop().replace("core m 2", "core m 1").replace("$clients = 10", "$clients = 30"));
     let args = ["model", "bottleneck", "shop.lqn", "-o", "json"];
@@ -453,7 +453,7 @@ fn bottleneck_capacity_and_picture_of_the_guides_model() {
         json["findings"]["tasks"][0]["response"]["mean"].as_f64().unwrap()
     };
     assert!(response(most) < 0.5 && response(most + 1) >= 0.5, "{most}");
-    // Within a client: a plan is off by a percent, as a simulation is.
+    // The two agree within one client: a plan is off by a percent, as a simulation is.
     assert!(
         (plan["capacity"].as_f64().unwrap() - most as f64).abs() <= 1.0 && plan["method"] == "plan",
         "{plan}"

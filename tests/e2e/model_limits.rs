@@ -1,4 +1,4 @@
-//! What commands for models say of what they leave out, and of what they have not seen.
+//! The warnings of commands for models: what they leave out, and what they have not seen.
 
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ fn every_command_says_what_formulas_leave_out() {
         assert_eq!(left_out.as_array().map(Vec::len), Some(2), "{arguments:?}: {left_out}");
         assert_eq!(left_out[0], "the limit of the queue of `srv`", "{arguments:?}: {left_out}");
     }
-    // Who plays it leaves nothing out.
+    // A simulation leaves nothing out.
     for arguments in [
         &["sweep", "--set", "clients=2,4", "--events", "50000"][..],
         &["capacity", "--goal", "response<2", "--to", "4", "--events", "50000"],
@@ -66,7 +66,7 @@ fn a_plan_that_comes_to_no_end_has_failed() {
         "{}",
         run.err
     );
-    // Rounds that take no time.
+    // The rounds take no time.
     folder.write("still.lqn", "P 0\n p pc f i\n-1\nT 0\n t cl r cl -1 pc\n-1\nE 0\n s cl 0 -1\n-1\n");
     let run = Run::plimsoll(&["model", "plan", "still.lqn", "-o", "json"], folder.path());
     assert!(
@@ -106,7 +106,7 @@ fn a_client_that_finished_nothing_is_named() {
     assert!(run.code == Some(1) && run.err.contains("nothing of once came to an end"), "{}", run.err);
 }
 
-/// What a sweep simulated has its intervals beside it, and a fit takes them.
+/// A sweep writes the interval beside each value that it simulated, and a fit reads them.
 #[test]
 fn a_sweep_writes_the_intervals_of_all_its_numbers() {
     let folder = Folder::new();

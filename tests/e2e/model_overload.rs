@@ -1,4 +1,4 @@
-//! Models to which more comes than can be served: every command says so, and none makes times of it.
+//! Models with more load than capacity: every command reports that, and none computes times.
 
 use serde_json::Value;
 

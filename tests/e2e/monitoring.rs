@@ -17,14 +17,14 @@ fn explained(balancer: &Balancer) -> Value {
     balancer.run(&["explain", "group", "web", "-o", "json"]).json()
 }
 
-/// What is explained of a member.
+/// Returns the explanation of a member.
 fn member(balancer: &Balancer, address: SocketAddr) -> Value {
     let explained = explained(balancer);
     let members = explained["members"].as_array().unwrap();
     members.iter().find(|member| member["name"] == address.to_string()).unwrap().clone()
 }
 
-/// A monitor that answers each question with `body`.
+/// Starts a monitor that answers each question with `body`.
 fn monitor(body: &str) -> Script {
     Script::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
@@ -47,7 +47,7 @@ fn one_line_of_curl_tells_a_load() {
     );
     let socket = balancer.folder().join("control.sock");
     let over_control = ["-d", &*json, "--unix-socket", socket.to_str().unwrap(), "http://plimsoll/v1/report"];
-    // Older than what is known: the newer counts for cpu.
+    // The report is older than the known one: the newer counts for cpu.
     assert_eq!(curl_status(&over_control, b""), 204);
     let known = member(&balancer, one.address);
     assert_eq!((&known["load"]["value"], known["facts"].as_array().unwrap().len()), (&40.0.into(), 2));
@@ -60,7 +60,7 @@ fn one_line_of_curl_tells_a_load() {
     assert!(unknown.ends_with("404") && unknown.contains(&one.address.to_string()), "{unknown}");
     assert!(said(&line.replace("0.4", "NaN")).ends_with("422"));
     assert!(said("cpu").ends_with("400"));
-    // That door takes reports and nothing else; the listener shows and takes none.
+    // The address for reports takes reports and nothing else; the listener shows and takes none.
     assert_eq!(curl_status(&[&url.replace("/v1/report", "/status")], b""), 404);
 }
 
@@ -82,7 +82,7 @@ fn a_flood_is_dropped_and_told_once() {
     let one = Member::start(&[]);
     let balancer = Balancer::start(&web(&[one.address], "[group.monitor]\n"));
     let line = format!("member={}&cpu=0.4", one.address);
-    // One connection for all of them, which the door for reports does not keep.
+    // One connection carries them all; the address for reports does not keep connections.
     let mut stream = UnixStream::connect(balancer.folder().join("control.sock")).unwrap();
     let length = line.len();
     let request =
@@ -100,7 +100,7 @@ fn monitors_are_asked_and_one_that_hangs_delays_no_other() {
     let agent = monitor(r#"{"values": {"cpu": {"value": 0.25, "age_seconds": 0.5}}}"#);
     let (_socket, _waiting, hung) = deaf();
     let good = agent.address;
-    // Members that are their own monitors.
+    // The members are their own monitors.
     let rest = "[group.monitor]\nsource = \"pull\"\ninterval = \"100ms\"\ntimeout = \"20s\"\n";
     let balancer = Balancer::start(&web(&[hung, good], rest));
     until("the good one is asked again and again", || agent.accepted() >= 10);
@@ -109,7 +109,7 @@ fn monitors_are_asked_and_one_that_hangs_delays_no_other() {
     assert!(known["load"]["age_seconds"].as_f64().unwrap() >= 0.5);
     assert_eq!(member(&balancer, hung)["load"], Value::Null);
 
-    // With a patience of its own, its trouble is known.
+    // A monitor with a timeout of its own has its error shown.
     let said = balancer.reload(&web(&[hung, good], &rest.replace("20s", "50ms")));
     assert_eq!(said, "~ group web: monitor\n");
     let trouble = found("the trouble of the one that hangs", || {
@@ -195,7 +195,7 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
     let text = web(&all, "strategy = \"round_robin\"\ntimeouts = { connect = \"20s\" }\n");
     let balancer = Balancer::start(&text);
-    // POST: what fails once has failed, nothing is tried again.
+    // POST: no request is retried.
     let mut load = Load::start(balancer.address(), "POST", 300.0);
     let mut client = Wire::connect(balancer.address());
     let wanted = [
@@ -209,7 +209,7 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
         load.more(10);
         let run = balancer.run(&["set", "group", &format!("web.strategy={value}")]);
         assert_eq!(run.code, Some(0), "{}", run.err);
-        // One connection sees it all.
+        // One connection outlives all changes.
         client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(client.answer().unwrap().status, 200);
     }
@@ -221,7 +221,7 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
     assert!(wrong.err.contains("did you mean `least_connections`?"), "{}", wrong.err);
     let wrong = balancer.run(&["set", "group", "wbe.strategy=random"]);
     assert!(wrong.code == Some(2) && wrong.err.contains("there are: web"), "{}", wrong.err);
-    // The weight of an expression is put back, too.
+    // A weight set as an expression is reset, too.
     let weighed = |weight: &str| {
         format!(
             "strategy = {{ expression = {{ weight = \"{weight}\" }} }}\ntimeouts = {{ connect = \"20s\" }}\n"
@@ -233,7 +233,7 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
     assert_eq!(explained(&balancer)["weight"], "2");
     assert_eq!(balancer.reload(&web(&all, &weighed("capacity"))), "~ group web: weight 2 -> capacity\n");
     balancer.run(&["set", "group", "web.strategy=random"]);
-    // An event, and the next reload puts it back and says so.
+    // The change is an event, and the next reload resets it and reports that.
     let events = balancer.run(&["events"]).out;
     assert!(events.contains("strategy peak_ewma") && events.contains("by an operator"), "{events}");
     let said = balancer.reload(&text);
@@ -255,7 +255,7 @@ fn an_expression_of_the_balancers_own_figures_needs_no_report() {
             thread::sleep(Duration::from_millis(2));
         }
     });
-    // It is 1 while nobody asks.
+    // The load is 1 while no requests come.
     until("the load rises with the requests", || {
         member(&balancer, one.address)["load"]["value"].as_f64() > Some(1.0)
     });

@@ -1,7 +1,8 @@
-//! One group and clients of every kind at once: they are shared out alike, all see a drain, and the work of one kind moves the
-//! choices of all others.
+//! One group with clients of every kind at once: they are shared out alike, all see a drain, and the work of
+//! one kind moves the choices of all others.
 //!
-//! Its members are servers that know nothing of the balancer: nginx, grpcio and omniORB behind one port of a host.
+//! The members are servers that know nothing of the balancer: nginx, grpcio and omniORB behind one port of a
+//! host.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -31,7 +32,7 @@ impl Grpc {
         Self { program, servers }
     }
 
-    /// Calls that each server answered.
+    /// Returns the number of calls that each server answered.
     #[track_caller]
     fn counts(&mut self, target: &str, calls: usize) -> Vec<usize> {
         self.program
@@ -50,7 +51,7 @@ struct Host {
 }
 
 impl Host {
-    /// So many, called `m0`, `m1` and so on.
+    /// Starts `count` hosts, called `m0`, `m1` and so on.
     fn several(count: usize, grpc: &Grpc) -> Vec<Self> {
         let start = |number: usize| {
             let (name, calls) = (format!("m{number}"), grpc.servers[number]);
@@ -64,7 +65,7 @@ impl Host {
                      location /t/ {{ grpc_pass grpc://127.0.0.1:{calls}; }} }} }}"
                 )
             });
-            // An hour at that rate.
+            // The file takes an hour at that rate.
             http.file("slow", &[b'x'; 3_600_000]);
             let orb = OrbMember::start(Orb::Omni, &name, &["--key", "web"]);
             Self { address: front(name, http.address, orb.address), _http: http, orb }
@@ -73,14 +74,14 @@ impl Host {
     }
 }
 
-/// A port behind which the servers of a host are, told apart by a connection's first bytes.
+/// Opens a port behind which the servers of a host are, told apart by a connection's first bytes.
 fn front(name: String, http: SocketAddr, orb: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let name = name.clone();
-            // Whoever breaks off is the other side's affair.
+            // An error of a relayed connection is left to its two ends.
             thread::spawn(move || drop(relay(stream, &name, http, orb)));
         }
     });
@@ -108,7 +109,7 @@ fn relay(mut stream: TcpStream, name: &str, http: SocketAddr, orb: SocketAddr) -
         to.shutdown(Shutdown::Write)
     });
     let _ = io::copy(&mut server, &mut stream);
-    // It may have gone first.
+    // The other side may have closed first.
     let _ = stream.shutdown(Shutdown::Both);
     let _ = server.shutdown(Shutdown::Both);
     drop(up.join());
@@ -126,11 +127,12 @@ struct Ways {
 }
 
 impl Ways {
-    /// `group` is the group's table.
+    /// Starts a balancer; `group` is the group's table.
     #[track_caller]
     fn start(folder: Folder, iiop: &str, group: &str) -> Self {
         let dns = free_port();
-        // Not the system's choice: a group that a lottery draws is put in force anew with each member that comes.
+        // The ports are not the system's choice: a group that a lottery draws is applied anew with each new
+        // member.
         let listener = |protocol: &str, port: u16, rest: &str| {
             format!(
                 "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\ngroup = \"web\"\n{rest}\n"
@@ -150,7 +152,7 @@ impl Ways {
         Self { balancer, http, xds, tcp, dns, ior }
     }
 
-    /// Who answers so many requests of a plain client.
+    /// Counts the members that answer so many requests of a plain client.
     #[track_caller]
     fn http(&self, hosts: &[Host], requests: usize) -> Vec<usize> {
         let url = format!("http://{}/[1-{requests}]", self.http);
@@ -160,14 +162,14 @@ impl Ways {
         counted(hosts, text.split_whitespace().map(str::to_owned))
     }
 
-    /// Who answers so many calls of an object's client.
+    /// Counts the members that answer so many calls of an object's client.
     #[track_caller]
     fn iiop(&self, hosts: &[Host], calls: usize) -> Vec<usize> {
         let calls = Orb::Omni.calls(&self.ior, &vec!["who"; calls].join(" "));
         counted(hosts, calls.iter().map(|call| call.who().to_owned()))
     }
 
-    /// Who is named first in so many answers.
+    /// Counts the members that are first in so many answers.
     #[track_caller]
     fn dns(&self, hosts: &[Host], questions: usize) -> Vec<usize> {
         let mut command = Command::new(part("dig"));
@@ -179,7 +181,7 @@ impl Ways {
         counted_at(hosts, ports.map(|port| format!("127.0.0.1:{port}")))
     }
 
-    /// Who answers a connection, which is left open.
+    /// Opens a connection; returns the name of the member that answers, and the open connection.
     #[track_caller]
     fn tcp(&self) -> (String, Wire) {
         let mut wire = Wire::connect(self.tcp);
@@ -188,11 +190,11 @@ impl Ways {
         (who, wire)
     }
 
-    /// A lease: the member's address and what ends it.
+    /// Takes a lease; returns the member's address and the URL that ends the lease.
     #[track_caller]
     fn lease(&self) -> (String, String) {
         let url = format!("http://{}/v1/groups/web/bind", self.balancer.reports());
-        // Longer than any test.
+        // The lease is longer than any test.
         let curled = curl(&["-d", "{\"lease_seconds\": 3600}", &url], b"");
         let lease: Value = serde_json::from_slice(&curled.body).unwrap();
         let text = |key: &str| lease[key].as_str().unwrap_or_else(|| panic!("{lease}")).to_owned();
@@ -204,7 +206,7 @@ impl Ways {
     }
 }
 
-/// How often each member was meant, by its name.
+/// Counts how often each member's name occurs.
 #[track_caller]
 fn counted(hosts: &[Host], names: impl Iterator<Item = String>) -> Vec<usize> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -215,7 +217,7 @@ fn counted(hosts: &[Host], names: impl Iterator<Item = String>) -> Vec<usize> {
     found
 }
 
-/// The same by its address.
+/// Counts how often each member's address occurs.
 #[track_caller]
 fn counted_at(hosts: &[Host], addresses: impl Iterator<Item = String>) -> Vec<usize> {
     let number = |address: String| {
@@ -230,7 +232,7 @@ fn shares(counts: &[usize]) -> Vec<f64> {
     counts.iter().map(|count| *count as f64 / all.max(1) as f64).collect()
 }
 
-/// Waits until each kind of client is shared out like that, all of them asking at once.
+/// Waits until each kind of client has these shares, with all kinds at once.
 #[track_caller]
 fn all_are(
     what: &str,
@@ -254,7 +256,7 @@ fn all_are(
 }
 
 fn near(due: [f64; 3]) -> impl Fn(&[f64]) -> bool + Sync {
-    // Some are drawn by chance, 300 at a time: three standard deviations.
+    // Some shares are drawn by chance, 300 at a time: the range is three standard deviations.
     move |shares| shares.iter().zip(due).all(|(share, due)| (share - due).abs() < 0.09)
 }
 
@@ -295,14 +297,14 @@ fn six_kinds_of_clients_are_shared_out_as_the_lottery_draws() {
     ];
     all_are("as the capacities", &kinds, &near([1.0 / 6.0, 1.0 / 3.0, 0.5]));
 
-    // What a server is busy with counts for all.
+    // The load of a server counts for all kinds.
     let tell = |of: usize, busy: &str| {
         let target = format!("http://{}/v1/report", cluster.daemons[of].status);
         let told = curl(&["-d", &format!("name=busy&value={busy}"), "-w", "%{http_code}", &target], b"");
         assert_eq!(String::from_utf8(told.body).unwrap(), "204", "{}", told.talk);
     };
     let busy = |shares: &[f64]| {
-        // Told again and again: what is old is not known any more.
+        // The report is repeated: an old one expires.
         tell(0, "0");
         tell(1, "0");
         tell(2, "4");
@@ -310,7 +312,7 @@ fn six_kinds_of_clients_are_shared_out_as_the_lottery_draws() {
     };
     all_are("less for who is busy", &kinds, &busy);
 
-    // And so does a drain.
+    // A drain counts for all kinds, too.
     tell(2, "0");
     cluster.tell("m2.sock", &["drain"]);
     all_are("nothing for who is drained", &kinds, &|shares| {
@@ -320,7 +322,7 @@ fn six_kinds_of_clients_are_shared_out_as_the_lottery_draws() {
     all_are("something for who is back", &kinds, &|shares| shares[2] > 0.2);
 }
 
-/// Work that is under way at a member until it is ended.
+/// Work that is in flight at a member until it is ended.
 enum Held {
     Lease(String),
     Tcp(Wire),
@@ -346,7 +348,7 @@ fn what_one_kind_of_client_has_under_way_moves_all_others() {
     let number = |name: &str| name.strip_prefix('m').unwrap().parse::<usize>().unwrap();
     let at = |address: &str| hosts.iter().position(|host| host.address.to_string() == address).unwrap();
     let quiet = |ways: &Ways| until("nothing is under way", || ways.in_flight(&hosts) == [0, 0]);
-    /// Does everybody get this member, and nobody the other one?
+    /// Asserts that every kind of client gets this member, and none the other one.
     #[track_caller]
     fn all_get(
         ways: &Ways,
@@ -363,7 +365,7 @@ fn what_one_kind_of_client_has_under_way_moves_all_others() {
         };
         only("http", &ways.http(hosts, 6));
         settled();
-        // Its calls are one after the other, and each has ended when its client knows it.
+        // Calls come one after the other, and each has ended when its client knows it.
         for _ in 0..4 {
             only("grpc", &grpc.counts(through, 1));
             settled();
@@ -425,7 +427,7 @@ fn what_one_kind_of_client_has_under_way_moves_all_others() {
         }
     }
     quiet(&ways);
-    // One command for all of them.
+    // One command drains the member for all of them.
     let drained = ways.balancer.run(&["drain", &hosts[0].address.to_string()]);
     assert_eq!(drained.code, Some(0), "{}", drained.err);
     all_get(&ways, &mut grpc, &hosts, &through, 1, &[0, 0]);

@@ -1,4 +1,5 @@
-//! Members that tell their load out of band: grpc-go's server of ORCA, one that has no such service, and one that comes back.
+//! Members report their load out of band: grpc-go's server of ORCA, one that has no such service, and one
+//! that comes back.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,14 +22,14 @@ fn member(balancer: &Balancer, address: SocketAddr) -> Value {
     members.iter().find(|member| member["name"] == address.to_string()).unwrap().clone()
 }
 
-/// What is known of a member by one name, and where it is from.
+/// Returns the value that is known of a member by one name, and its source.
 fn fact(member: &Value, name: &str) -> Option<(f64, String)> {
     let facts = member["facts"].as_array().unwrap();
     let fact = facts.iter().find(|fact| fact["name"] == name)?;
     Some((fact["value"].as_f64()?, fact["source"].as_str()?.to_owned()))
 }
 
-/// Waits until a load is known by a report that is newer than one that was seen, and so on.
+/// Waits until a load was renewed by several reports, each newer than the one before.
 #[track_caller]
 fn renewed(balancer: &Balancer, address: SocketAddr, load: impl Fn(f64) -> bool) {
     let mut reports = 0;
@@ -37,14 +38,14 @@ fn renewed(balancer: &Balancer, address: SocketAddr, load: impl Fn(f64) -> bool)
         let known = member(balancer, address)["load"].clone();
         let Some(age) = known["age_seconds"].as_f64() else { return false };
         assert!(load(known["value"].as_f64().unwrap()), "{known}");
-        // Without a report it only grows.
+        // Without a report the age only grows.
         reports += usize::from(age < before);
         before = age;
         reports > 3
     });
 }
 
-/// Has the interop client make the server say of itself what it says in its last report: 0.29309 of its processors.
+/// Lets the interop client make the server report the load of its last report: 0.29309 of its processors.
 fn loaded(server: SocketAddr) {
     let port = format!("-server_port={}", server.port());
     let config =

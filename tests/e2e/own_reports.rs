@@ -1,4 +1,5 @@
-//! docs/guide/report-load.md: each of its servers, as it stands there, tells the balancer its load.
+//! docs/guide/report-load.md: each of its servers, exactly as printed there, reports its load to the
+//! balancer.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use crate::stage::{
     Balancer, Folder, Process, free_port, get, listens, part, patiently, refusing, until, web,
 };
 
-/// The block of a language in the page, which may be there once.
+/// Returns the block of a language in the page, which must have it exactly once.
 fn block(language: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/report-load.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -18,7 +19,7 @@ fn block(language: &str) -> String {
     parts[0].split("```").next().unwrap().to_owned()
 }
 
-/// Starts the server of a language in a folder, at a free port, and sees its load arrive.
+/// Starts the server of a language in a folder, at a free port, and asserts that its load arrives.
 fn tells(language: &str, start: impl Fn(&Folder, &str) -> (PathBuf, Vec<String>)) {
     let folder = Folder::new();
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -76,13 +77,14 @@ fn go() {
     tells("go", |folder, text| {
         let file = folder.write("server.go", text);
         let program = folder.join("server");
-        // Where the Go project's own build is unpacked, which is not in everyone's PATH.
+        // The Go project's own build is unpacked here, which may not be in the PATH.
         let usual = PathBuf::from("/usr/local/go/bin/go");
         let go = if usual.exists() { usual } else { part("go") };
         let built = Command::new(go)
             .args(["build", "-o"])
             .args([&program, &file])
-            // Beside the tests' other programs in Go, so that the standard library is compiled once.
+            // The cache is that of the tests' other programs in Go, so that the standard library is compiled
+            // once.
             .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("go/cache"))
             .env("GOFLAGS", "-buildvcs=false")
             .env("GOTOOLCHAIN", "local")

@@ -1,4 +1,4 @@
-//! `plimsoll pick` beside daemons that do exactly as told: when it prints, when it gives up, what it refuses.
+//! `plimsoll pick` beside scripted daemons: when it prints, when it gives up, what it refuses.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
@@ -18,7 +18,7 @@ fn keys() -> String {
     format!("7 {}\n", "5a".repeat(32))
 }
 
-/// A daemon that says of each request what it is told to, if anything.
+/// A daemon that answers each request with the status of a rule, if any.
 struct Teller {
     address: SocketAddr,
     heard: Arc<AtomicUsize>,
@@ -71,13 +71,13 @@ impl Drop for Teller {
     }
 }
 
-/// Whether the first of two answers can be read before the second is given, and both are printed. `None` if the client has given up
-/// meanwhile, as the machine stood still.
+/// Returns whether the first of two answers can be read before the second is given, and both are printed.
+/// `None` means that the client gave up meanwhile, as the machine stood still.
 fn printed_apart() -> Option<()> {
     let read = Arc::new(AtomicBool::new(false));
     let may = Arc::clone(&read);
     let mut first = None;
-    // The second is answered when the first was read.
+    // The second request is answered when the first answer was read.
     let teller = Teller::start(move |id| {
         let first = *first.get_or_insert(id);
         (id == first || may.load(Ordering::Relaxed)).then_some(Status::Ok)
@@ -115,7 +115,8 @@ fn who_hears_only_that_all_are_busy_does_not_wait() {
         assert!(run.err.contains("no member can serve it now") && run.out.is_empty(), "{}", run.err);
         let heard = || tellers.iter().map(|teller| teller.heard.load(Ordering::Relaxed)).sum::<usize>();
         let before = heard();
-        // One that waited would ask 255 times, which takes minutes. While the machine stands still it asks more often than it has to.
+        // A client that waited would ask 255 times, which takes minutes. While the machine stands still it
+        // asks more often than it has to.
         let daemons = tellers.iter().map(|teller| teller.address).collect();
         let settings = Settings::new(daemons, KeySource::File(folder.join("keys")));
         let client = Client::open(Settings { attempts: u8::MAX, ..settings }).unwrap();

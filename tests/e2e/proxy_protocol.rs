@@ -9,7 +9,7 @@ use crate::stage::{Answer, Balancer, Haproxy, Member, Nginx, PATIENCE, Wire, lis
 
 const CLIENT: [u8; 4] = [127, 0, 0, 77];
 
-/// A connection from [`CLIENT`].
+/// Opens a connection from [`CLIENT`].
 fn connect(address: SocketAddr) -> Wire {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((CLIENT, 0)).into()).unwrap();
@@ -17,7 +17,7 @@ fn connect(address: SocketAddr) -> Wire {
     Wire::over(TcpStream::from(socket))
 }
 
-/// An answer, and the address and port that asked for it.
+/// Returns an answer, and the address and port that asked for it.
 #[track_caller]
 fn ask(address: SocketAddr) -> (Answer, String) {
     let mut client = connect(address);
@@ -25,7 +25,7 @@ fn ask(address: SocketAddr) -> (Answer, String) {
     (client.answer().unwrap(), client.local().to_string())
 }
 
-/// HAProxy that sends everything on to a balancer.
+/// Starts an HAProxy that forwards everything to a balancer.
 fn in_front(mode: &str, version: &str, balancer: &Balancer) -> Haproxy {
     Haproxy::start(|address| {
         format!(
@@ -35,7 +35,8 @@ fn in_front(mode: &str, version: &str, balancer: &Balancer) -> Haproxy {
     })
 }
 
-/// nginx that tells who, by the PROXY protocol, asks; over connections that begin with it only.
+/// Starts an nginx that answers with the client's address of the PROXY protocol, and accepts only connections
+/// that begin with it.
 fn teller() -> Nginx {
     Nginx::start(|address| {
         format!(
@@ -156,7 +157,7 @@ fn who_does_not_say_it_is_not_let_in() {
             client.send(wrong);
             client.closed();
         }
-        // Or too slowly, at a balancer that has no patience.
+        // Clients that are too slow are refused, at a balancer with a short timeout.
         let hasty = format!("{listener}\n[listener.timeouts]\nhead = \"500ms\"");
         let hasty = Balancer::start(&listening(&hasty, &[member.address], ""));
         let mut client = Wire::connect(hasty.address());

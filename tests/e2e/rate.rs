@@ -1,4 +1,4 @@
-//! Requests a second that members are given at most.
+//! The rate limit of members, in requests a second.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use crate::fleet::Fleet;
 use crate::stage::{Balancer, Load, Member, get, until, web};
 
-/// Requests a second that a member ended, by the balancers in front of it, over some seconds in which more come: by the time from the first
-/// count's begin to the last one's end, which is too long, and by that between the two counts, which is too short.
+/// Returns the requests a second that a member ended, by the balancers in front of it, over some seconds with
+/// more load than the limit. The first rate is by the time from the first count's begin to the last one's
+/// end, which is too long. The second is by the time between the two counts, which is too short.
 fn rates<'b>(balancers: impl Iterator<Item = &'b Balancer> + Clone, member: SocketAddr) -> (f64, f64) {
     let ended = || -> u64 {
         balancers.clone().map(|balancer| balancer.member(member)["requests"].as_u64().unwrap()).sum()
     };
     let begun = Instant::now();
-    // Those of the first moment were saved up.
+    // The requests of the first moment used saved tokens.
     let (before, counted) = (ended(), Instant::now());
     // sleeps: the window, whose length is measured
     std::thread::sleep(Duration::from_secs(4));
@@ -23,8 +24,8 @@ fn rates<'b>(balancers: impl Iterator<Item = &'b Balancer> + Clone, member: Sock
     (count / begun.elapsed().as_secs_f64(), count / between.as_secs_f64())
 }
 
-/// It is never more than a tenth above the limit, and at most a tenth below it: unless the machine stood still meanwhile, which it does
-/// not always.
+/// Asserts that the rate is never more than a tenth above the limit, and at most a tenth below it. A machine
+/// that stood still may be below, which it is not always.
 #[track_caller]
 fn holds<'b>(limit: f64, balancers: impl Iterator<Item = &'b Balancer> + Clone, member: SocketAddr) {
     until("nearly as many as the limit lets through", || {
@@ -66,7 +67,7 @@ fn a_rate_holds_for_all_balancers_together() {
     let others = [1, 2].map(|one| Load::start(fleet.one(one).address(), "GET", 80.0));
     until("all have some of it", || (0..3).all(|one| part(one) > 15.0));
     holds(100.0, each(), member.address);
-    // They are asked one after the other, while what each has changes.
+    // The balancers are asked one after the other, while the share of each changes.
     until("parts that come to the limit", || (90.0..=110.0).contains(&(0..3).map(part).sum::<f64>()));
     drop((first.stop(), others.map(Load::stop)));
 }

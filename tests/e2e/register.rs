@@ -1,4 +1,4 @@
-//! Servers that register themselves by their agents: they come, they say that they are there, they leave, they die.
+//! Servers register themselves by their agents: they come, renew their registration, leave and die.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,8 @@ use rustix::process::Signal;
 use crate::stage::{Balancer, Etcd, Folder, Load, Member, Process, Run, Script, Wire, binary, get, until};
 use crate::upgrade::{program, runs, upgraded};
 
-/// A file with a group that takes registered members, over the door for reports, too. It refuses nothing, however late the machine is.
+/// Returns a file with a group that takes registered members, over the address for reports, too. It rejects
+/// nothing, however late the machine is.
 fn text(rest: &str) -> String {
     format!(
         "{rest}[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
@@ -19,16 +20,16 @@ fn text(rest: &str) -> String {
     )
 }
 
-/// An agent that makes a member of a server.
+/// An agent that registers a server as a member.
 struct Agent {
     process: Process,
     _folder: Folder,
 }
 
-/// After which a member that says nothing is forgotten: no machine stands still for so long.
+/// The time after which a silent member is forgotten: no machine stands still for so long.
 const LONG: &str = "1m";
 
-/// For members that are to be forgotten.
+/// The same time for members that are to be forgotten.
 const SHORT: &str = "3s";
 
 impl Agent {
@@ -86,13 +87,13 @@ fn a_server_comes_and_goes_under_load_and_no_request_fails() {
     assert_eq!((found["capacity"].as_f64(), found["limit"].as_u64()), (Some(2.5), Some(77)));
     load.more(50);
     assert!(balancer.member(b)["requests"].as_u64().unwrap() > 0);
-    // It says so, its work ends, and then it is gone.
+    // The agent reports that it leaves, its work ends, and then the member is gone.
     goes.process.signal(Signal::TERM);
     assert_eq!(goes.process.end(), Some(0));
     has(&balancer, &[a]);
     assert_eq!(balancer.events(b, "draining").len(), 1);
     load.more(50);
-    // One that dies is forgotten when it has said nothing for long enough.
+    // A member that dies is forgotten when it was silent for long enough.
     let mut dies = Agent::start(c, &to, SHORT, &[]);
     has(&balancer, &[a, c]);
     dies.process.kill();
@@ -113,7 +114,7 @@ fn with_a_store_members_outlive_the_balancer() {
     let (one, other) = (a.to_string(), b.to_string());
     let run = balancer.run(&["add", "member", &one, "--group", "web", "--capacity", "3"]);
     assert_eq!((run.code, &*run.err), (Some(0), &*format!("{one}: a member of group web\n")), "{}", run.out);
-    // With an agent that is gone, it has its whole time after the start.
+    // A member whose agent is gone has its whole time after the start.
     let mut agent = Agent::start(b, &[balancer.reports()], SHORT, &[]);
     has(&balancer, &[a, b]);
     agent.process.kill();
@@ -148,7 +149,8 @@ fn who_may_register_where() {
         );
         String::from_utf8(run.body).unwrap()
     };
-    // The door for reports takes nobody in unless it is told to, and the listener that only shows never does.
+    // The address for reports registers no member without that option, and the listener that only shows never
+    // does.
     let balancer = Balancer::start(&text("").replace("register = true", ""));
     assert_eq!((&*put(balancer.reports()), &*put(balancer.admin())), ("404", "405"));
     has(&balancer, &[]);
@@ -160,22 +162,22 @@ fn who_may_register_where() {
         assert_eq!((&*put(balancer.reports()), &*put(balancer.admin())), ("200", "405"));
     }
     has(&balancer, &[member.address]);
-    // That it came is written down, and not that it is still there.
+    // The audit log records that the member came, and not that it is still there.
     let written = std::fs::read_to_string(audit).unwrap();
     let lines = written.lines().filter(|line| line.contains("\"register\"")).count();
     assert!(lines == 2 && written.contains("ttl_seconds"), "{written}");
-    // A group that does not say so takes nobody.
+    // A group without that source takes no member.
     let closed = config.replace("registered = true", "file = \"/dev/null\"");
     balancer.reload(&closed);
     assert_eq!(put(balancer.reports()), "422");
 }
 
-/// The table of a store in etcd, however long that takes to answer.
+/// Returns the table of a store in etcd, with a long timeout.
 fn in_etcd(etcd: &Etcd) -> String {
     format!("[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n", etcd.endpoints())
 }
 
-/// Seconds that are left of a registered member's lease.
+/// Returns the seconds that are left of a registered member's lease.
 #[track_caller]
 fn left(etcd: &Etcd, member: SocketAddr) -> i64 {
     let key = format!("/plimsoll/members/web/{member}");
@@ -198,7 +200,7 @@ fn with_etcd_all_balancers_have_a_member_and_any_keeps_it() {
     has(&other, &[member.address]);
     let mut load = Load::start(other.address(), "GET", 50.0);
     drop(one.killed());
-    // What is left of its lease grows only where somebody renews it.
+    // The rest of its lease grows only if a balancer renews it.
     let mut before = left(&etcd, member.address);
     let mut renewed = 0;
     until("it is renewed by the other", || {
@@ -223,7 +225,8 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
         let folder = Folder::new();
         let store = format!("[store]\nfile = \"{}\"\n", folder.join("state.json").display());
         let balancer = Balancer::start_in(folder, &text(if stores { &store } else { "" }));
-        // Between the agent and the balancer: how often it was confirmed that the member is there.
+        // The relay between the agent and the balancer counts how often the member's registration was
+        // confirmed.
         let (to, confirmed) = (balancer.reports(), Arc::<AtomicUsize>::default());
         let count = Arc::clone(&confirmed);
         let relay = Script::start(move |wire| relayed(wire, to, 200, &count));
@@ -237,7 +240,7 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
         }
         has(&balancer, &[a, b]);
         assert_eq!(balancer.run(&["drain", &name]).code, Some(0));
-        // The process before stays for a while.
+        // The old process stays for a while.
         let mut kept = TcpStream::connect(balancer.address()).unwrap();
         kept.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
         assert!(kept.read(&mut [0; 1024]).unwrap() > 0);
@@ -246,7 +249,7 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
         assert_eq!((state(a), state(b)), ("up".into(), "draining".into()));
         assert_eq!(balancer.member(b)["capacity"], 3.0);
         assert_eq!(balancer.group("web")["strategy"], "random");
-        // It says to the new process that it is there.
+        // The agent renews the registration with the new process.
         let before = confirmed.load(SeqCst);
         until("it is confirmed twice", || {
             assert_eq!((state(a), state(b)), ("up".into(), "draining".into()), "store: {stores}");
@@ -270,13 +273,13 @@ fn who_starts_misses_nobody_who_registers_meanwhile() {
     let member = Member::start(&[]);
     let store = in_etcd(&etcd);
     let one = Balancer::start(&text(&store));
-    // A source that never answers is waited for.
+    // The balancer waits for a source that never answers.
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let source = format!("{{ registered = true }}, {{ http = \"http://{}/\" }}", slow.local_addr().unwrap());
     let other = text(&store).replace("{ registered = true }", &source);
     thread::scope(|scope| {
         let coming = scope.spawn(|| {
-            // What is in the store was read before that.
+            // The store was read before that.
             let asked = slow.accept().unwrap();
             let run = one.run(&["add", "member", &member.address.to_string(), "--group", "web"]);
             assert_eq!(run.code, Some(0), "{}", run.err);
@@ -301,8 +304,7 @@ fn who_leaves_during_an_upgrade_is_heard_after_it() {
     let mut agent =
         Process::start(&binary(), &[&args[..], &["--ttl", "10m", "--drain", "10m"]].concat(), folder.path());
     has(&balancer, &[member.address]);
-    // It ends when it is told to.
-    // sleeps: polls
+    // The program ends when the test lets it.
     let hangs = program(&folder, "hangs", ": > started; until [ -e over ]; do sleep 0.05; done; exit 7");
     let place = balancer.folder().path().to_owned();
     let (started, over) = (place.join("started"), place.join("over"));

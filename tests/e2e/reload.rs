@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::stage::{Balancer, Load, Member, Script, Wire, get, groups, listens, members_list, until, web};
 
-/// Of a group whose members are not given up because the balancer stood still.
+/// The timeouts of a group whose members do not fail because the balancer stood still.
 const PATIENT: &str = "timeouts = { connect = \"20s\" }\n";
 
 fn addresses(members: &[Member]) -> Vec<SocketAddr> {
@@ -23,20 +23,21 @@ fn fifty_reloads_under_load_fail_no_request() {
     let stays = all[0];
     let file = |step: usize| {
         let strategy = strategy::ALL[step % strategy::ALL.len()].name;
-        // Two to five members, never the same set twice in a row; the first one always, at a capacity of its own.
+        // There are two to five members, never the same set twice in a row; the first one always, at a
+        // capacity of its own.
         let mut here: Vec<SocketAddr> = all[1..].to_vec();
         here.rotate_left(step % 4);
         here.truncate(1 + step % 4);
         let capacity = 1 + step % 3;
         let list =
             format!("[{{ address = \"{stays}\", capacity = {capacity} }}, {}", &members_list(&here)[1..]);
-        // None refuses anything, however late the machine is.
+        // No group rejects anything, however late the machine is.
         let rest = format!("strategy = \"{strategy}\"\nadmission = false\n{PATIENT}pool = {}\n", 100 + step);
         let text = web(&[stays], &rest);
         text.replace(&members_list(&[stays]), &list)
     };
     let balancer = Balancer::start(&file(0));
-    // POST: what fails once has failed, nothing is tried again.
+    // POST: no request is retried.
     let mut load = Load::start(balancer.address(), "POST", 300.0);
     let mut served = 0;
     for step in 1..=50 {
@@ -81,7 +82,7 @@ fn connections_of_clients_and_to_members_outlive_reloads() {
     assert_eq!(balancer.status()["listeners"][0]["accepted"], 1);
 }
 
-/// A member that answers, with its address in `x-member`, when it may.
+/// Starts a member that answers, with its address in `x-member`, once `may` is set.
 fn gated(may: &Arc<AtomicBool>) -> Script {
     let may = Arc::clone(may);
     Script::start(move |wire| {
@@ -131,7 +132,7 @@ fn listeners_and_groups_come_and_go() {
     assert!(said.contains(&format!("+ listener http {second} -> other")), "{said}");
     assert_eq!(get(second, "/").field("x-member"), Some(&*all[1].to_string()));
 
-    // Its last request is answered after it is gone.
+    // The last request of the listener is answered after it is gone.
     may.store(false, SeqCst);
     let mut client = Wire::connect(second);
     client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -147,7 +148,7 @@ fn listeners_and_groups_come_and_go() {
 #[test]
 fn a_bad_file_changes_nothing_and_says_so() {
     let member = Member::start(&[]);
-    // It refuses nothing, however late the machine is.
+    // The group rejects nothing, however late the machine is.
     let text = web(&[member.address], &format!("admission = false\n{PATIENT}"));
     let balancer = Balancer::start(&text);
     let mut load = Load::start(balancer.address(), "POST", 200.0);
@@ -189,7 +190,7 @@ fn a_bad_file_changes_nothing_and_says_so() {
             .count()
     };
     until("every refusal in the log", || refusals() == 7);
-    // By signal as well.
+    // A reload by signal does the same.
     balancer.write("nonsense");
     balancer.process.signal(Signal::HUP);
     until("it is said", || refusals() == 8);
@@ -237,7 +238,7 @@ fn connections_to_a_member_that_left_are_closed() {
         std::io::Result::Ok(())
     });
     let stays = Member::start(&[]);
-    // Only that it left can close them so soon.
+    // With this configuration only the removal of the member closes its connections so soon.
     let rest = "pool_idle = \"1h\"\nstrategy = \"first_available\"\n";
     let balancer = Balancer::start(&web(&[leaves.address, stays.address], rest));
     assert_eq!(get(balancer.address(), "/").status, 200);

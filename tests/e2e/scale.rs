@@ -1,5 +1,5 @@
-//! Groups whose members are counted, with real servers that are started and stopped: they grow and shrink under load without a request
-//! lost, those that end are replaced, and a command that is wrong starts no storm.
+//! Groups with a scaler, with real servers that are started and stopped. They grow and shrink under load
+//! without a lost request, members that end are replaced, and a wrong command starts no storm.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::stage::{Balancer, Folder, Load, Member, binary, curl, get, members_list, part, until};
 use crate::upgrade::{not_upgraded, number, upgraded};
 
-/// A file with one listener on a group `web`; `group` is its table, `scaler` that of its scaler.
+/// Returns a file with one listener on a group `web`; `group` is its table, `scaler` that of its scaler.
 fn text(group: &str, scaler: &str) -> String {
     format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
@@ -21,14 +21,16 @@ fn text(group: &str, scaler: &str) -> String {
     )
 }
 
-/// A word in the command lines of all members that the scalers of a test start. Members outlive a balancer that is killed, and one that was
-/// taken over from: whoever has the mark is killed when this is dropped, and when the test's own process ends, however it does.
+/// A mark in the command lines of all members that the scalers of a test start. Members outlive a balancer
+/// that is killed, and one that was upgraded. All processes with the mark are killed when this is dropped,
+/// and when the test's own process ends, in whatever way.
 pub(crate) struct Mark {
     word: String,
     keeper: Child,
 }
 
-/// Waits for the end of its input. If that came without a word the balancers are still ending, too.
+/// A program that waits for the end of its input. If no line came before the end, the balancers are still
+/// ending, too.
 const KEEPER: &str = r#"
 import os, sys, time
 mark = sys.stdin.readline().strip().encode()
@@ -60,7 +62,7 @@ impl Mark {
         Self { word, keeper }
     }
 
-    /// The command of a member, as a list of the configuration, with more arguments.
+    /// Returns the command of a member, as a list of the configuration, with more arguments.
     pub(crate) fn command(&self, arguments: &[&str]) -> String {
         let plimsoll = binary().display().to_string();
         let own = [&plimsoll, "member", "--listen", "{address}", "--name", &self.word];
@@ -80,7 +82,8 @@ impl Drop for Mark {
     }
 }
 
-/// Servers of ours; each can do 25 requests a second, and takes 40 ms for one alone.
+/// Returns the table of a scaler of Plimsoll's own servers; each serves 25 requests a second, and one alone
+/// takes 40 ms.
 fn servers(mark: &Mark, rest: &str) -> String {
     let command = mark.command(&["--cores", "1", "--service", "exp:40ms"]);
     format!("[group.scaler.process]\ncommand = {command}\n{rest}")
@@ -92,7 +95,7 @@ fn scaler(balancer: &Balancer) -> Value {
     run.json()["groups"][0]["scaler"].take()
 }
 
-/// Those that serve, with their numbers as processes.
+/// Returns the names of the members that serve, with their process ids.
 fn serving(balancer: &Balancer) -> Vec<(String, i32)> {
     let scaler = scaler(balancer);
     let started = scaler["started"].as_array().unwrap();
@@ -112,7 +115,8 @@ fn alive(pid: i32) -> bool {
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-/// How many serve and have passed their health checks: before that requests are refused.
+/// Returns the number of members that serve and have passed their health checks: before that requests are
+/// refused.
 fn checked(balancer: &Balancer) -> usize {
     let group = balancer.group("web");
     let members = group["members"].as_array().unwrap();
@@ -152,7 +156,7 @@ fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
     let drained = events(&balancer, "draining");
     assert!(drained.len() < told.len() + 3 && !drained.is_empty());
     assert!(drained.iter().all(|event| event["why"] == "drained by the scaler"), "{drained:?}");
-    // They are a source like others.
+    // The members come from a source like others.
     assert_eq!(balancer.group("web")["discovery"][0]["kind"], "scaler");
     assert!(scaler(&balancer)["start_seconds"].as_f64() > Some(0.0));
 }
@@ -187,7 +191,7 @@ fn members_end_with_the_balancer_and_a_killed_one_finds_them_again() {
     let before = serving(&balancer);
     balancer.process.kill();
     assert!(before.iter().all(|one| alive(one.1)));
-    // Another one on the same file of processes.
+    // Another balancer uses the same file of processes.
     let mut again = Balancer::start(&config);
     until("the same two serve", || serving(&again) == before);
     until("they are checked", || get(again.address(), "/").status == 200);
@@ -213,7 +217,8 @@ fn a_command_that_is_wrong_starts_no_storm_and_the_others_serve_on() {
     );
     let balancer = Balancer::start_in(folder, &text(&group, &table));
     until("four failures", || scaler(&balancer)["failures"].as_u64() >= Some(4));
-    // Two at once, then one after at least a half and one after another second. Each writes down when it began, before it fails.
+    // Two start at once, then one after at least a half and one after another second. Each records when it
+    // began, before it fails.
     let tries = std::fs::read_to_string(&tries).unwrap();
     let uptime = |line: &str| line.split(' ').nth(1).unwrap().parse::<f64>().unwrap();
     let mut begun: Vec<f64> = tries.lines().map(uptime).collect();
@@ -222,7 +227,7 @@ fn a_command_that_is_wrong_starts_no_storm_and_the_others_serve_on() {
     assert!(begun[2] - begun[0] >= 0.48 && begun[3] - begun[2] >= 0.98, "{begun:?}");
     let said = scaler(&balancer);
     assert!(said["failure"].as_str().unwrap().contains("exit code 3"), "{said}");
-    // One that was started counts until it is seen to have ended.
+    // A member that was started counts until its end is seen.
     until("one member", || {
         let said = scaler(&balancer);
         (said["desired"].as_u64(), said["members"].as_u64()) == (Some(3), Some(1))
@@ -250,7 +255,7 @@ fn what_would_be_done_is_said_and_not_done() {
     assert!(said["started"].as_array().unwrap().is_empty() && said["dry_run"] == true, "{said}");
     let told = events(&balancer, "scaled");
     assert!(told[0]["why"].as_str().unwrap().starts_with("would have 2 members, not 1: "), "{told:?}");
-    // An operator may say how many.
+    // An operator may set the number.
     let run = balancer.run(&["set", "group", "web.scaler.min=4"]);
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
     assert!((run.out.clone() + &run.err).contains("scaler.min 2 -> 4"), "{}{}", run.out, run.err);
@@ -268,7 +273,7 @@ fn what_would_be_done_is_said_and_not_done() {
     let said = curl(&["--unix-socket", socket.to_str().unwrap(), "http://plimsoll/v1/groups/web/scale"], b"");
     let said: Value = serde_json::from_slice(&said.body).unwrap();
     assert_eq!((said["desired"].as_u64(), said["provider"].as_str()), (Some(4), Some("process")));
-    // The file says what counts again.
+    // The values of the file apply again.
     assert_eq!(balancer.run(&["reload"]).code, Some(0));
     until("the least is that of the file", || scaler(&balancer)["min"] == 2);
 }
@@ -282,7 +287,7 @@ fn who_only_asks_for_advice_gets_it_and_a_scaler_can_be_taken_away() {
     let balancer = Balancer::start(&text(&group, &(table.to_owned() + "advice = true\n")));
     until("advice", || scaler(&balancer)["desired"] == 3);
     assert_eq!(scaler(&balancer)["provider"], "advice");
-    // Somebody starts them from now on.
+    // The scaler starts members from now on.
     let state: PathBuf = balancer.folder().join("state");
     let with = servers(&mark, &format!("state = \"{}\"\n", state.display()));
     balancer.reload(&text(&group, &(table.to_owned() + "drain = \"1s\"\n" + &with)));
@@ -290,7 +295,7 @@ fn who_only_asks_for_advice_gets_it_and_a_scaler_can_be_taken_away() {
     let pids: Vec<i32> = serving(&balancer).iter().map(|one| one.1).collect();
     let mut load = Load::start(balancer.address(), "GET", 20.0);
     load.more(50);
-    // And nobody does any more.
+    // The scaler is taken away again.
     balancer.reload(&text(&group, "").replace("[group.scaler]\n", ""));
     until("they ended", || pids.iter().all(|pid| !alive(*pid)));
     load.more(50);
@@ -301,7 +306,7 @@ fn who_only_asks_for_advice_gets_it_and_a_scaler_can_be_taken_away() {
 #[test]
 fn members_that_were_started_live_across_an_upgrade() {
     let mark = Mark::new();
-    // A goal that is met however slow the machine is: nobody more is wanted.
+    // The goal is met however slow the machine is: no more members are wanted.
     let table = "min = 2\nmax = 4\ntarget = { response_time = \"1h\" }\ninterval = \"200ms\"\n";
     let mut balancer = Balancer::start(&text("", &(table.to_owned() + &servers(&mark, ""))));
     until("two that serve", || checked(&balancer) == 2);
@@ -317,14 +322,14 @@ fn members_that_were_started_live_across_an_upgrade() {
     load.more(5);
     let heir = upgraded(&balancer);
     load.more(10);
-    // Nobody keeps a list of them in a file, and those who started them have ended.
+    // No file lists the members, and the process that started them has ended.
     load.stop_unharmed();
     assert_eq!(kinds.map(told), counts, "{kinds:?}");
     assert_eq!(balancer.process.end(), Some(0));
     assert!(before.iter().all(|one| alive(one.1)), "{before:?}");
     assert_eq!(serving(&balancer), before);
     assert_eq!(scaler(&balancer)["max"], 3);
-    // They are looked after.
+    // The new process watches the members.
     kill_process(Pid::from_raw(before[0].1).unwrap(), Signal::KILL).unwrap();
     until("another one", || {
         let now = serving(&balancer);

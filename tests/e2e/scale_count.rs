@@ -1,4 +1,5 @@
-//! A scaler that only says how many there are to be, with an API server that keeps one number, as the real one does.
+//! A scaler that only sets the number of members, with an API server that keeps one number, as the real one
+//! does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{Balancer, Folder, Member, Script, members_list, until};
 
-/// Keeps `spec.replicas`.
+/// A server that keeps `spec.replicas`.
 struct Api {
     server: Script,
     replicas: Arc<AtomicU64>,
@@ -60,7 +61,7 @@ fn text(api: &Api, folder: &Folder, min: u32) -> String {
 fn where_nobody_is_found_nobody_is_taken_away_and_more_are_never_fewer() {
     let mut members = Member::several(6, &[]);
     let (api, folder) = (Api::start(6), Folder::new());
-    // The source fails: nothing is known of anybody, but that there are to be six.
+    // The source fails: the members are unknown; only the wanted number, six, is known.
     let balancer = Balancer::start(&text(&api, &folder, 4));
     until("it was asked thrice", || api.asked() >= 3);
     assert_eq!(api.replicas(), 6);
@@ -72,7 +73,7 @@ fn where_nobody_is_found_nobody_is_taken_away_and_more_are_never_fewer() {
         all.iter().filter(|one| one["state"] == "up").count()
     };
     until("all are found", || usable(&balancer) == 6);
-    // Three of six cannot be used; one more is wanted than there are then: seven, and not four.
+    // Three of six cannot be used; the scaler wants one more than there are: seven, and not four.
     members.truncate(3);
     until("one more is asked for", || api.replicas() != 6);
     assert_eq!(api.replicas(), 7);

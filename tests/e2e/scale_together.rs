@@ -1,4 +1,5 @@
-//! Several balancers with one store and the same scaler: one of them decides, all have whom it started, and another goes on when it dies.
+//! Several balancers with one store and the same scaler: one of them decides, all use the members that it
+//! started, and another takes over when it dies.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -6,7 +7,7 @@ use serde_json::Value;
 use crate::scale::Mark;
 use crate::stage::{Balancer, Etcd, Folder, Load, binary, free_port, until};
 
-/// A file that refuses no request, and waits for etcd, however late the machine is.
+/// Returns a file that rejects no request, and waits for etcd, however late the machine is.
 fn text(etcd: &Etcd, scaler: &str) -> String {
     format!(
         "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
@@ -22,7 +23,7 @@ fn scaler(balancer: &Balancer) -> Value {
     balancer.group("web")["scaler"].clone()
 }
 
-/// Names of the members that can be used.
+/// Returns the names of the members that can be used.
 fn usable(balancer: &Balancer) -> Vec<String> {
     let group = balancer.group("web");
     let members = group["members"].as_array().unwrap().iter().filter(|member| member["state"] == "up");
@@ -31,7 +32,7 @@ fn usable(balancer: &Balancer) -> Vec<String> {
     names
 }
 
-/// Numbers of processes that one has started.
+/// Returns the ids of the processes that a balancer has started.
 fn started(balancer: &Balancer) -> Vec<i32> {
     let scaler = scaler(balancer);
     let pid = |one: &Value| one["id"].as_str().unwrap().split('-').next().unwrap().parse().unwrap();
@@ -43,7 +44,7 @@ fn alive(pid: i32) -> bool {
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-/// Which of two decides, and which looks on.
+/// Orders two balancers: the one that decides is the first.
 fn by_duty(two: [Balancer; 2]) -> [Balancer; 2] {
     let decides = |balancer: &Balancer| scaler(balancer)["decides"].is_null();
     until("one decides and the other knows", || decides(&two[0]) != decides(&two[1]));
@@ -59,7 +60,7 @@ fn told(balancer: &Balancer, what: &str) {
 #[test]
 fn one_decides_and_another_goes_on_when_it_is_killed() {
     let (mark, etcd) = (Mark::new(), Etcd::start(1));
-    // Never more than an operator asks for.
+    // The number is never more than an operator asks for.
     let config = text(&etcd, &format!("min = 2\nmax = 3\ncommand = {}\n", mark.command(&[])));
     let [mut first, second] = by_duty([Balancer::start(&config), Balancer::start(&config)]);
     until("two that serve, at both", || usable(&first).len() == 2 && usable(&second) == usable(&first));
@@ -68,13 +69,13 @@ fn one_decides_and_another_goes_on_when_it_is_killed() {
     let shown = second.run(&["scale"]).out;
     assert!(shown.contains(" decides; seen from here: "), "{shown}");
     assert_eq!(second.metric("plimsoll_scaler_reason{group=\"web\",reason=\"elsewhere\"}"), 1.0);
-    // What an operator says to one that looks on is done by the one that decides.
+    // The leader does what an operator sets at the other balancer.
     told(&second, "web.scaler.min=3");
     until("three at both", || usable(&first).len() == 3 && usable(&second) == usable(&first));
     until("the third is known to serve", || started(&first).len() == 3);
     let left = started(&first);
     let before = usable(&second);
-    // It dies. Its processes live, and are used until another balancer decides, and after that.
+    // The leader dies. Its processes live, and are used until another balancer decides, and after that.
     let mut load = Load::start(second.address(), "GET", 30.0);
     load.more(20);
     first.process.kill();
@@ -82,16 +83,16 @@ fn one_decides_and_another_goes_on_when_it_is_killed() {
     load.more(40);
     load.stop_unharmed();
     assert_eq!((usable(&second), started(&second).len()), (before, 0));
-    // One that nobody there can stop is replaced once it is gone.
+    // A member that no balancer there can stop is replaced once it is gone.
     kill_process(Pid::from_raw(left[0]).unwrap(), Signal::KILL).unwrap();
     until("another in its place", || usable(&second).len() == 3 && started(&second).len() == 1);
-    // A balancer that comes has all of them, and starts nobody.
+    // A new balancer has all of them, and starts none.
     let third = Balancer::start(&config);
     until("it has them all", || usable(&third) == usable(&second));
     assert_eq!(started(&third).len(), 0);
 }
 
-/// A program that starts and stops members anywhere: here as processes, each at a port of its own.
+/// Writes a program that starts and stops members anywhere: here as processes, each at a port of its own.
 fn program(folder: &Folder, mark: &Mark) -> String {
     let (plimsoll, mark) = (binary().display().to_string(), mark.word());
     let ports: Vec<String> = (0..8).map(|_| free_port().to_string()).collect();
@@ -117,7 +118,7 @@ fn members_that_a_program_started_are_those_of_whoever_decides_next() {
     let left = started(&first);
     first.process.kill();
     until("the other has taken them over", || started(&second) == left);
-    // It can have them stopped: the last one that was started goes, and all that is asked of it ends first.
+    // The new leader can have them stopped: the last one that was started goes, and its requests end first.
     let mut load = Load::start(second.address(), "GET", 30.0);
     load.more(20);
     told(&second, "web.scaler.min=1");
@@ -126,7 +127,7 @@ fn members_that_a_program_started_are_those_of_whoever_decides_next() {
     load.more(20);
     load.stop_unharmed();
     assert_eq!(usable(&second).len(), 1);
-    // One that is stopped while another is there leaves them to that.
+    // A balancer that is stopped while another is there leaves the members to that one.
     let third = Balancer::start(&config);
     until("it knows who decides", || !scaler(&third)["decides"].is_null() && usable(&third).len() == 1);
     second.process.signal(Signal::TERM);

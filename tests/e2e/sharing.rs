@@ -1,4 +1,4 @@
-//! Who gets what, as the clients see it: by capacity, by key, by load, in order.
+//! The shares of members, as the clients see them: by capacity, by key, by load, in order.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,7 +8,8 @@ use std::thread;
 
 use crate::stage::{Balancer, Load, Member, Script, Wire, free_port, until, web};
 
-/// So many requests on one connection; answers by member. `fields` are those of the request with this number.
+/// Sends so many requests on one connection and counts the answers by member. `fields` returns the fields of
+/// the request with this number.
 fn shares(balancer: &Balancer, requests: usize, fields: impl Fn(usize) -> String) -> BTreeMap<String, usize> {
     let mut client = Wire::connect(balancer.address());
     let mut shares = BTreeMap::new();
@@ -47,7 +48,7 @@ fn what_has_a_key_stays_and_moves_no_more_than_it_must() {
         found.into_keys().next().unwrap()
     };
     let before: Vec<String> = (0..100).map(owner).collect();
-    // 25 of 100 on average: with fewer than five is one in ten million.
+    // The mean is 25 of 100: fewer than five has a probability of one in ten million.
     let each = all.iter().map(|address| before.iter().filter(|name| **name == address.to_string()).count());
     assert!(each.clone().all(|count| count >= 5), "{:?}", each.collect::<Vec<_>>());
     balancer.reload(&web(&all[..3], rest));
@@ -58,8 +59,8 @@ fn what_has_a_key_stays_and_moves_no_more_than_it_must() {
     }
 }
 
-/// Clients at once, each of which asks again when it has its answer, for so many answers in all; answers by member. While the machine
-/// stands still nothing piles up.
+/// Runs clients at once, each of which asks again when it has its answer, for so many answers in all. Counts
+/// the answers by member. While the machine stands still nothing piles up.
 pub(crate) fn asked_by(address: SocketAddr, clients: usize, answers: usize) -> BTreeMap<String, usize> {
     let begun = AtomicUsize::new(0);
     let client = || {
@@ -90,7 +91,7 @@ fn load_goes_where_it_is_carried() {
     for strategy in ["least_connections", "least_request", "peak_ewma"] {
         let rest = format!("strategy = \"{strategy}\"\n");
         let balancer = Balancer::start(&web(&[fast.address, slow.address], &rest));
-        // Whatever stands still meanwhile, eight wait at most.
+        // At most eight requests wait, whatever stands still meanwhile.
         let share = asked_by(balancer.address(), 8, 400);
         assert!(share["fast"] > 300, "{strategy}: {share:?}");
         assert!(strategy == "peak_ewma" || share["slow"] > 0, "{strategy}: {share:?}");
@@ -99,11 +100,11 @@ fn load_goes_where_it_is_carried() {
 
 #[test]
 fn the_first_is_used_while_it_can_be() {
-    // The first comes back where it was: at a port that is its own meanwhile.
+    // The first comes back at its address, whose port is reserved for it meanwhile.
     let first = Member::start_at(SocketAddr::from(([127, 0, 0, 1], free_port())), &[]);
     let mut members = [first, Member::start(&[])];
     let all: Vec<_> = members.iter().map(|member| member.address).collect();
-    // However many come at once, all may be tried again.
+    // All requests may be tried again, however many come at once.
     let rest = "strategy = \"first_available\"\nretry = { budget = 1.0, min_per_second = 100000 }\n\
                 [group.outlier]\nejection = \"1s\"\n";
     let balancer = Balancer::start(&web(&all, rest));
@@ -121,7 +122,7 @@ fn the_first_is_used_while_it_can_be() {
 #[test]
 fn what_comes_at_once_for_one_key_stays_together_unless_it_is_too_much() {
     const CLIENTS: usize = 30;
-    // None answers before all have come.
+    // No member answers before all requests have come.
     let came = Arc::<AtomicUsize>::default();
     let members: Vec<Script> = (0..3)
         .map(|number| {
@@ -154,7 +155,7 @@ fn what_comes_at_once_for_one_key_stays_together_unless_it_is_too_much() {
         shares.into_values().max().unwrap()
     };
     assert_eq!(spread(0.0), CLIENTS, "no bound");
-    // 1.5 times a third of 30.
+    // The limit is 1.5 times a third of 30.
     let most = spread(1.5);
     assert!(most <= 15, "{most}");
 }

@@ -1,4 +1,5 @@
-//! `plimsoll agent --side-car`: what it carries is untouched, what it sees is said and reported, and alerts are obeyed.
+//! `plimsoll agent --side-car`: what it carries is untouched, what it measures is added to answers and
+//! reported, and alerts are obeyed.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -11,7 +12,7 @@ use crate::stage::{
     Folder, Load, Member, Process, Run, Script, Wire, binary, curl, found, free_port, listening, until, web,
 };
 
-/// A balancer that keeps what is reported to it, and answers as it is told.
+/// A balancer that keeps the reports it gets, and answers as a test sets.
 struct Balancer {
     script: Script,
     reports: Arc<Mutex<Vec<Value>>>,
@@ -34,20 +35,20 @@ impl Balancer {
         Self { script, reports, answer }
     }
 
-    /// From now on it alerts.
+    /// Makes all answers carry an alert from now on.
     fn alert(&self, share: f64, epoch: u64) {
         let body = format!("{{\"shed\": {{\"share\": {share}, \"epoch\": {epoch}}}}}");
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         *self.answer.lock().unwrap() = answer;
     }
 
-    /// Waits for a report of a number of which this holds.
+    /// Waits for a report of a number for which `holds` returns `true`.
     #[track_caller]
     fn told(&self, name: &str, holds: impl Fn(f64) -> bool) {
         until(name, || self.heard(name, &holds));
     }
 
-    /// Was there such a report?
+    /// Returns `true` if there was such a report.
     fn heard(&self, name: &str, holds: impl Fn(f64) -> bool) -> bool {
         let reports = self.reports.lock().unwrap();
         reports.iter().any(|report| report["values"][name].as_f64().is_some_and(&holds))
@@ -77,7 +78,7 @@ impl SideCar {
         Self { process, address, _folder: folder }
     }
 
-    /// Before a server of http, reporting to a balancer.
+    /// Starts an agent before a server of HTTP, reporting to a balancer.
     #[track_caller]
     fn before(server: SocketAddr, balancer: &Balancer) -> Self {
         let target = format!("http://{}", balancer.script.address);
@@ -129,10 +130,10 @@ fn what_it_carries_is_untouched_and_what_it_sees_is_said_with_each_answer() {
     assert_eq!(server.accepted(), 1);
 }
 
-/// Not even a request that may be sent only once is lost with a server: nobody has seen it.
+/// Not even a request that may be sent only once is lost with a server: the server has not seen it.
 #[test]
 fn a_server_that_is_gone_costs_nobody_anything_and_is_told_of() {
-    // It comes back where it was: at a port that is its own meanwhile.
+    // The server comes back at its address, whose port is reserved for it meanwhile.
     let place = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let (gone, other) = (Member::start_at(place, &[]), Member::start(&[]));
     let side_car = SideCar::start(&format!("127.0.0.1:0={}", gone.address), &[]);
@@ -147,8 +148,8 @@ fn a_server_that_is_gone_costs_nobody_anything_and_is_told_of() {
     ask(20);
     let server = gone.address;
     drop(gone);
-    // By itself it says so, too. It has no connection left then that was open when the server went, on which a request might have been
-    // seen.
+    // The side-car reports it by itself, too. It has no connection left then that was open when the server
+    // went, on which a request might have been seen.
     let mut wire = Wire::connect(side_car.address);
     wire.send(GET);
     let answer = wire.answer().unwrap();
@@ -176,7 +177,7 @@ fn what_it_sees_is_reported_with_the_rest() {
         wire.send(GET);
         assert_eq!(wire.answer().unwrap().status, 200);
     };
-    // What the machine does meanwhile makes it slower, never quicker.
+    // The machine's other work makes the server slower, never quicker.
     let numbers = [
         ("cpu", 0.0..=1.0),
         ("in_flight", 1.0..=1.0),
@@ -216,7 +217,7 @@ fn on_an_alert_connections_come_to_an_end_at_the_boundary_of_a_request() {
         until("the last answer", || ask(wire));
         wire.closed();
     }
-    // Once is enough for this decision, however often it is said.
+    // An alert is obeyed once for each epoch, however often it comes.
     let mut fresh = Wire::connect(side_car.address);
     let seen = balancer.reports.lock().unwrap().len();
     until("more reports", || balancer.reports.lock().unwrap().len() > seen + 3);
@@ -268,7 +269,7 @@ fn plain_connections_are_carried_counted_and_sent_away_when_they_are_quiet() {
     balancer.told("requests_per_second", |rate| rate > 0.0);
 }
 
-/// Two unequal servers, which turn nobody away themselves, and a balancer before them.
+/// Two unequal servers, which reject nothing themselves, and a balancer before them.
 struct Overloaded {
     balancer: crate::stage::Balancer,
     _servers: [Member; 2],
@@ -277,7 +278,7 @@ struct Overloaded {
 
 impl Overloaded {
     fn start(strategy: &str, side_cars: bool) -> Self {
-        // 100 and 300 requests in a second.
+        // The servers serve 100 and 300 requests a second.
         let servers = ["2", "6"].map(|workers| {
             Member::start(&["--service", "exp:20ms", "--workers", workers, "--queue", "100000"])
         });
@@ -290,7 +291,7 @@ impl Overloaded {
         Self { balancer, _servers: servers, _side_cars: side_cars }
     }
 
-    /// Begins to ask for 130 % of what the servers can do.
+    /// Starts a load of 130 % of the servers' capacity.
     fn load(&self) -> Load {
         Load::start(self.balancer.address(), "GET", 520.0)
     }
@@ -298,17 +299,18 @@ impl Overloaded {
 
 #[test]
 fn in_overload_what_is_accepted_is_served_as_if_there_were_none() {
-    // Beside each other, so that each has the same machine: what the servers can do is what they do where all waits.
+    // Both run at the same time, so that each has the same machine: the capacity is the throughput of the one
+    // where all requests wait.
     let (kept, queued) = (Overloaded::start("adaptive", true), Overloaded::start("least_connections", false));
     let (mut load, all) = (kept.load(), queued.load());
     load.more(3_100);
     let [few, many] = [&kept, &queued].map(|one| under_way(&one.balancer));
     let (load, all) = (load.stop(), all.stop());
     eprintln!("{} answers and {few} under way, {} and {many} where all wait", load.ok, all.ok);
-    // 0.88 alone, 0.77 to 0.83 beside builds: a server that lets requests wait in order is believed smaller than it
-    // is (`meter/knee.rs`), the more so the less its times can be trusted.
+    // The ratio is 0.88 alone, and 0.77 to 0.83 beside builds. The estimate of a server that lets requests
+    // wait in order is below its capacity (`meter/knee.rs`), the more so the less reliable its times are.
     assert!(5 * load.ok >= 2 * all.ok, "{} answers of {}", load.ok, all.ok);
-    // What waits in front of the servers grows by 120 in each second otherwise.
+    // The queue in front of the servers grows by 120 in each second otherwise.
     assert!(3 * few < many, "{few} are under way, without side-cars {many}");
 }
 

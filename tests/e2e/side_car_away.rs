@@ -1,5 +1,5 @@
-//! Clients that a balancer sent to a member's own address (307): a side-car that knows where the group is sends them back
-//! when the member is under alert, and the group sends them to another one.
+//! Clients were redirected by a balancer to a member's own address (307). A side-car that knows where the
+//! group is sends them back when the member is under alert, and the group redirects them to another member.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,17 +9,19 @@ use std::time::Duration;
 use crate::side_car::SideCar;
 use crate::stage::{Answer, Balancer, Script, Wire, curl, listening, members_list, until};
 
-/// A group of two, each behind a side-car at an address of its own, whose loads are what they are told to be.
+/// A group of two, each behind a side-car at an address of its own, whose loads are those that the test
+/// reports.
 struct Group {
     balancer: Balancer,
     side_cars: [SideCar; 2],
-    /// Where the agents take numbers.
+    /// The addresses where the agents take numbers.
     agents: [SocketAddr; 2],
 }
 
 impl Group {
     fn start(rebind: &str) -> Self {
-        // What is of the hosts is told of the members there, so that nobody has to know a port before it is there.
+        // The load of a host counts for the members there, so that the test need not know a port before it is
+        // open.
         let hosts = ["127.0.0.2", "127.0.0.3"];
         let listener = format!("binding = \"on_demand\"\nrebind = \"{rebind}\"\n");
         let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
@@ -46,9 +48,9 @@ impl Group {
         Self { balancer, side_cars, agents }
     }
 
-    /// Tells the agents how loaded their members are, again and again while something is done.
+    /// Reports these loads to the agents again and again while `act` runs.
     fn under<R>(&self, loads: [f64; 2], act: impl FnOnce() -> R) -> R {
-        /// Also if the test fails.
+        /// A guard that ends the reports, also if the test fails.
         struct Ends<'a>(&'a AtomicBool);
         impl Drop for Ends<'_> {
             fn drop(&mut self) {
@@ -78,7 +80,7 @@ impl Group {
     }
 }
 
-/// Asks on a connection of its own; `request` without the host and the empty line.
+/// Asks on a connection of its own; `request` is without the host and the empty line.
 fn ask(address: SocketAddr, request: &str, body: &str) -> Answer {
     let mut wire = Wire::connect(address);
     wire.send(format!("{request}Host: {address}\r\n\r\n{body}"));
@@ -90,7 +92,7 @@ fn clients_leave_the_loaded_member_for_the_group_and_then_the_other_one() {
     let group = Group::start("redirect");
     let [one, other] = group.side_cars.each_ref().map(|side_car| side_car.address);
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\n");
-    // As if they had been sent there by the balancer.
+    // The clients come as if the balancer had redirected them there.
     let mut clients: Vec<Wire> = (0..20).map(|_| Wire::connect(one)).collect();
     let mut left = 0;
     group.under([1.2, 0.2], || {
@@ -105,7 +107,7 @@ fn clients_leave_the_loaded_member_for_the_group_and_then_the_other_one() {
                 assert_eq!((answer.status, answer.field("connection")), (307, Some("close")));
                 assert_eq!(answer.field("location"), Some(group.balancer.url("/a?b=c").as_str()));
                 client.closed();
-                // It goes where it is sent, and is not sent on, least of all back.
+                // The client goes where it is redirected, and is not redirected again, least of all back.
                 let there = ask(group.balancer.address(), &get("/a?b=c"), "");
                 assert_eq!(there.status, 200);
                 left = if there.text() == "other" { left + 1 } else { 0 };
@@ -113,7 +115,7 @@ fn clients_leave_the_loaded_member_for_the_group_and_then_the_other_one() {
             }
             left >= 5
         });
-        // The same by a client that everybody has, on one connection as long as there is none said to be the last.
+        // A common client (curl) does the same, on one connection until one answer closes it.
         let url = format!("http://{one}/[1-30]");
         until("a client that is sent elsewhere", || {
             let got = curl(&["-L", "--rate", "30/s", &url], b"");
@@ -124,7 +126,7 @@ fn clients_leave_the_loaded_member_for_the_group_and_then_the_other_one() {
             served("other") > 0
         });
     });
-    // Nobody has failed for it.
+    // No member has a failure for it.
     for member in [one, other] {
         assert_eq!(group.balancer.member(member)["failures"], 0);
     }
@@ -139,7 +141,7 @@ fn who_comes_through_the_balancer_notices_nothing_of_it() {
     let mut round = || {
         client.send(&request);
         let answer = client.answer().unwrap();
-        // The balancer itself sends it to the other member's address when it is its turn.
+        // The balancer itself redirects a client to the other member's address when it is that member's turn.
         let location = answer.field("location").unwrap_or_default().to_owned();
         assert!(answer.status == 200 || location.starts_with("http://127.0.0.3:"), "{answer:?}");
     };

@@ -12,7 +12,7 @@ fn open(balancer: &Balancer) -> u64 {
     balancer.status()["listeners"][0]["connections"].as_u64().unwrap()
 }
 
-/// Slow clients that have begun so.
+/// Opens slow clients that have sent `begin`.
 fn slow(balancer: &Balancer, begin: &str) -> Vec<Wire> {
     let client = |_| {
         let mut client = Wire::connect(balancer.address());
@@ -22,7 +22,8 @@ fn slow(balancer: &Balancer, begin: &str) -> Vec<Wire> {
     (0..SLOW).map(client).collect()
 }
 
-/// Others are served while slow clients that have begun so send piece after piece, at a balancer with all the patience that there is.
+/// Asserts that others are served while slow clients send piece after piece, at a balancer with the longest
+/// timeouts.
 #[track_caller]
 fn others_are_served(patient: &Balancer, begin: &str, pieces: &[u8]) {
     let mut clients = slow(patient, begin);
@@ -33,7 +34,7 @@ fn others_are_served(patient: &Balancer, begin: &str, pieces: &[u8]) {
     assert!(open(patient) >= SLOW as u64, "all of them are still there");
 }
 
-/// Sends a piece to every client again and again until the balancer has had enough of all of them; their
+/// Sends a piece to every client again and again until the balancer has closed all of them; returns their
 /// answers.
 fn drip(balancer: &Balancer, clients: Vec<Wire>, pieces: &[u8]) -> Vec<Answer> {
     let mut clients = clients;
@@ -41,7 +42,7 @@ fn drip(balancer: &Balancer, clients: Vec<Wire>, pieces: &[u8]) -> Vec<Answer> {
     until("all slow clients ended", || {
         let piece = [*pieces.next().unwrap()];
         for client in &mut clients {
-            // It may have been closed.
+            // The connection may be closed.
             let _ = client.try_send(piece);
         }
         open(balancer) == 0
@@ -112,7 +113,7 @@ fn clients_that_say_nothing_are_let_go() {
     let member = Member::start(&[]);
     let balancer = start(&member, "idle = \"300ms\"");
     let mut silent = Wire::connect(balancer.address());
-    // One that asked too late, as the machine stood still, is let go, too.
+    // A client that asked too late, as the machine stood still, is closed, too.
     let mut done = found("one that has its answer", || {
         let mut client = Wire::connect(balancer.address());
         client.try_send("GET / HTTP/1.1\r\nHost: x\r\n\r\n").ok()?;

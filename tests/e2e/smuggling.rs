@@ -1,13 +1,13 @@
 //! Requests that could be read in two ways are refused before a byte of them reaches a member.
 //!
-//! The member is a bare socket that writes down every byte it gets. Behind each bad request stands a good one on
+//! The member is a bare socket that records every byte it gets. Behind each bad request stands a good one on
 //! the same connection, which must not get through either.
 
 use std::sync::{Arc, Mutex};
 
 use crate::stage::{Balancer, Script, Wire, listening, until, web};
 
-/// A member that answers, and all that it ever got.
+/// Starts a member that answers; returns it and all bytes that it ever got.
 fn witness() -> (Script, Arc<Mutex<String>>) {
     let seen = Arc::new(Mutex::new(String::new()));
     let book = Arc::clone(&seen);
@@ -25,7 +25,7 @@ fn witness() -> (Script, Arc<Mutex<String>>) {
 
 const GOOD: &str = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Heads and first bytes of bodies that no two readers need agree about.
+/// Heads and first bytes of bodies that two readers may read differently.
 const BAD: &[&str] = &[
     // Two lengths.
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG",
@@ -34,7 +34,7 @@ const BAD: &[&str] = &[
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5, 5\r\n\r\nhello",
-    // A length that is none.
+    // An invalid length.
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nhello",
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\nhello",
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0x5\r\n\r\nhello",
@@ -42,7 +42,7 @@ const BAD: &[&str] = &[
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: five\r\n\r\nhello",
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length:\r\n\r\nhello",
     "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551621\r\n\r\nhello",
-    // Codings that do not say where the body ends.
+    // Codings that do not mark where the body ends.
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
@@ -52,7 +52,7 @@ const BAD: &[&str] = &[
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    // Lines that end elsewhere for others.
+    // Lines that other readers end elsewhere.
     "GET / HTTP/1.1\nHost: x\n\n",
     "GET / HTTP/1.1\r\nHost: x\nX-A: b\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: x\r\nX-A: b\n\r\n\r\n",
@@ -69,7 +69,7 @@ const BAD: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: x\r\nX-A: b\0c\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: x\r\n: nameless\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n",
-    // Whose request is it?
+    // The host is missing or ambiguous.
     "GET / HTTP/1.1\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: x, y\r\n\r\n",
@@ -129,7 +129,7 @@ fn what_can_be_read_in_two_ways_is_refused_before_a_byte_goes_on() {
 fn how_it_is_cut_into_packets_changes_nothing() {
     let (member, seen) = witness();
     let balancer = Balancer::start(&web(&[member.address], ""));
-    // Where the head is bad, at every byte.
+    // A bad head is cut at every byte.
     let bad = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
     for cut in 1..bad.len() {
         let mut client = Wire::connect(balancer.address());
@@ -153,7 +153,7 @@ fn other_refusals_have_other_statuses_and_reach_nobody_either() {
     let tunnel = "CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n".to_owned();
     let hopes = "GET / HTTP/1.1\r\nHost: x\r\nExpect: a miracle\r\n\r\n".to_owned();
     let two = "GET / HTTP/2.0\r\nHost: x\r\n\r\n".to_owned();
-    // Where HTTP/2 begins it is spoken, but nowhere else.
+    // HTTP/2 is spoken at the begin of a connection, and nowhere else.
     let late =
         "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned();
     for (bad, status, reason) in [
@@ -182,15 +182,15 @@ fn http_2_begins_with_a_connection_or_not_at_all() {
     const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let (member, seen) = witness();
     let balancer = Balancer::start(&web(&[member.address], ""));
-    // What follows is no frame, and no request either.
+    // The bytes that follow are neither a frame nor a request.
     let mut client = std::net::TcpStream::connect(balancer.address()).unwrap();
     client.write_all(format!("{PREFACE}{GOOD}").as_bytes()).unwrap();
     let mut heard = Vec::new();
-    // It may be ended by a reset.
+    // The connection may be ended by a reset.
     let _ = client.read_to_end(&mut heard);
     assert_eq!(heard.get(3), Some(&4), "settings, and then goodbye: {heard:?}");
     assert_eq!(member.accepted(), 0, "{:?}", seen.lock().unwrap());
-    // After a request it is what it was before there was HTTP/2.
+    // After a request the preface is an invalid request of HTTP/1.1.
     let mut client = Wire::connect(balancer.address());
     client.send(format!("GET /first HTTP/1.1\r\nHost: x\r\n\r\n{PREFACE}{GOOD}"));
     assert_eq!(client.answer().unwrap().status, 200);

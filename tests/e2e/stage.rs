@@ -1,8 +1,8 @@
-//! What every end-to-end test stands on: processes that end with their test, waiting with a bound, folders that
-//! go away, clients and members that do exactly as told.
+//! The stage of every end-to-end test: processes that end with their test, waits with a bound, temporary
+//! folders, and scripted clients and members.
 //!
-//! Nothing waits for a fixed time in the hope that something has happened by then: [`until`] looks again and
-//! again until it has, for [`PATIENCE`] at most. A fact that must last is watched by [`throughout`]. Ports are the kernel's
+//! No test waits for a fixed time in the hope that something has happened by then: [`until`] polls until it
+//! has, for [`PATIENCE`] at most. [`throughout`] watches a fact that must last. Ports are the kernel's
 //! choice, or held by the process that chose them (`tests/ports.rs`).
 
 mod balancer;
@@ -50,14 +50,14 @@ pub(crate) use told::Told;
 pub(crate) use walk::Walk;
 pub(crate) use wire::{Answer, Wire, get};
 
-/// Bound of every wait: longer than anything takes on a machine with other work.
+/// The bound of every wait, longer than any operation on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Least and longest time between two looks.
+/// The least and the longest time between two looks.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
-/// Looks again and again until `look` finds something or `end` is over. A look that takes long, such as a command, is repeated
-/// less often: waiting tests leave the machine to those that work.
+/// Polls until `look` returns a value or `end` is over. A slow look, such as a command, is repeated less
+/// often: waiting tests leave the machine to those that work.
 fn watch<T>(end: Instant, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         let begun = Instant::now();
@@ -71,24 +71,25 @@ fn watch<T>(end: Instant, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     }
 }
 
-/// Looks again and again until `look` finds something.
+/// Polls until `look` returns a value.
 #[track_caller]
 pub(crate) fn found<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     watch(Instant::now() + PATIENCE, look).unwrap_or_else(|| panic!("in {PATIENCE:?}: not {what}"))
 }
 
-/// Looks again and again until `holds` does; false if it never did.
+/// Polls until `holds` returns `true`; returns `false` if it never did.
 pub(crate) fn patiently(mut holds: impl FnMut() -> bool) -> bool {
     watch(Instant::now() + PATIENCE, || holds().then_some(())).is_some()
 }
 
-/// Looks again and again until `holds` does.
+/// Polls until `holds` returns `true`.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     found(what, || holds().then_some(()));
 }
 
-/// Looks again and again for `length` and fails as soon as `holds` does not. A slow machine looks less often, and so cannot fail it.
+/// Polls for `length` and fails as soon as `holds` returns `false`. A slow machine looks less often, and so
+/// cannot fail it.
 #[track_caller]
 pub(crate) fn throughout(what: &str, length: Duration, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -96,7 +97,7 @@ pub(crate) fn throughout(what: &str, length: Duration, mut holds: impl FnMut() -
     assert!(broken.is_none(), "after {broken:?}: not {what}");
 }
 
-/// A folder that goes away with its test.
+/// A folder that is deleted with its test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -134,8 +135,9 @@ impl Folder {
         self.install(&source, name)
     }
 
-    /// Copies a program. Another process does so: the kernel runs no file that is open for writing anywhere (ETXTBSY), and
-    /// children that other tests start meanwhile would inherit ours until they are programs of their own.
+    /// Copies a program by another process: the kernel runs no file that is open for writing anywhere
+    /// (ETXTBSY). Children that other tests start meanwhile would inherit the file of this process until
+    /// their exec.
     pub(crate) fn install(&self, program: &Path, name: &str) -> PathBuf {
         let path = self.join(name);
         let made = Command::new("install").args(["-D", "-m", "755"]).args([program, &path]).status().unwrap();
@@ -150,7 +152,7 @@ impl Drop for Folder {
     }
 }
 
-/// An address that nobody listens at, as long as the socket is kept: it has the port.
+/// Returns an address that no process listens at, as long as the socket is kept: it has the port.
 pub(crate) fn nobody() -> (socket2::Socket, SocketAddr) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -158,12 +160,12 @@ pub(crate) fn nobody() -> (socket2::Socket, SocketAddr) {
     (socket, address)
 }
 
-/// Does anybody accept connections there?
+/// Returns `true` if a process accepts connections there.
 pub(crate) fn listens(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
 }
 
-/// So many bytes that no compression and no accident makes alike (splitmix64).
+/// Returns so many bytes that cannot be compressed and are not alike by accident (splitmix64).
 pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut state = length as u64;
     let words = std::iter::repeat_with(move || {

@@ -1,10 +1,11 @@
-//! What cannot be started: one line that says what, where and what to do, and an exit code.
+//! Configurations that cannot be started: one line that names the error, its place and the remedy, and an
+//! exit code.
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::stage::{Balancer, Folder, Member, Run, binary, curl_status, part, refusing, until, web};
 
-/// Runs `up` where it cannot run: its exit code, and the one line that it says.
+/// Runs `up` where it cannot run; returns its exit code and the one line that it prints.
 #[track_caller]
 fn refused(text: &str) -> (Option<i32>, String) {
     let folder = Folder::new();
@@ -29,7 +30,7 @@ fn a_log_that_cannot_be_written() {
     let (code, said) = refused(&text);
     assert!(code == Some(1) && said.contains("the access log /nowhere/at/all/access.log"), "{code:?} {said}");
 
-    // Opening a pipe that nobody reads would wait for ever.
+    // The open of a pipe without a reader would block for ever.
     let folder = Folder::new();
     let pipe = folder.join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -82,7 +83,7 @@ fn a_file_that_is_not_there() {
 #[test]
 fn a_name_without_an_address_stops_neither_start_nor_reload() {
     let member = Member::start(&["--echo", "http"]);
-    // `.invalid` is never given to anybody (RFC 6761).
+    // `.invalid` is never assigned (RFC 6761).
     let text = |name: &str| {
         let listed = format!("[\"{name}.invalid:80\", \"{}\"]", member.address);
         format!(

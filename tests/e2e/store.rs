@@ -1,4 +1,4 @@
-//! What operators do outlives the balancer: kept in a file, through kill -9 in the middle of it.
+//! Operators' changes outlive the balancer: a file keeps them, through kill -9 in the middle of a change.
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::stage::{Balancer, Folder, Member, Run, get, until, web};
 
-/// A file with one http listener, and a store in the folder.
+/// Returns a file with one http listener, and a store in the folder.
 fn text(folder: &Folder, members: &[SocketAddr], rest: &str) -> String {
     let store = format!("[store]\nfile = \"{}\"\n", folder.join("state.json").display());
     store + &web(members, rest)
@@ -42,7 +42,7 @@ fn what_operators_did_outlives_a_kill() {
     let balancer = Balancer::start_in(balancer.killed(), &config);
     assert_eq!((state(&balancer, a), state(&balancer, b)), ("draining".into(), "disabled".into()));
     assert_eq!(balancer.group("web")["strategy"], "random");
-    // Nobody was served otherwise meanwhile.
+    // All requests were served meanwhile.
     for _ in 0..20 {
         assert_eq!(get(balancer.address(), "/").status, 200);
     }
@@ -57,7 +57,7 @@ fn what_operators_did_outlives_a_kill() {
     let label = format!("{{store=\"file {}\"}}", balancer.folder().join("state.json").display());
     assert_eq!(balancer.metric(&format!("plimsoll_store_up{label}")), 1.0);
     assert_eq!(balancer.metric(&format!("plimsoll_store_entries{label}")), 3.0);
-    // Taken back is taken back.
+    // A change that was taken back stays taken back.
     told(&balancer, &["undrain", &one]);
     told(&balancer, &["enable", "member", &two]);
     told(&balancer, &["disable", "balancing", "web"]);
@@ -67,7 +67,7 @@ fn what_operators_did_outlives_a_kill() {
     assert_eq!((&group["strategy"], &group["balancing_disabled"]), (&"round_robin".into(), &true.into()));
     told(&balancer, &["enable", "balancing", "web"]);
     assert_eq!(balancer.group("web")["strategy"], "random");
-    // The file says by what there is balancing when it is read again, and from then on.
+    // A reload sets the file's strategy, and it stays from then on.
     let changes = told(&balancer, &["reload"]).out;
     assert!(changes.contains("strategy random"), "{changes}");
     let balancer = Balancer::start_in(balancer.killed(), &config);
@@ -75,7 +75,7 @@ fn what_operators_did_outlives_a_kill() {
     assert_eq!(balancer.status()["store"]["entries"], 0);
 }
 
-/// Of a group whose members are counted, and started by nobody.
+/// The table of a scaler that only advises and starts no members.
 const COUNTED: &str =
     "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\nadvice = true\n";
 
@@ -100,7 +100,7 @@ fn what_operators_said_of_a_scaler_outlives_a_kill() {
     assert_eq!(balancer.status()["store"]["entries"], 3);
     assert_eq!(balancer.metric("plimsoll_scaler_reason{group=\"web\",reason=\"paused\"}"), 1.0);
     assert_eq!(balancer.metric("plimsoll_scaler_reason{group=\"web\",reason=\"enough\"}"), 0.0);
-    // The file says what counts when it is read again.
+    // The file's values apply when it is read again.
     told(&balancer, &["reload"]);
     until("the file's own", || scaler(&balancer) == (Some(1), Some(5), Some(false)));
     let balancer = Balancer::start_in(balancer.killed(), &config);
@@ -108,7 +108,7 @@ fn what_operators_said_of_a_scaler_outlives_a_kill() {
     assert_eq!(balancer.status()["store"]["entries"], 0);
 }
 
-/// As systemd starts one, with a folder for what is to outlive it.
+/// Returns a program that starts Plimsoll as systemd does, with a folder for the state.
 fn given_a_folder(folder: &Folder, state: &Path) -> std::path::PathBuf {
     let plimsoll = crate::stage::binary();
     let script =
@@ -123,7 +123,7 @@ fn without_a_word_of_it_the_service_managers_folder_is_the_store() {
     let (config, name) = (web(&[member.address], ""), member.address.to_string());
     let state_folder = home.join("state");
     std::fs::create_dir(&state_folder).unwrap();
-    // Of several the first.
+    // The first of several folders is used.
     let program = given_a_folder(&home, Path::new(&format!("{}:/nowhere", state_folder.display())));
     let balancer = Balancer::of(&program, folder, &config);
     told(&balancer, &["drain", &name]);
@@ -135,18 +135,18 @@ fn without_a_word_of_it_the_service_managers_folder_is_the_store() {
     let balancer = Balancer::of(&program, balancer.killed(), &config);
     assert_eq!(state(&balancer, member.address), "draining");
     assert!(!balancer.process.lines().iter().any(|line| line.contains("forgotten with this process")));
-    // One without it says that it forgets.
+    // A balancer without the folder forgets.
     let balancer = Balancer::start_in(balancer.killed(), &config);
     assert_eq!(state(&balancer, member.address), "up");
     balancer.process.line("forgotten with this process: there is no [store]");
     let checked = balancer.run(&["check"]).out;
     assert!(checked.contains("what operators do is forgotten with it"), "{checked}");
-    // One whose folder is of no use serves all the same.
+    // A balancer whose folder cannot be used serves all the same.
     std::fs::remove_dir_all(&state_folder).unwrap();
     let balancer = Balancer::of(&program, balancer.killed(), &config);
     assert_eq!(get(balancer.address(), "/").status, 200);
     balancer.process.line("STATE_DIRECTORY is of no use");
-    // What the file says counts before that.
+    // The store that the file names has precedence.
     std::fs::create_dir(&state_folder).unwrap();
     let named = format!("[store]\nfile = \"{}\"\n{config}", home.join("named.json").display());
     let balancer = Balancer::of(&program, balancer.killed(), &named);
@@ -193,21 +193,21 @@ fn a_closed_listener_stays_closed() {
     assert_eq!(get(balancer.address(), "/").status, 200);
 }
 
-/// One act over the control socket: was it acknowledged?
+/// Sends one act over the control socket; returns `true` if it was acknowledged.
 fn act(control: &Path, path: &str, member: SocketAddr) -> bool {
     let Ok(mut stream) = UnixStream::connect(control) else { return false };
     let body = format!("{{\"group\":\"web\",\"member\":\"{member}\"}}");
     let length = body.len();
     let request = format!("POST {path} HTTP/1.0\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}");
     let mut answer = Vec::new();
-    // One that is killed answers nothing, or the half of something.
+    // A balancer that is killed answers nothing, or half of an answer.
     stream.write_all(request.as_bytes()).is_ok()
         && stream.read_to_end(&mut answer).is_ok()
         && answer.starts_with(b"HTTP/1.0 200") | answer.starts_with(b"HTTP/1.1 200")
         && answer.ends_with(b"}\n") | answer.ends_with(b"}")
 }
 
-/// What somebody asked for last, and what was acknowledged last.
+/// The last change that was asked for, and the last one acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     drained: bool,
@@ -247,7 +247,7 @@ fn what_was_acknowledged_in_a_storm_is_there_after_a_kill() {
         assert!(!balancer.process.lines().iter().any(|line| line.contains("set aside")), "a torn file");
         for (member, asked) in addresses.iter().zip(&mut asked) {
             let drained = state(&balancer, *member) == "draining";
-            // What was not answered may be so or so.
+            // An unanswered change may be in force or not.
             assert!(
                 drained == asked.acknowledged || drained == asked.drained,
                 "round {round}: {member} is drained: {drained}; {asked:?}"
@@ -275,7 +275,7 @@ fn a_file_that_is_none_is_told_and_kept_aside() {
     told(&balancer, &["drain", &name]);
     let balancer = Balancer::start_in(balancer.killed(), &config);
     assert_eq!(state(&balancer, member.address), "draining");
-    // A store that cannot be is refused before anything listens.
+    // An impossible store is refused before anything listens.
     let nowhere = config.replace("state.json", "no/such/folder/state.json");
     let folder = balancer.killed();
     folder.write("plimsoll.toml", &nowhere);

@@ -1,4 +1,5 @@
-//! Several balancers with one store in Debian's etcd: what one is told all do; what becomes of it when etcd fails, in part and whole.
+//! Several balancers with one store in Debian's etcd: a change at one applies to all, and etcd fails in part
+//! and whole.
 
 use std::net::SocketAddr;
 
@@ -7,7 +8,8 @@ use serde_json::Value;
 
 use crate::stage::{Authority, Balancer, Etcd, Folder, Load, Member, get, until, web};
 
-/// A file that waits for etcd, however late the machine is. `more` is of the table of etcd, `rest` of the group's.
+/// Returns a file that waits for etcd, however late the machine is. `more` goes into the table of etcd,
+/// `rest` into the group's.
 fn text(etcd: &Etcd, members: &[SocketAddr], more: &str, rest: &str) -> String {
     format!(
         "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n{more}{}",
@@ -16,7 +18,8 @@ fn text(etcd: &Etcd, members: &[SocketAddr], more: &str, rest: &str) -> String {
     )
 }
 
-/// Of a group that refuses no request, however many come at once, and gives up no member because the balancer stood still.
+/// The settings of a group that rejects no request, however many come at once, and whose members do not fail
+/// because the balancer stood still.
 const ALL: &str = "admission = false\ntimeouts = { connect = \"20s\" }\n";
 
 #[track_caller]
@@ -25,7 +28,7 @@ fn told(balancer: &Balancer, args: &[&str]) {
     assert_eq!(run.code, Some(0), "{args:?}: {}{}", run.out, run.err);
 }
 
-/// The state of a member, without a process of its own.
+/// Returns the state of a member, without a command's process.
 fn state(balancer: &Balancer, member: SocketAddr) -> String {
     let status: Value = serde_json::from_str(&get(balancer.admin(), "/status").text()).unwrap();
     let members = status["groups"][0]["members"].as_array().unwrap().clone();
@@ -73,18 +76,18 @@ fn what_one_is_told_all_do_by_a_watch() {
         told(&other, &["undrain", &name]);
         becomes(&one, a, "up");
     }
-    // What stands between the two is etcd and its watch: nobody has read what is there again.
+    // Only etcd and its watch stand between the two: neither has read the prefix again.
     assert_eq!((&store(&one)["reads"], &store(&other)["reads"]), (&1.into(), &1.into()));
     told(&one, &["set", "group", "web.strategy=random"]);
     until("the other's strategy", || other.group("web")["strategy"] == "random");
     told(&other, &["disable", "member", &b.to_string()]);
     becomes(&one, b, "disabled");
-    // One that comes later knows it all, and nobody had to be told of it.
+    // A balancer that starts later has all changes, without a new command.
     let third = Balancer::start(&config);
     assert_eq!((state(&third, b), &third.group("web")["strategy"]), ("disabled".into(), &"random".into()));
     told(&third, &["enable", "member", &b.to_string()]);
     becomes(&other, b, "up");
-    // A reload of one ends for all what holds until then.
+    // A reload of one balancer ends the operators' changes for all.
     told(&third, &["reload"]);
     for balancer in [&one, &other, &third] {
         until("the file's strategy", || balancer.group("web")["strategy"] == "adaptive");
@@ -107,7 +110,7 @@ fn scalers_balancing_and_listeners_are_told_to_all() {
     told(&other, &["set", "group", "web.scaler.max=3"]);
     told(&other, &["set", "group", "web.scaler.pause=true"]);
     until("the one's most", || (scaler(&one, "max"), scaler(&one, "paused")) == (3.into(), true.into()));
-    // What one has heard of the other is what it holds its own against.
+    // A balancer checks a change against the changes of the other.
     let refused = one.run(&["set", "group", "web.scaler.min=4"]);
     assert!(refused.code == Some(2) && refused.err.contains("above scaler.max (3)"), "{}", refused.err);
     told(&one, &["disable", "balancing", "web"]);
@@ -122,7 +125,8 @@ fn scalers_balancing_and_listeners_are_told_to_all() {
                 == (1.into(), 5.into(), false.into())
         });
     }
-    // Of two hosts the listeners have one address: here the second one begins once the first has closed its own.
+    // The listeners of two hosts have one address: here the second balancer starts once the first has closed
+    // its own.
     let both = text(&etcd, &all, &listener, "") + counted;
     let third = Balancer::start(&both);
     let at = |balancer: &Balancer| {
@@ -141,13 +145,13 @@ fn scalers_balancing_and_listeners_are_told_to_all() {
     until("closed at both again", || at(&fourth));
 }
 
-/// The one node that the balancer has to do with goes on, and can agree with nobody.
+/// The one node that the balancer knows runs on, and has no quorum.
 #[test]
 fn a_node_without_its_quorum_is_no_store() {
     let mut etcd = Etcd::start(3);
     let members = Member::several(2, &[]);
     let [a, b] = [members[0].address, members[1].address];
-    // What nobody answers is given up soon.
+    // A request without an answer is given up soon.
     let config = text(&etcd, &[a, b], "", ALL)
         .replace(&etcd.endpoints(), &format!("[\"http://127.0.0.1:{}\"]", etcd.port()))
         .replace("timeout = \"20s\"", "timeout = \"3s\"");
@@ -159,7 +163,7 @@ fn a_node_without_its_quorum_is_no_store() {
     etcd.kill(1);
     etcd.kill(2);
     lost(&balancer);
-    // What was known is in force, and nothing else can be.
+    // The known state is in force, and nothing else can be.
     let refused = balancer.run(&["undrain", &a.to_string()]);
     assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
     assert!(refused.err.contains("the store"), "{}", refused.err);
@@ -170,7 +174,7 @@ fn a_node_without_its_quorum_is_no_store() {
     etcd.restart(2);
     etcd.healthy();
     back(&balancer);
-    // Somebody else's change reaches it: it follows anew, and does not only believe so.
+    // The change of another client reaches it: the balancer really follows anew.
     etcd.ctl(&["del", &format!("/plimsoll/drain/web/{a}")]);
     becomes(&balancer, a, "up");
     etcd.ctl(&["put", &format!("/plimsoll/disable/member/web/{b}"), "{}"]);
@@ -193,7 +197,7 @@ fn one_of_three_nodes_is_killed_under_load() {
     for node in 0..3 {
         load.more(20);
         etcd.kill(node);
-        // Whoever was with that node may not know of it yet: said again it is done.
+        // A balancer that used that node may not know of its end yet: a repeated command succeeds.
         until("a drain", || balancers[0].run(&["drain", &name]).code == Some(0));
         becomes(&balancers[1], all[0], "draining");
         until("it is taken back", || balancers[1].run(&["undrain", &name]).code == Some(0));
@@ -227,7 +231,8 @@ fn etcd_goes_as_a_whole_and_comes_back() {
     lost(&one);
     lost(&other);
     load.more(50);
-    // It goes on with what it has, says so, and does nothing that the others would not know of.
+    // The balancer goes on with its state, reports the loss, and refuses changes that the others would not
+    // know of.
     assert_eq!(state(&one, a), "draining");
     let refused = one.run(&["undrain", &a.to_string()]);
     assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
@@ -241,13 +246,13 @@ fn etcd_goes_as_a_whole_and_comes_back() {
     assert!(shown.contains("the store in etcd") && shown.contains("cannot be used"), "{shown}");
     let label = format!("{{store=\"etcd http://127.0.0.1:{} /plimsoll/\"}}", etcd.port());
     assert_eq!(one.metric(&format!("plimsoll_store_up{label}")), 0.0);
-    // One that starts meanwhile has its copy.
+    // A balancer that starts meanwhile has its copy.
     load.more(20);
     load.stop_unharmed();
     let one = Balancer::start_in(one.killed(), &with_copy);
     assert_eq!(state(&one, a), "draining");
     one.process.line("going on with the copy");
-    // It catches up: with what others did before it was back, too.
+    // The balancer catches up, also with changes that others made before it was back.
     etcd.restart(0);
     etcd.healthy();
     back(&one);
@@ -269,7 +274,7 @@ fn what_was_compacted_meanwhile_is_read_anew() {
     let (one, other) = (Balancer::start(&config), Balancer::start(&config));
     told(&one, &["drain", &a.to_string()]);
     becomes(&other, a, "draining");
-    // It stands still while its connection breaks, things change and their history is forgotten.
+    // The balancer stands still while its connection breaks, things change and their history is compacted.
     other.process.signal(Signal::STOP);
     etcd.kill(0);
     etcd.restart(0);
@@ -319,12 +324,12 @@ fn over_tls_with_a_user_whose_token_is_renewed() {
     let (one, other) = (Balancer::start(&config), Balancer::start(&config));
     told(&one, &["drain", &name]);
     becomes(&other, member.address, "draining");
-    // Whatever changes who may do what, tokens of before do not count any more.
+    // A change of permissions makes old tokens invalid.
     etcd.ctl(&["user", "add", "else:else"]);
     etcd.ctl(&["user", "grant-role", "else", "lb"]);
     told(&one, &["undrain", &name]);
     becomes(&other, member.address, "up");
-    // Without a certificate, or with another password, it is told why not.
+    // Without a certificate, or with another password, the balancer reports the reason.
     let wrong = |config: &str, why: &str| {
         let balancer = Balancer::start(config);
         lost(&balancer);
@@ -379,7 +384,7 @@ fn members_are_found_below_a_prefix() {
     put(&etcd, "c", &c.to_string());
     etcd.ctl(&["del", "/services/web/a"]);
     has(&[b, c]);
-    // What nobody can read is told, and changes nothing.
+    // An unreadable entry is reported, and changes nothing.
     put(&etcd, "bad", "127.0.0.1");
     until("it is told", || {
         source()["error"]
@@ -388,7 +393,7 @@ fn members_are_found_below_a_prefix() {
     });
     etcd.ctl(&["del", "/services/web/bad"]);
     until("it is mended", || source()["error"].is_null());
-    // Nobody there any more is not believed, and neither is one that is away.
+    // The balancer does not accept an empty list, nor that of an etcd that is away.
     etcd.ctl(&["del", "/services/web/", "--prefix"]);
     until("it is not believed", || {
         source()["error"].as_str().is_some_and(|why| why.contains("not believed"))
@@ -437,7 +442,8 @@ fn groups_and_listeners_are_shared() {
         assert_eq!(balancer.status()["listeners"].as_array().unwrap().len(), 2);
     }
     assert_eq!(other.run(&["config", "pull"]).out, shared(&[a]));
-    // One that comes later has them from the beginning; what operators set stays while they change.
+    // A balancer that starts later has them from the beginning; operators' settings stay while the groups
+    // change.
     let third = Balancer::start(&own);
     assert_eq!((third.addresses().len(), get(third.addresses()[1], "/").status), (2, 200));
     told(&third, &["set", "group", "web.strategy=random"]);
@@ -447,7 +453,7 @@ fn groups_and_listeners_are_shared() {
         until("another member", || members_of(balancer) == 2);
         until("the strategy stays", || balancer.group("web")["strategy"] == "random");
     }
-    // What is wrong is told, and goes nowhere.
+    // A wrong file is reported, and not pushed.
     for (text, why) in [
         ("[[group]]\nname = \"web\"\nmembers = [\"a\"]\n", "shared.toml:3:12: `members`: `a` has no port"),
         ("[admin]\n", "`admin` cannot be shared"),

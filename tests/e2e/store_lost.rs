@@ -1,4 +1,5 @@
-//! An etcd that has lost what balancers had in it, in part or whole: what was known stays in force until somebody decides.
+//! An etcd has lost the balancers' entries, in part or whole: the known state stays in force until an
+//! operator decides.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::stage::{Balancer, Etcd, Folder, Member, Process, binary, get, until, web};
 
-/// A balancer's own file: what is served is in the store.
+/// Returns a balancer's own file; groups and listeners are in the store.
 fn own(etcd: &Etcd) -> String {
     format!(
         "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[admin]\nregister = true\n",
@@ -36,14 +37,14 @@ fn doubt(balancer: &Balancer) -> Option<String> {
     balancer.status()["store"]["doubt"].as_str().map(str::to_owned)
 }
 
-/// Whether the store can be used and whether what it has lost is not believed, as metrics have it.
+/// Returns the metrics of the store: 1 if it can be used, and 1 if its losses are doubted.
 fn measured(balancer: &Balancer, etcd: &Etcd) -> (f64, f64) {
     let label = format!("{{store=\"etcd http://127.0.0.1:{} /plimsoll/\"}}", etcd.port());
     let one = |name: &str| balancer.metric(&format!("plimsoll_store_{name}{label}"));
     (one("up"), one("doubted"))
 }
 
-/// The state of a member of the group `web`; nothing if there is none.
+/// Returns the state of a member of the group `web`; an empty string if there is none.
 fn state(balancer: &Balancer, member: SocketAddr) -> String {
     let status: Value = serde_json::from_str(&get(balancer.admin(), "/status").text()).unwrap();
     let groups = status["groups"].as_array().unwrap();
@@ -62,7 +63,7 @@ fn listeners(balancer: &Balancer) -> usize {
     balancer.status()["listeners"].as_array().unwrap().len()
 }
 
-/// What a client is answered at the listener that is shared.
+/// Returns the status that a client gets at the shared listener.
 fn served(balancer: &Balancer) -> u16 {
     let status = balancer.status();
     let door = status["listeners"][0]["address"].as_str().unwrap();
@@ -87,31 +88,32 @@ fn groups_and_listeners_that_vanish_stay_until_others_are_pushed() {
     assert!(why.contains("stay in force") && why.contains("plimsoll config push FILE"), "{why}");
     assert!(doubt(&balancer).is_some_and(|doubt| why.ends_with(&doubt)));
     assert_eq!(measured(&balancer, &etcd), (1.0, 1.0), "it can be used, and is not believed");
-    // It can be used, and something else in it changes nothing of that.
+    // The store can be used, and another change in it does not end the doubt.
     let name = member.address.to_string();
     told(&balancer, &["drain", &name]);
     told(&balancer, &["undrain", &name]);
     assert!(told(&balancer, &["status"]).contains("has no groups and listeners for all balancers any more"));
     assert_eq!((served(&balancer), listeners(&balancer), reloads()), (200, 1, before));
-    // Neither does the file that is read again.
+    // A reload of the file does not end it either.
     told(&balancer, &["reload"]);
     assert_eq!((served(&balancer), listeners(&balancer)), (200, 1));
     assert_eq!((events(&balancer, "store_lost").len(), reloads()), (1, before + 1));
     assert!(doubt(&balancer).is_some());
-    // The same is pushed: all is as it was.
+    // A push of the same file restores everything.
     told(&balancer, &["config", "push", "shared.toml"]);
     until("it is believed", || doubt(&balancer).is_none());
     assert_eq!(measured(&balancer, &etcd), (1.0, 0.0));
     until("that is told", || events(&balancer, "store_recovered").len() == 1);
     assert_eq!(served(&balancer), 200);
-    // Whoever means that there are none says so.
+    // An operator pushes an empty file to confirm the loss.
     balancer.folder().write("none.toml", "");
     told(&balancer, &["config", "push", "none.toml"]);
     until("none are left", || listeners(&balancer) == 0);
     assert_eq!((doubt(&balancer), events(&balancer, "store_lost").len()), (None, 1));
 }
 
-/// An agent that registers a member of the group `web`, which is forgotten if it says nothing for so long.
+/// Starts an agent that registers a member of the group `web`, which is forgotten after `ttl` without a
+/// renewal.
 fn agent(folder: &Folder, member: SocketAddr, balancer: &Balancer, ttl: &str) -> Process {
     let (member, to) = (member.to_string(), format!("http://{}", balancer.reports()));
     let args =
@@ -155,7 +157,8 @@ fn an_etcd_that_is_wiped_ends_nothing() {
             events(balancer, "store_lost").iter().any(|why| why.contains("stay in force"))
         });
     }
-    // Whoever lives registers anew, which decides nothing for what operators did; whoever does not has its time, and no more.
+    // A live member registers anew, which does not end the doubt about operators' changes. A dead one is
+    // forgotten after its time.
     until("the agent is there again", || {
         etcd.ctl(&["get", "--prefix", "/plimsoll/members/"]).contains("members/web")
     });
@@ -165,7 +168,7 @@ fn an_etcd_that_is_wiped_ends_nothing() {
         assert_eq!(state(balancer, a), "draining");
         assert_eq!((served(balancer), listeners(balancer)), (200, 1));
     }
-    // The next thing that an operator does writes it all again: also for those that come later.
+    // The next change of an operator writes all of them again, also for balancers that start later.
     told(&one, &["disable", "member", &b.to_string()]);
     for balancer in both {
         until("it is believed", || doubt(balancer).is_none());
@@ -221,9 +224,9 @@ fn a_copy_is_what_was_known_after_a_start_and_is_taken_back_for_all() {
         until("the copy is written", || folder.read("copy.json").contains("\"revision\":0"));
     }
     let (store, other) = (shared(&etcd, Some(&copy)), shared(&etcd, None));
-    // Who began without a copy knows of nothing.
+    // A store that began without a copy knows of nothing.
     assert_eq!((keys(&other).len(), other.health().doubt), (0, None));
-    // What is taken away is away for all, and the rest is there.
+    // The deleted key is gone for all, and the rest is there.
     store.commit(&Change::delete("k1").as_seen(&view(&store))).unwrap();
     until("all is there", || keys(&store).len() == 69 && keys(&other).len() == 69);
     assert!(!keys(&other).contains(&"k1".to_owned()) && view(&store) == view(&other));

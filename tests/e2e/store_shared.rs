@@ -1,4 +1,5 @@
-//! The store in etcd, as whoever writes to it sees it: of two at once one is refused, and leases are etcd's.
+//! The store in etcd from the view of its writers: one of two concurrent writers is refused, and leases are
+//! etcd's.
 
 use std::path::PathBuf;
 use std::thread;
@@ -32,7 +33,7 @@ fn of_two_writers_one_is_refused() {
     let view = |store: &Shared| std::sync::Arc::clone(&store.views().borrow());
     for round in 0..20 {
         let key = format!("k{}", round % 4);
-        // Both have seen the same, and say something else.
+        // Both have seen the same revision, and write different values.
         until("both have seen the same", || view(&one) == view(&other));
         let change = |who: &str| Change::put(key.as_str(), format!("{who} {round}")).as_seen(&view(&one));
         let changes = [(&one, change("one")), (&other, change("other"))];
@@ -51,7 +52,8 @@ fn of_two_writers_one_is_refused() {
         });
     }
     assert_eq!(one.health().conflicts + other.health().conflicts, 20);
-    // What changes nothing is waited for by nobody: whoever waits for what a watch does not tell is refused.
+    // The delete of a missing key does not wait for the watch: a writer that waits for an event that never
+    // comes would be refused.
     one.commit(&Change::delete("nobody")).unwrap();
     etcd.ctl(&["put", "elsewhere", "1"]);
     one.commit(&Change::delete("nobody")).unwrap();
@@ -67,7 +69,7 @@ fn leases_are_etcds() {
     until("seen by the other", || has(&other, "kept"));
     until("one is over", || !has(&one, "lost") && !has(&other, "lost"));
     assert_eq!(other.renew("lost"), Ok(false));
-    // What is left of a lease grows only where it is renewed: whichever balancer is told does it.
+    // The rest of a lease grows only if it is renewed, by any of the balancers.
     let left = || {
         let lease = one.views().borrow().entries["kept"].lease;
         let said = etcd.ctl(&["lease", "timetolive", &format!("{lease:x}")]);

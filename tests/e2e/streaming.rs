@@ -1,4 +1,4 @@
-//! Bodies stream: memory stays bounded whoever is slow, and whoever breaks off is noticed.
+//! Bodies stream: memory stays bounded with slow peers, and a broken connection is noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -8,12 +8,13 @@ use std::time::Duration;
 use crate::stage::{Balancer, Member, Script, Wire, curl, get, noise, until, web};
 
 const MIB: u64 = 1 << 20;
-/// Far more than all sockets on the way can hold.
+/// A length far above all buffers of the sockets on the way.
 const LONG: u64 = 400 * MIB;
-/// What the balancer may grow by for one connection that is slow, with room for pages of its binary.
+/// The memory that the balancer may take for one slow connection, with room for pages of its binary.
 const ROOM: u64 = 16 * MIB;
 
-/// Waits until a count has not grown for a while; what it is then. A machine that stands still meanwhile only makes it less.
+/// Waits until a count has not grown for a while; returns its value then. A machine that stands still
+/// meanwhile only makes it less.
 fn settled(count: &AtomicU64) -> u64 {
     let mut last = (0, 0);
     until("all buffers full", || {
@@ -48,7 +49,7 @@ fn a_slow_reader_holds_up_its_member_not_the_memory() {
     let grown = balancer.process.resident().saturating_sub(before);
     assert!(ahead < LONG / 4, "the member could send {} MiB that nobody read", ahead / MIB);
     assert!(grown < ROOM, "{} MiB of memory for one slow reader", grown / MIB);
-    // And then it gets everything.
+    // After that the client gets everything.
     let head = client.head().unwrap().unwrap();
     assert!(head.contains(&format!("Content-Length: {LONG}")), "{head}");
     let block = noise(64 * 1024);
@@ -106,7 +107,7 @@ fn a_client_that_asks_and_asks_and_reads_nothing_takes_little() {
     assert_eq!(get(balancer.address(), "/").status, 200);
     let before = balancer.process.resident();
     let mut client = Wire::connect(balancer.address());
-    // Whoever stands still for so long is taken for full, which is less than it can be.
+    // A peer that stands still for so long counts as full, at a lower fill than is possible.
     client.stream().set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let requests = "GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
     let mut sent = 0;
@@ -126,7 +127,7 @@ fn an_answer_that_comes_early_reaches_a_client_that_is_still_sending() {
         wire.try_send(
             "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 9\r\n\r\ntoo large",
         )?;
-        // As servers do: read on for a while, so that the answer is not lost in a reset.
+        // The member reads on for a while, as servers do, so that the answer is not lost in a reset.
         wire.finish();
         let _ = wire.exactly(16 << 20);
         std::io::Result::Ok(())
@@ -167,7 +168,7 @@ fn a_client_that_breaks_off_leaves_nothing_behind() {
         client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         client.exactly(100_000).unwrap();
     }
-    // Uploads that stop in the middle as well.
+    // The same with uploads that stop in the middle.
     for _ in 0..20 {
         let mut client = Wire::connect(balancer.address());
         client.send("PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nsome");

@@ -1,4 +1,4 @@
-//! `plimsoll supervise`: real processes of ours that are started, killed, found again and stopped.
+//! `plimsoll supervise`: real processes of Plimsoll are started, killed, found again and stopped.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ pub(crate) struct House {
     pub(crate) folder: Folder,
 }
 
-/// What a file begins with: pauses that a test can wait for.
+/// Returns the begin of a file: delays that a test can wait for.
 pub(crate) fn own(folder: &Folder) -> String {
     format!(
         "[supervise]\ncontrol = \"unix:{}\"\nlisten = \"127.0.0.1:0\"\nrestart_delay = \"20ms\"\n\
@@ -25,12 +25,12 @@ pub(crate) fn own(folder: &Folder) -> String {
     )
 }
 
-/// A process of the file.
+/// Returns the table of a process of the file.
 pub(crate) fn process(name: &str, command: &[&str], rest: &str) -> String {
     format!("[[process]]\nname = \"{name}\"\ncommand = {command:?}\nstop_timeout = \"10s\"\n{rest}\n")
 }
 
-/// A daemon of a lottery on its own: it needs nothing and ends at once when told to.
+/// Returns the process of a lottery's daemon on its own: it needs nothing and ends at once when asked to.
 pub(crate) fn lottery(name: &str, member: usize) -> String {
     let (member, keys) = (member.to_string(), format!("{name}.keys"));
     process(name, &["lottery", "--member", &member, "--listen", "127.0.0.1:0", "--keys", &keys], "")
@@ -62,19 +62,19 @@ impl House {
         Self::run_in(folder)
     }
 
-    /// By the file that is there.
+    /// Starts the Supervisor with the file in this folder.
     #[track_caller]
     pub(crate) fn run_in(folder: Folder) -> Self {
         let process = run(&folder);
         Self { process, folder }
     }
 
-    /// kill -9, and nothing is cleaned up.
+    /// Kills the Supervisor by SIGKILL, without a clean-up.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Another on the same file.
+    /// Starts another Supervisor on the same file.
     #[track_caller]
     pub(crate) fn again(&mut self) {
         self.process = run(&self.folder);
@@ -91,7 +91,7 @@ impl House {
         run
     }
 
-    /// How a process is.
+    /// Returns the status of a process.
     #[track_caller]
     pub(crate) fn of(&self, name: &str) -> Value {
         let status = self.run(&["status", "-o", "json"]).json();
@@ -100,13 +100,13 @@ impl House {
         found.unwrap_or_else(|| panic!("no {name} in {status}")).clone()
     }
 
-    /// Waits until a process is in a state; how it is then.
+    /// Waits until a process is in a state; returns its status then.
     #[track_caller]
     fn is(&self, name: &str, state: &str) -> Value {
         found(&format!("{name} {state}"), || Some(self.of(name)).filter(|process| process["state"] == state))
     }
 
-    /// Waits until a process runs under another number than `before`; that number.
+    /// Waits until a process runs under another id than `before`; returns that id.
     #[track_caller]
     pub(crate) fn runs(&self, name: &str, before: Option<i32>) -> i32 {
         found(&format!("{name} runs"), || pid(&self.of(name)).filter(|pid| Some(*pid) != before))
@@ -114,7 +114,7 @@ impl House {
 }
 
 impl Drop for House {
-    /// Nothing that it started outlives its test.
+    /// Kills all that the Supervisor started, so that nothing outlives its test.
     fn drop(&mut self) {
         let left = fs::read_to_string(self.folder.join("s.state")).unwrap_or_default();
         let _ = Run::plimsoll(&["supervise", "shutdown", "--wait"], self.folder.path());
@@ -129,7 +129,7 @@ impl Drop for House {
     }
 }
 
-/// Is it still one of our binary's processes?
+/// Returns `true` if the process still runs the tested binary.
 fn ours(pid: Pid) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     fs::canonicalize(binary()).is_ok_and(|binary| binary == program)
@@ -139,7 +139,7 @@ fn ours(pid: Pid) -> bool {
 fn run(folder: &Folder) -> Process {
     let process = Process::start(&binary(), &["supervise"], folder.path());
     process.line("listening control ");
-    // The folder's file is there once all that is to be found has been.
+    // The state file exists once all processes have been found.
     until("it has begun", || folder.join("s.state").exists());
     process
 }
@@ -152,7 +152,7 @@ fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
-/// Is there a process of this number that has not ended?
+/// Returns `true` if a process with this id has not ended.
 fn lives(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
@@ -214,12 +214,12 @@ fn what_is_wrong_is_not_tried_again_until_it_changes() {
     );
     let run = house.run(&["status"]);
     assert!(run.code == Some(1) && run.out.contains("l.toml:1:10"), "{:?} {}", run.code, run.out);
-    // Wrong in another way: one more try, no more.
+    // The file is wrong in another way: one more try follows, and no more.
     house.folder.write("l.toml", "member = 1\nlisten = \"127.0.0.1:0\"\n");
     found("another try", || (house.of("l")["restarts"] == 1).then_some(()));
     let failed = house.is("l", "failed");
     assert!(failed["last_exit"]["lines"].to_string().contains("keys"), "{failed}");
-    // Replaced, as editors do.
+    // The file is replaced, as editors do.
     let right = "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"l.keys\"\n";
     let new = house.folder.write("new", right);
     fs::rename(new, house.folder.join("l.toml")).unwrap();
@@ -233,7 +233,7 @@ fn a_stop_is_final() {
     let run = house.well(&["stop", "one", "--wait"]);
     assert_eq!(run.err, "one: stopped\n");
     assert!(!lives(one) && lives(two));
-    // By somebody else, who did not say it to the Supervisor.
+    // Another process stops it, and the Supervisor gets no command.
     kill_process(Pid::from_raw(two).unwrap(), Signal::TERM).unwrap();
     let stopped = house.is("two", "stopped");
     assert!(stopped["why"].as_str().unwrap().contains("somebody told it to end"), "{stopped}");
@@ -254,7 +254,7 @@ fn a_stop_is_final() {
 fn who_does_not_end_in_time_is_killed() {
     let house = House::start(&lottery("l", 1).replace("\"10s\"", "\"100ms\""));
     let pid = house.runs("l", None);
-    // It can do nothing, not even end.
+    // The process can do nothing, not even end.
     kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
     house.well(&["stop", "l", "--wait"]);
     assert_eq!(house.of("l")["last_exit"]["reason"], "killed by SIGKILL");
@@ -275,12 +275,12 @@ fn processes_outlive_their_supervisor_and_are_found_again() {
     let mut load = Load::start(address, "POST", 200.0);
     load.more(50);
     house.kill();
-    // What it says while nobody reads does not hurt it.
+    // Its output while there is no reader does it no harm.
     for _ in 0..50 {
         kill_process(Pid::from_raw(web).unwrap(), Signal::HUP).unwrap();
         load.more(2);
     }
-    // One ends while nobody looks.
+    // One process ends while there is no Supervisor.
     kill(lottery);
     until("it has ended", || !lives(lottery));
     house.again();
@@ -291,7 +291,7 @@ fn processes_outlive_their_supervisor_and_are_found_again() {
         (&true.into(), &"running".into(), &0.into())
     );
     house.process.line(&format!("web: found running, pid {web}"));
-    // What it had said meanwhile was kept for the next.
+    // The output of that time was kept for the next Supervisor.
     house.process.line("web: ");
     house.process.line("reloaded: nothing changed");
     house.runs("l", Some(lottery));
@@ -299,7 +299,7 @@ fn processes_outlive_their_supervisor_and_are_found_again() {
     assert_eq!(house.of("idle")["state"], "stopped", "a stop outlives the Supervisor");
     load.more(50);
     load.stop_unharmed();
-    // It is looked after as before.
+    // The Supervisor watches it as before.
     kill(web);
     house.runs("web", Some(web));
     until("the balancer serves again", || listens(address));
@@ -321,7 +321,7 @@ fn both_ways_to_shut_down() {
     assert!(!lives(pid) && !house.folder.join("s.state").exists());
     let run = house.run(&["status"]);
     assert!(run.code == Some(3) && run.err.contains("plimsoll supervise"), "{:?} {}", run.code, run.err);
-    // By signal, as an init system does it.
+    // The shutdown by signal, as an init system does it.
     house.again();
     let pid = house.runs("l", None);
     house.process.signal(Signal::TERM);
@@ -419,7 +419,7 @@ fn nothing_runs_while_nothing_happens() {
     let cost = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", house.process.pid())).unwrap();
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        // User and system time, 14 and 15 as proc(5) counts, in hundredths of a second.
+        // The fields are user and system time, 14 and 15 as proc(5) counts, in hundredths of a second.
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
     let switches = || {
@@ -431,18 +431,19 @@ fn nothing_runs_while_nothing_happens() {
         };
         tasks.map(|task| count(of(task.unwrap().path()))).sum::<u64>()
     };
-    // What was asked last is answered, and the threads that did it have gone to sleep.
+    // The last request is answered, and its threads sleep.
     let quiet = || {
         let before = (cost(), switches());
         // sleeps: the window in which hardly anything may happen; a slow machine does less
         std::thread::sleep(Duration::from_secs(2));
-        // A thread that nobody needs any more ends after ten seconds, and its switches are no longer in the sum.
+        // An idle thread ends after ten seconds, and its switches are no longer in the
+        // sum.
         (cost() - before.0, switches().abs_diff(before.1))
     };
     let (ticks, wakes) =
         found("two seconds of quiet", || Some(quiet()).filter(|(ticks, wakes)| *ticks == 0 && *wakes <= 1));
     assert!(ticks == 0 && wakes <= 1);
-    // Its own memory, without the program: less than it may take, in whatever way it was built.
+    // The Supervisor's own memory, without the program, is below the limit, in whatever way it was built.
     let status = fs::read_to_string(format!("/proc/{}/status", house.process.pid())).unwrap();
     let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     let own: u64 = own.trim().trim_end_matches(" kB").parse().unwrap();

@@ -1,4 +1,4 @@
-//! The Supervisor over TLS, several at once; and its file, of which all holds or nothing.
+//! The Supervisor over TLS, several at once; and its file, which is in force as a whole or not at all.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use crate::access::Domain;
 use crate::stage::{Folder, Run, until};
 use crate::supervise::{House, lottery, own, process};
 
-/// A Supervisor under control of those whom `access.toml` of the domain names: alice operates, bob looks.
+/// Starts a Supervisor under control of the persons that `access.toml` of the domain names: alice operates,
+/// bob looks.
 fn house(domain: &Domain, processes: &str) -> (House, String) {
     let folder = Folder::new();
     let control = format!("control = \"unix:{}\"\n", folder.join("s.sock").display());
@@ -60,7 +61,7 @@ fn several_supervisors_are_looked_at_and_told_at_once() {
     assert!(one.runs("l", Some(before)) != before && two.runs("l", Some(other)) != other);
     let said = by("alice", &["status", "-o", "json"]).json();
     assert!(said[0]["result"]["processes"][0]["command"].as_array().unwrap().len() > 1, "{said}");
-    // An operator does not end it, nor have it read its file.
+    // An operator can neither end the Supervisor nor have it read its file.
     assert_eq!(by("alice", &["shutdown"]).code, Some(1));
     assert_eq!(by("alice", &["reload"]).code, Some(1));
     let lines = audited(&one);
@@ -71,7 +72,7 @@ fn several_supervisors_are_looked_at_and_told_at_once() {
         had("process-restart", "done") && had("process-stop", "refused") && had("shutdown", "refused"),
         "{lines:?}"
     );
-    // Its owner, over the socket.
+    // The owner can, over the socket.
     assert_eq!(one.well(&["reload"]).err, "reloaded: nothing is different\n");
     one.process.signal(rustix::process::Signal::HUP);
     until("the signal is written down", || audited(&one).iter().any(|line| line["kind"] == "signal"));
@@ -86,7 +87,7 @@ fn of_a_file_that_is_refused_nothing_is_in_force() {
     for logs in [&logs, &other] {
         std::fs::create_dir(logs).unwrap();
     }
-    // Where the log of the last process should be.
+    // A folder is where the log of the last process should be.
     std::fs::create_dir(other.join("z.log")).unwrap();
     let begin = |logs: &std::path::Path| format!("{}log_dir = \"{}\"\n", own(&folder), logs.display());
     let text = begin(&logs) + &lottery("a", 1) + &lottery("goes", 2) + &lottery("z", 3);
@@ -107,7 +108,7 @@ fn of_a_file_that_is_refused_nothing_is_in_force() {
     let names: Vec<&Value> = status["processes"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
     assert_eq!(names, ["a", "goes", "z"]);
     assert_eq!(["a", "goes", "z"].map(|name| house.runs(name, None)), pids);
-    // What they say goes where it went.
+    // Their output goes to the same place as before.
     house.well(&["restart", "a", "--wait"]);
     until("it has said something", || {
         house.folder.read("logs/a.log").matches("listening lottery").count() == 2

@@ -1,4 +1,5 @@
-//! Listening sockets of a balancer that a Supervisor holds: whoever connects while there is no process waits for the next one.
+//! A Supervisor holds the listening sockets of a balancer: clients that connect while there is no process
+//! wait for the next one.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,17 +14,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::stage::{Folder, Load, Member, PATIENCE, Run, Wire, curl_status, free_port, get, part, until};
 use crate::supervise::{House, own, process};
 
-/// The line of the Supervisor that says so.
+/// The Supervisor's line for held sockets.
 const HELD: &str = "held for the next process";
 
-/// The line after which it waits before it starts one again.
+/// The Supervisor's line before it waits with the next start.
 const TWICE: &str = "2 times in a row: started again in";
 
-/// A Supervisor with one balancer. It starts that again once, and then only when it is told to.
+/// A Supervisor with one balancer, which it starts again once, and then only on command.
 struct Guarded(House);
 
 impl Guarded {
-    /// `listeners` are of the group `web`.
+    /// Starts the Supervisor; `listeners` are those of the group `web`.
     #[track_caller]
     fn start(folder: Folder, listeners: &str, members: &[SocketAddr], supervise: &str) -> Self {
         write(&folder, listeners, members);
@@ -35,17 +36,17 @@ impl Guarded {
         guarded
     }
 
-    /// How many lines of the Supervisor say this.
+    /// Counts the Supervisor's lines with this text.
     fn said(&self, what: &str) -> usize {
         self.0.process.lines().iter().filter(|line| line.contains(what)).count()
     }
 
-    /// How often its sockets have been held so far.
+    /// Counts how often its sockets have been held so far.
     fn held(&self) -> usize {
         self.said(HELD)
     }
 
-    /// Does something after which other sockets are held.
+    /// Acts, and waits until the sockets are held anew.
     #[track_caller]
     fn held_after(&self, act: impl FnOnce()) {
         let before = self.held();
@@ -62,7 +63,7 @@ impl Guarded {
         kill_process(Pid::from_raw(self.pid()).unwrap(), Signal::KILL).unwrap();
     }
 
-    /// Kills it twice in a row: now nobody serves.
+    /// Kills the balancer twice in a row, so that no process serves.
     #[track_caller]
     fn kill_for_good(&self) {
         if self.0.of("web")["failures"] == 0 {
@@ -70,7 +71,7 @@ impl Guarded {
         }
         let before = self.said(TWICE);
         self.kill();
-        // Not by asking: who is asked in that moment waits for the process after it, as any client does.
+        // The test does not ask by a connection: that would wait for the next process, as any client does.
         until("nobody serves", || self.said(TWICE) > before);
     }
 
@@ -108,12 +109,12 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// Is a client refused?
+/// Returns `true` if a client is refused.
 fn refuses(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A client that has asked, and waits.
+/// Connects a client that has sent a request, and waits.
 #[track_caller]
 fn asks(address: SocketAddr) -> Wire {
     let mut client = Wire::connect(address);
@@ -142,7 +143,7 @@ fn three_kills_refuse_nobody() {
     let record = load.stop();
     let lost = record.failed.clone();
     assert!(record.ok >= 700, "{record:?}");
-    // Those in flight when it was killed lose their answers, nobody else anything.
+    // Requests in flight at a kill lose their answers; no other request fails.
     let refused =
         [Fault::Connect, Fault::ConnectTimeout].iter().filter_map(|fault| lost.get(fault)).sum::<u64>();
     assert_eq!(refused, 0, "of {} requests: {lost:?}", record.due);
@@ -171,7 +172,7 @@ fn whoever_comes_meanwhile_waits_at_every_kind_of_socket() {
     let text = guarded.0.folder.read("up.toml");
     let doors = format!("listen = \"127.0.0.1:{shows}\"\nreports = \"127.0.0.1:{reports}\"");
     guarded.0.folder.write("up.toml", text.replace("listen = \"off\"", &doors));
-    // Doors of the admin side are not changed by a reload.
+    // A reload does not change the addresses of the admin side.
     guarded.held_after(|| drop(guarded.0.well(&["restart", "web", "--wait"])));
     guarded.kill_for_good();
     let connections = [http, tcp, shows].map(|port| asks(at(port)));
@@ -217,12 +218,12 @@ fn a_balancer_that_is_stopped_leaves_nobody_waiting() {
     let ports = [free_port(), free_port(), free_port()];
     let two = [listener(ports[0], ""), listener(ports[1], "")];
     let guarded = Guarded::start(Folder::new(), &two.concat(), &[member.address], "");
-    // A listener that comes with a reload is held, one that goes is not.
+    // A listener that a reload adds is held, one that it removes is not.
     let other = [listener(ports[1], ""), listener(ports[2], "")];
     write(&guarded.0.folder, &other.concat(), &[member.address]);
     guarded.held_after(|| guarded.control(&["reload"]));
     until("the listener is gone", || refuses(at(ports[0])));
-    // So are those that an operator closes and opens.
+    // The same holds for listeners that an operator closes and opens.
     let name = at(ports[1]).to_string();
     guarded.held_after(|| guarded.control(&["disable", "listener", &name]));
     until("the listener is closed", || refuses(at(ports[1])));
@@ -235,7 +236,7 @@ fn a_balancer_that_is_stopped_leaves_nobody_waiting() {
         assert_eq!(client.answer().unwrap().status, 200);
     }
     let all_refuse = |what: &str| until(what, || ports.iter().all(|port| refuses(at(*port))));
-    // Whoever stops it, nobody waits at what nobody serves.
+    // After any stop no client waits at an address that is not served.
     guarded.0.well(&["stop", "web", "--wait"]);
     all_refuse("it is stopped by the Supervisor");
     guarded.start_again();
@@ -246,7 +247,7 @@ fn a_balancer_that_is_stopped_leaves_nobody_waiting() {
     drop(asks(at(ports[1])));
     guarded.0.well(&["stop", "web", "--wait"]);
     all_refuse("it is stopped while nobody serves");
-    // Nor is anything held for one whose file is wrong.
+    // No socket is held for a balancer with a wrong file.
     guarded.start_again();
     guarded.0.folder.write("up.toml", "drain_deadline = 7");
     guarded.kill();
@@ -273,12 +274,12 @@ fn another_supervisor_and_another_process_hold_them_as_well() {
     let port = free_port();
     let mut guarded = Guarded::start(Folder::new(), &listener(port, ""), &[member.address], "");
     let first = guarded.pid();
-    // Its Supervisor is killed: the next one has them, too.
+    // The Supervisor is killed: the next one holds the sockets, too.
     guarded.0.kill();
     guarded.0.again();
     until("its sockets are held", || guarded.held() == 1);
     assert_eq!(guarded.pid(), first);
-    // Another process takes over: that has them held.
+    // A new process takes over, and has its sockets held.
     guarded.held_after(|| guarded.control(&["upgrade"]));
     let second = guarded.0.runs("web", Some(first));
     until("the first has ended", || !fs::exists(format!("/proc/{first}")).unwrap());

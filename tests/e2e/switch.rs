@@ -39,7 +39,7 @@ fn a_disabled_member_gets_nothing_new_and_keeps_what_it_has() {
         (&balancer.member(all[0])["in_flight"], &balancer.member(all[1])["in_flight"]),
         (&1.into(), &1.into())
     );
-    // It is not a drain, and a reload does not end it.
+    // The state is not a drain, and a reload does not end it.
     well(balancer.run(&["undrain", &name]));
     balancer.reload(&text);
     assert_eq!(balancer.member(all[0])["state"], "disabled");
@@ -58,7 +58,7 @@ fn a_disabled_member_gets_nothing_new_and_keeps_what_it_has() {
 #[test]
 fn a_disabled_listener_refuses_and_is_open_again() {
     let member = Member::start(&[]);
-    // It is closed meanwhile, and nobody else may have the port then.
+    // The listener is closed meanwhile, and no other process may take the port then.
     let own = format!("127.0.0.1:{}", free_port());
     let text = "threads = 2\n".to_owned() + &web(&[member.address], "").replace("127.0.0.1:0", &own);
     let balancer = Balancer::start(&text);
@@ -74,7 +74,7 @@ fn a_disabled_listener_refuses_and_is_open_again() {
             assert!(!listens(address), "a reload does not open it");
         }
         assert_eq!(well(balancer.run(&["disable", "listener", &name])), "it was so already\n");
-        // At once: the sockets of before may still be going.
+        // The listener opens at once, though the old sockets may still be closing.
         well(balancer.run(&["enable", "listener", &("http:".to_owned() + &name)]));
         assert_eq!(get(address, "/").status, 200);
     }
@@ -88,7 +88,7 @@ fn a_disabled_listener_refuses_and_is_open_again() {
     let events = balancer.run(&["events", "-o", "json"]).out;
     let why = format!("listener http {name}: disabled by an operator: nothing new is accepted");
     assert_eq!(events.matches(&why).count(), 3, "{events}");
-    // Somebody else has its place meanwhile.
+    // Another process has its address meanwhile.
     well(balancer.run(&["disable", "listener", &name]));
     until("it is closed", || !listens(address));
     let other = std::net::TcpListener::bind(address).unwrap();
@@ -120,7 +120,7 @@ fn balancing_that_is_off_gives_equal_turns() {
     let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
     assert_eq!(explained["knobs"]["choices"], 3.0, "with the settings it had: {explained}");
     load.stop_unharmed();
-    // A reload puts back what the file says, an operator's choice stands in its place.
+    // A reload restores the file's strategy, an operator's choice takes its place.
     for end in [&["reload"][..], &["set", "group", "web.strategy=random"]] {
         well(balancer.run(&["disable", "balancing", "web"]));
         well(balancer.run(end));
@@ -150,7 +150,7 @@ fn an_operators_choice_is_told_with_what_it_replaces() {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    // Members take turns before and after: that is no other strategy.
+    // Members take turns before and after: that is no change of strategy.
     well(balancer.run(&["disable", "balancing", "web"]));
     let run = balancer.run(&["enable", "balancing", "web"]);
     assert_eq!(well(run), "~ group web: balancing enabled: strategy round_robin, as before\n");

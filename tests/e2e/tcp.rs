@@ -103,7 +103,7 @@ fn a_member_that_refuses_is_passed_over() {
 
 #[test]
 fn a_killed_member_costs_no_new_session() {
-    // One of them comes back where it was: at a port that is its own meanwhile.
+    // One of the members comes back at its address, whose port is reserved for it meanwhile.
     let member = |port: u16| {
         Member::start_at(
             SocketAddr::from(([127, 0, 0, 1], port)),
@@ -113,7 +113,7 @@ fn a_killed_member_costs_no_new_session() {
     let mut members = [0, free_port(), 0].map(member);
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
     let balancer = Balancer::start(&tcp(&addresses, "[group.outlier]\nejection = \"1s\""));
-    // HTTP, each request in a session of its own.
+    // Each HTTP request has a session of its own.
     let ask = || {
         let mut client = Wire::connect(balancer.address());
         client.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -161,7 +161,7 @@ fn sessions_outlive_reloads_and_drains_of_their_member() {
 fn load_over_sessions_survives_reloads() {
     let members = Member::several(3, &["--service", "exp:2ms", "--workers", "16"]);
     let all: Vec<_> = members.iter().map(|member| member.address).collect();
-    // No member is given up because the balancer stood still.
+    // No member fails because the balancer stood still.
     let balancer = Balancer::start(&tcp(&all, "timeouts = { connect = \"20s\" }"));
     let mut load = Load::start(balancer.address(), "POST", 200.0);
     for step in 0..20 {
@@ -177,7 +177,7 @@ fn silence_ends_a_session_and_so_does_a_reset() {
     let member = Member::start(&["--echo", "tcp"]);
     let silent = "protocol = \"tcp\"\n[listener.timeouts]\nidle = \"300ms\"";
     let balancer = Balancer::start(&listening(silent, &[member.address], ""));
-    // One that was silent for too long before it began, as the machine stood still, is ended as well.
+    // A session that was silent for too long before it began, as the machine stood still, is ended as well.
     let mut client = found("a session", || {
         let mut client = Wire::connect(balancer.address());
         client.try_send("hello\r\n").ok()?;
@@ -216,7 +216,7 @@ fn a_stop_lets_sessions_end_until_the_deadline() {
         assert_eq!(client.line().unwrap(), "hello");
         (balancer, client)
     };
-    // Long before the deadline it ends with the last of them.
+    // The process ends with the last session, long before the deadline.
     let (mut balancer, mut ends) = start("1h");
     balancer.process.signal(Signal::TERM);
     until("nobody listens", || !listens(balancer.address()));

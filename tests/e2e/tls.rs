@@ -14,10 +14,10 @@ use crate::stage::{
 const BOTH: &str = "tls = { certificates = [{ certificate = \"one.pem\", key = \"one.key\" }, \
                     { certificate = \"two.pem\", key = \"two.key\" }]";
 
-/// Of a group whose members may take their time over a handshake.
+/// The settings of a group whose members may take long over a handshake.
 const PATIENT: &str = "timeouts = { connect = \"20s\" }\n";
 
-/// A folder with the authority `ca`, and certificates of it for one.test and for all below two.test.
+/// Makes a folder with the authority `ca`, and certificates of it for one.test and for all below two.test.
 fn certificates() -> (Folder, Authority) {
     let folder = Folder::new();
     let authority = Authority::new(&folder, "ca");
@@ -26,13 +26,13 @@ fn certificates() -> (Folder, Authority) {
     (folder, authority)
 }
 
-/// A file with an https listener.
+/// Returns a file with an https listener.
 fn https(tls: &str, members: &[SocketAddr], rest: &str) -> String {
     let groups = groups(&[("web", members)], rest);
     format!("[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"https\"\ngroup = \"web\"\n{tls}\n{groups}")
 }
 
-/// What curl gets of a host by name, which is where the balancer is.
+/// Returns the result of curl for a host name that leads to the balancer.
 fn get(balancer: &Balancer, name: &str, more: &[&str]) -> Curled {
     let port = balancer.address().port();
     let resolve = format!("{name}:{port}:127.0.0.1");
@@ -46,7 +46,7 @@ fn text(curled: &Curled) -> &str {
     std::str::from_utf8(&curled.body).unwrap()
 }
 
-/// What openssl's client says of a connection.
+/// Returns the output of openssl's client on a connection.
 fn openssl(balancer: &Balancer, args: &[&str], input: &str) -> String {
     let address = balancer.address().to_string();
     let mut child = Command::new(part("openssl"))
@@ -75,7 +75,7 @@ fn clients_come_by_tls_and_members_are_told() {
         assert!(text(&got).contains("\r\nX-Forwarded-Proto: https\r\n"), "{}", text(&got));
         assert!(text(&got).starts_with("GET /some/where "), "{}", text(&got));
     }
-    // Two requests on one connection; a large body, both ways.
+    // Two requests share one connection; a large body goes both ways.
     let large = vec![b'x'; 3_000_000];
     let port = balancer.address().port();
     let url = format!("https://one.test:{port}/");
@@ -105,7 +105,7 @@ fn each_name_has_its_certificate_and_may_have_its_group() {
     assert_eq!(balancer.status()["listeners"][0]["others"], serde_json::json!(["other"]));
     let status = balancer.run(&["status", "other"]);
     assert!(status.out.contains("→  web, other"), "{}", status.out);
-    // A name that nobody has: the first certificate, which is not for it.
+    // An unknown name gets the first certificate, which is not for it.
     let got = get(&balancer, "three.test", &[]);
     assert_eq!(got.code, Some(60), "{}", got.talk);
 }
@@ -126,7 +126,7 @@ fn connections_of_http_2_are_for_what_they_were_made_for() {
     };
     for (name, host, expected) in [
         ("one.test", "ONE.test:8443", "200"),
-        // What has no certificate here, and no group, is served wherever it is asked for.
+        // A host without a certificate and a group here is served on any connection.
         ("one.test", "nobody.test", "200"),
         // Another certificate.
         ("one.test", "a.two.test", "421"),
@@ -138,7 +138,7 @@ fn connections_of_http_2_are_for_what_they_were_made_for() {
         ("b.two.test", "b.two.test", "200"),
     ] {
         assert_eq!(status("--http2", name, host), expected, "{host} on a connection for {name}");
-        // Nobody shares those of HTTP/1.1.
+        // Connections of HTTP/1.1 are not shared.
         assert_eq!(status("--http1.1", name, host), "200", "{host} on a connection for {name}");
     }
     // The fourth is the other group's.
@@ -191,7 +191,7 @@ fn a_session_is_resumed_and_a_new_certificate_drops_nobody() {
         let second = openssl(&balancer, &again, ask);
         assert!(second.contains("\nReused, "), "{second}");
     }
-    // One that is open goes on, new ones see the new certificate, and nothing is lost between.
+    // An open connection goes on, new ones see the new certificate, and nothing is lost between.
     let mut open = Command::new(part("openssl"))
         .args(["s_client", "-quiet", "-connect", &balancer.address().to_string(), "-servername", "one.test"])
         .stdin(Stdio::piped())
@@ -246,7 +246,8 @@ fn members_are_reached_by_tls_and_must_be_who_they_should_be() {
         );
     }
     assert_eq!(balancer.member(nginx.address)["connects"], 1, "connections are used again");
-    // By its address, for which its certificate is, too; and by a name that it is not for.
+    // The member is trusted by its address, for which its certificate is, too; and refused by a name that the
+    // certificate is not for.
     balancer.reload(&trusting("{ ca = \"ca.pem\" }"));
     assert_eq!(crate::stage::get(balancer.address(), "/").status, 200);
     balancer.reload(&trusting("{ ca = \"ca.pem\", server_name = \"else.test\" }"));
@@ -254,7 +255,7 @@ fn members_are_reached_by_tls_and_must_be_who_they_should_be() {
     assert_eq!((answer.status, answer.reason()), (502, Some("connect_failed")));
     balancer.reload(&trusting("{ verify = false, server_name = \"else.test\" }"));
     assert_eq!(crate::stage::get(balancer.address(), "/").status, 200);
-    // Health checks find the same.
+    // Health checks have the same result.
     balancer.reload(&(good.clone() + health));
     until("it is up", || balancer.member(nginx.address)["state"] == "up");
     let wrong = trusting("{ ca = \"ca.pem\", server_name = \"else.test\" }");
@@ -292,7 +293,7 @@ fn members_see_our_certificate_where_they_ask_for_one() {
     until("its health checks pass", || balancer.member(nginx.address)["state"] == "up");
     let answer = crate::stage::get(balancer.address(), "/");
     assert_eq!((answer.status, answer.text().trim()), (200, "CN=balancer"));
-    // Without one it is no client of theirs.
+    // Without a certificate the balancer is refused.
     balancer.reload(&file(""));
     until("its health checks fail", || balancer.member(nginx.address)["state"] == "down");
 }
@@ -306,7 +307,7 @@ fn what_the_authority_says_is_stapled() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    // An authority's list of certificates, and what it answers when it is asked for one of them.
+    // An authority's list of certificates, and its answer about one of them.
     let serial = openssl_at(&["x509", "-in", "one.pem", "-noout", "-serial"]);
     let serial = serial.trim().strip_prefix("serial=").unwrap();
     folder.write("index.txt", format!("V\t400101000000Z\t\t{serial}\tunknown\t/CN=one\n"));
@@ -325,7 +326,7 @@ fn what_the_authority_says_is_stapled() {
         };
         assert_eq!((status("one.test"), status("a.two.test")), ((true, false), (false, true)), "{version}");
     }
-    // What is none is told, and changes nothing.
+    // An invalid answer is reported, and changes nothing.
     balancer.write(&file.replace("one.ocsp", "one.pem"));
     let run = balancer.run(&["reload"]);
     assert_eq!(run.code, Some(2), "{}", run.err);
@@ -341,7 +342,7 @@ fn byte_streams_are_decrypted_and_encrypted() {
     let both = ["one.pem", "one.key"].map(|file| std::fs::read_to_string(folder.path().join(file)).unwrap());
     std::fs::write(&pair, both.concat()).unwrap();
     let echo = Member::start(&["--echo", "tcp"]);
-    // Clients' TLS ends here, and another one begins, which HAProxy ends.
+    // The clients' TLS ends here, and another one begins, which HAProxy ends.
     let haproxy = Haproxy::start(|address| {
         format!(
             "listen front\n  mode tcp\n  bind {address} ssl crt {}\n  server echo {}\n",
@@ -374,7 +375,7 @@ fn byte_streams_are_decrypted_and_encrypted() {
     assert!(back == lines.as_bytes());
 }
 
-/// openssl's client on a connection for `name`.
+/// Starts openssl's client on a connection for `name`.
 fn dial(address: SocketAddr, name: &str) -> Child {
     Command::new(part("openssl"))
         .args(["s_client", "-quiet", "-nocommands", "-servername", name, "-connect", &address.to_string()])
@@ -385,11 +386,11 @@ fn dial(address: SocketAddr, name: &str) -> Child {
         .unwrap()
 }
 
-/// Is there a connection to a member that is not ended by whoever made it?
+/// Returns `true` if there is an established connection to a member that its client has not ended.
 fn sends(member: SocketAddr) -> bool {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let port = format!(":{:04X}", member.port());
-    // The columns: number, local and remote address, state.
+    // The columns are number, local address, remote address and state.
     table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|columns| {
         columns.get(2).is_some_and(|remote| remote.ends_with(&port)) && columns.get(3) == Some(&"01")
     })
@@ -402,7 +403,7 @@ fn a_client_that_ends_without_a_word_loses_nothing_that_it_sent() {
     let (tell, told) = channel();
     let gone = Mutex::new(gone);
     let member = Script::start(move |wire| {
-        // It reads only when the client has gone.
+        // The member reads only when the client has gone.
         gone.lock().unwrap().recv().unwrap();
         tell.send(wire.rest().map_err(|error| error.to_string())).unwrap();
     });
@@ -412,7 +413,8 @@ fn a_client_that_ends_without_a_word_loses_nothing_that_it_sent() {
     let sent = noise(200_000);
     client.stdin.as_mut().unwrap().write_all(&sent).unwrap();
     until("all is there", || balancer.member(member.address)["bytes_out"] == 200_000);
-    // Killed, it says nothing more: the kernel ends its connection, and the balancer its own to the member.
+    // The killed client sends nothing more: the kernel ends its connection, and the balancer its own to the
+    // member.
     client.kill().unwrap();
     client.wait().unwrap();
     until("the balancer sends no more to the member", || !sends(member.address));
@@ -455,7 +457,7 @@ fn what_is_no_tls_and_what_says_nothing_harm_nobody() {
     plain.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     until("it is sent away", || balancer.rejected("handshake") == 1);
     assert_eq!(get(&balancer, "one.test", &[]).code, Some(0));
-    // With less patience than anybody else may need.
+    // The timeout is shorter than that of any other test.
     balancer.reload(
         &text.replace(&format!("{BOTH} }}"), &format!("{BOTH} }}\ntimeouts = {{ head = \"200ms\" }}")),
     );

@@ -18,7 +18,7 @@ struct Terminal {
     child: Child,
     keys: File,
     ours: OwnedFd,
-    /// The side that the command has: its settings are looked at.
+    /// The side of the terminal that the command has, whose settings the test reads.
     theirs: File,
     shown: Arc<Mutex<Vec<u8>>>,
 }
@@ -60,15 +60,15 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// All that was written so far.
+    /// Returns all output so far.
     fn raw(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// The last whole picture, as plain text.
+    /// Returns the last whole picture, as plain text.
     fn picture(&self) -> String {
         let raw = self.raw();
-        // Each begins at home and ends by clearing what is below.
+        // Each picture begins at home and ends by clearing the rest of the screen.
         let whole = raw.rsplit("\x1b[J").nth(1).unwrap_or_default();
         let last = whole.rsplit("\x1b[H").next().unwrap_or_default();
         plain(last)
@@ -83,7 +83,7 @@ impl Terminal {
         self.child.wait().unwrap().code()
     }
 
-    /// Does the terminal show what is typed, line by line, as a shell wants it?
+    /// Returns `true` if the terminal shows the input, line by line, as a shell wants it.
     fn cooked(&self) -> bool {
         let modes = tcgetattr(&self.theirs).unwrap().local_modes;
         modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
@@ -102,7 +102,7 @@ fn resize(terminal: &OwnedFd, columns: u16, lines: u16) {
     tcsetwinsize(terminal, size).unwrap();
 }
 
-/// Without what steers the terminal.
+/// Returns the text without the codes that control the terminal.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut letters = text.chars();
@@ -147,7 +147,7 @@ fn it_is_live_on_a_terminal_and_leaves_it_as_it_was() {
     terminal.press("\x1b");
     terminal.wait_for("✔ web");
 
-    // It goes on by itself, and holds when it is told to.
+    // The picture is updated by itself, and stays when paused.
     terminal.press("p");
     terminal.wait_for("PAUSED");
     let address = members[1].address.to_string();
@@ -157,7 +157,7 @@ fn it_is_live_on_a_terminal_and_leaves_it_as_it_was() {
     terminal.wait_for("◌ draining");
     terminal.wait_for("drained by an operator");
 
-    // Another size is another picture.
+    // Another size makes another picture.
     resize(&terminal.ours, 60, 12);
     kill_process(Pid::from_child(&terminal.child), Signal::WINCH).unwrap();
     until("it is small", || {
@@ -212,7 +212,7 @@ fn without_a_terminal_it_is_one_picture() {
     let all =
         ["member", "state", "load", "report", "bindings", "rate", "p50", "p99", "errors", "sheds", "why"];
     assert_eq!(ours, all);
-    // The dashboard has the same in that order, but for those in which nobody has anything.
+    // The dashboard has the same groups in that order, except those without a value.
     let mut browser = crate::stage::Wire::connect(balancer.admin());
     let host = balancer.admin();
     browser.send(format!("GET /dashboard HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
@@ -250,7 +250,7 @@ fn programs_get_a_document_per_interval() {
     assert_eq!(documents.len(), 3);
     assert!(documents[1]["groups"][0]["members"][0]["requests_per_second"].is_number(), "{}", documents[1]);
     assert!(documents[2]["unix_ms"].as_u64() > documents[0]["unix_ms"].as_u64());
-    // The reader has gone, and so it ends by itself.
+    // The reader has gone, and so the command ends by itself.
     until("it ends", || child.try_wait().unwrap().is_some());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! Traces: what members are told of them, and what a collector of OpenTelemetry gets.
+//! Traces: the fields that members get, and the spans that a collector of OpenTelemetry gets.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,7 +22,7 @@ struct Collector {
     orders: ChildStdin,
     port: u16,
     lines: Arc<Mutex<Vec<Value>>>,
-    /// How often it has confirmed what it was told.
+    /// The number of orders that the collector has confirmed.
     confirmed: Arc<AtomicUsize>,
 }
 
@@ -47,7 +47,7 @@ impl Collector {
         Self { child, orders, port, lines, confirmed }
     }
 
-    /// Answers so from now on: whatever comes after this returns.
+    /// Makes the collector answer all that comes after the return with this status.
     #[track_caller]
     fn answer(&mut self, status: u16) {
         let before = self.confirmed.load(SeqCst);
@@ -55,7 +55,7 @@ impl Collector {
         until("it is confirmed", || self.confirmed.load(SeqCst) > before);
     }
 
-    /// The spans of a file that has it. However late it answers, nothing is sent to it again.
+    /// Returns the table of tracing for a file. The collector may answer late: nothing is sent to it again.
     fn table(&self, rest: &str) -> String {
         format!(
             "\n[tracing]\nendpoint = \"http://127.0.0.1:{}\"\nservice = \"edge\"\nheaders = [\"X-Key: secret\"]\ntimeout = \"50s\"\n{rest}\n",
@@ -63,7 +63,7 @@ impl Collector {
         )
     }
 
-    /// What has come so far.
+    /// Returns the spans that have come so far.
     #[track_caller]
     fn spans(&self) -> Vec<Value> {
         let spans = self.lines.lock().unwrap().clone();
@@ -71,7 +71,7 @@ impl Collector {
         spans
     }
 
-    /// The spans of a path, the server's first; waits until there are so many.
+    /// Waits until a path has `count` spans; returns them, the server's first.
     #[track_caller]
     fn of(&self, path: &str, count: usize) -> Vec<Value> {
         let of = |span: &Value| span["attributes"]["url.path"] == path;
@@ -94,7 +94,7 @@ impl Drop for Collector {
     }
 }
 
-/// What a member is told, by a path of one's own.
+/// Returns the request that a member gets, by a path of its own.
 #[track_caller]
 fn told(address: SocketAddr, path: &str, args: &[&str]) -> String {
     let url = format!("http://{address}{path}");
@@ -103,7 +103,7 @@ fn told(address: SocketAddr, path: &str, args: &[&str]) -> String {
     String::from_utf8(got.body).unwrap().to_lowercase()
 }
 
-/// The values of a field in it.
+/// Returns the values of a field in it.
 fn values<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
     text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).collect()
 }
@@ -127,7 +127,7 @@ fn without_tracing_a_trace_passes_as_it_came() {
             let text = told(address, "/", &[&[version], &fields[..]].concat());
             assert_eq!(values(&text, "traceparent"), [format!("00-{TRACE}-{PARENT}-01")], "{text}");
             assert_eq!(values(&text, "tracestate"), ["a=1,b=2", "c=3"], "{text}");
-            // What is not right is whoever's it is.
+            // An invalid field passes unchanged.
             let text = told(address, "/", &[version, "-H", "traceparent: nonsense"]);
             assert_eq!(values(&text, "traceparent"), ["nonsense"], "{text}");
             assert!(values(&told(address, "/", &[version]), "traceparent").is_empty());
@@ -202,11 +202,12 @@ fn callers_decide_and_others_are_drawn() {
     let texts = [with("0.0"), with("1.0")];
     let mut balancer = Balancer::start(&texts[0]);
     let address = balancer.address();
-    // The caller does not trace it.
+    // The caller does not trace the request.
     let text = told(address, "/unsampled", &["-H", &parent(false), "-H", "tracestate: a=1"]);
     assert_eq!(values(&text, "traceparent"), [format!("00-{TRACE}-{PARENT}-00")]);
     assert_eq!(values(&text, "tracestate"), ["a=1"]);
-    // Nobody traces it, and those behind are told so; what was no trace has no state.
+    // The request is not sampled, and the field for the member says so; a request without a trace has no
+    // state.
     for fields in [&[][..], &["-H", "traceparent: 00-0-0-01", "-H", "tracestate: a=1"]] {
         let text = told(address, "/none", fields);
         let [given] = values(&text, "traceparent")[..] else { panic!("{text}") };
@@ -225,10 +226,10 @@ fn callers_decide_and_others_are_drawn() {
     for path in ["/unsampled", "/none"] {
         assert!(!collector.spans().iter().any(|span| span["attributes"]["url.path"] == path), "{path}");
     }
-    // Off again: nothing is touched.
+    // Tracing is off again: the fields pass unchanged.
     balancer.reload(&web(&[member.address], ""));
     assert!(values(&told(address, "/off", &[]), "traceparent").is_empty());
-    // What is under way at the end is sent before it.
+    // Spans in flight at the end are sent before it.
     balancer.reload(&texts[1]);
     told(address, "/last", &[]);
     balancer.process.signal(Signal::TERM);
@@ -279,16 +280,16 @@ fn each_try_is_a_span_and_so_is_a_refusal() {
 fn a_collector_that_is_away_costs_spans_and_no_requests() {
     let mut collector = Collector::start();
     let member = Member::start(&[]);
-    // One that refuses nothing, however slow the machine is.
+    // The strategy rejects nothing, however slow the machine is.
     let text = web(&[member.address], "strategy = \"least_connections\"\n");
     let balancer = Balancer::start(&(text + &collector.table("sample = 1.0")));
-    // Put off, and sent again.
+    // Spans that the collector defers are sent again.
     collector.answer(503);
     told(balancer.address(), "/later", &[]);
     balancer.process.line("cannot send spans to");
     collector.answer(200);
     collector.of("/later", 2);
-    // What it does not want is not sent again.
+    // Spans that it refuses are not sent again.
     collector.answer(400);
     told(balancer.address(), "/unwanted", &[]);
     let dropped = || balancer.metric("plimsoll_spans_dropped_total");

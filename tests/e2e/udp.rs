@@ -39,7 +39,7 @@ fn ask(client: &UdpSocket, question: &[u8]) -> Vec<u8> {
     panic!("no answer to {} bytes", question.len());
 }
 
-/// The member that answers.
+/// Returns the member that answers.
 #[track_caller]
 fn who(client: &UdpSocket) -> String {
     let answer = String::from_utf8(ask(client, b"who?")).unwrap();
@@ -60,7 +60,7 @@ fn datagrams_keep_their_bounds_and_their_bytes() {
     let mut before: Vec<Vec<u8>> = Vec::new();
     for length in [0, 1, 512, 1472, 9000, 60_000] {
         let sent = noise(length);
-        // What was asked again may be answered late, and more than once.
+        // A repeated question may be answered late, and more than once.
         let echo = found("an answer", || Some(ask(&client, &sent)).filter(|answer| !before.contains(answer)));
         assert!(echo == sent, "{length} bytes");
         before.push(sent);
@@ -79,13 +79,13 @@ fn flows_stay_with_their_member_and_are_shared() {
     }
     let mut shares: BTreeMap<&str, usize> = BTreeMap::new();
     first.iter().for_each(|name| *shares.entry(name).or_default() += 1);
-    // Two threads, each of which sees what the other did: a flow more or less.
+    // Each of the two threads sees the flows of the other: the counts may be off by some.
     assert!(shares.len() == 3 && shares.values().all(|share| (15..=25).contains(share)), "{shares:?}");
 }
 
 #[test]
 fn a_dead_members_flows_move_and_the_others_stay() {
-    // One of them comes back where it was: at a port that is its own meanwhile.
+    // One of the members comes back at its address, whose port is reserved for it meanwhile.
     let member =
         |port: u16| Member::start_at(SocketAddr::from(([127, 0, 0, 1], port)), &["--echo", "udp", "--greet"]);
     let mut members = [0, free_port(), 0].map(member);
@@ -97,14 +97,14 @@ fn a_dead_members_flows_move_and_the_others_stay() {
     let dead = addresses[1].to_string();
     for (client, before) in clients.iter().zip(&first) {
         let mut now = who(client);
-        // An answer to a question asked before it died may still have been on its way.
+        // An answer to a question asked before the member died may still have been in flight.
         if now == dead {
             now = who(client);
         }
         assert!(now != dead && (before == &dead || *before == now), "{before} -> {now}");
     }
     until("an ejection", || {
-        // Its port says that it is closed to whoever asks.
+        // A question to the closed port makes the kernel report that it is closed.
         who(&client(&balancer));
         !balancer.events(addresses[1], "ejected").is_empty()
     });
@@ -150,7 +150,7 @@ fn a_full_table_serves_those_who_are_in_it() {
     assert_eq!(balancer.status()["listeners"][0]["connections"], 10);
 }
 
-/// The default of `max_flows` is what the limit on open files leaves, not a number of its own.
+/// The default of `max_flows` follows from the limit on open files.
 #[test]
 fn two_listeners_with_the_default_of_flows_start_under_a_limit_of_20_000_files() {
     let (_members, addresses) = members(1);
@@ -174,7 +174,7 @@ fn two_listeners_with_the_default_of_flows_start_under_a_limit_of_20_000_files()
 
 #[test]
 fn nginx_answers_datagrams() {
-    // By TCP too, so that one can see when it listens.
+    // The server listens by TCP, too, so that the test can see when it listens.
     let nginx = Nginx::stream(|address| {
         format!("server {{ listen {address} udp; listen {address}; return nginx; }}")
     });

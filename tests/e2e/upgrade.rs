@@ -1,5 +1,5 @@
-//! A new process takes over from the one that runs: no request is lost, all that is known goes on, and what goes wrong
-//! concerns nobody.
+//! A new process takes over from the one that runs: no request is lost, all state goes on, and a failed
+//! upgrade changes nothing.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use crate::stage::{
     web,
 };
 
-/// A balancer that is upgraded, and every process that came of it.
+/// A balancer that is upgraded, and every process that it became.
 pub(crate) struct Line {
     pub(crate) balancer: Balancer,
     pub(crate) pids: Vec<u32>,
@@ -33,7 +33,7 @@ impl Line {
         Self { balancer, pids }
     }
 
-    /// Has a new process take over; its number.
+    /// Makes a new process take over; returns its id.
     #[track_caller]
     pub(crate) fn upgrade(&mut self) -> u32 {
         let run = self.balancer.run(&["upgrade", "-o", "json"]);
@@ -43,7 +43,7 @@ impl Line {
         pid
     }
 
-    /// Another process is in charge.
+    /// Waits until another process is in charge.
     #[track_caller]
     fn took_over(&mut self, pid: u32) {
         assert!(!self.pids.contains(&pid), "{pid} of {:?}", self.pids);
@@ -55,7 +55,8 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // Those that ended may have left their numbers to others: only what still runs our binary is ours.
+        // The ids of processes that ended may be in use again: the test kills only those that still run the
+        // tested binary.
         for pid in self.pids.iter().filter(|pid| runs(**pid)) {
             let _ = kill_process(number(*pid), Signal::KILL);
         }
@@ -70,7 +71,7 @@ pub(crate) fn runs(pid: u32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == binary().canonicalize().unwrap())
 }
 
-/// Has a new process take over from a balancer; it ends with the test.
+/// Makes a new process take over from a balancer; it ends with the test.
 #[track_caller]
 pub(crate) fn upgraded(balancer: &Balancer) -> Ends {
     let run = balancer.run(&["upgrade", "-o", "json"]);
@@ -80,14 +81,14 @@ pub(crate) fn upgraded(balancer: &Balancer) -> Ends {
     Ends(pid)
 }
 
-/// Has a program take over that does not: all stays as it is.
+/// Starts an upgrade with a program that fails: nothing changes.
 #[track_caller]
 pub(crate) fn not_upgraded(balancer: &Balancer) {
     let run = balancer.run(&["upgrade", "--binary", "/bin/false"]);
     assert!(run.code == Some(2) && run.err.contains("goes on as before"), "{:?} {}", run.code, run.err);
 }
 
-/// Ends a process with the test.
+/// A process that is killed with the test.
 pub(crate) struct Ends(pub(crate) u32);
 
 impl Drop for Ends {
@@ -98,7 +99,8 @@ impl Drop for Ends {
     }
 }
 
-/// Does something again and again, beside the test, until it is told to stop; how often, and what went wrong.
+/// A client that acts again and again, beside the test, until it is stopped; it keeps the count and the
+/// errors.
 struct Again {
     over: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -124,7 +126,7 @@ impl Again {
         Self { over, done, thread }
     }
 
-    /// Waits until it has done it so often again, or has failed for good.
+    /// Waits until it has acted so many times more, or has failed for good.
     #[track_caller]
     fn more(&self, times: u64) {
         let before = self.done.load(SeqCst);
@@ -152,11 +154,11 @@ fn connected(address: SocketAddr) -> Result<TcpStream, String> {
     Ok(stream)
 }
 
-/// Calls of gRPC by grpcio, on one channel, until it is told to stop.
+/// Calls of gRPC by grpcio, on one channel, until they are stopped.
 struct Calls(Child);
 
 impl Calls {
-    /// A server, and where it is.
+    /// Starts a server; returns its address, too.
     fn start() -> (Self, SocketAddr) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/upgrade.py");
         let mut command = Command::new(part("setpriv"));
@@ -167,12 +169,12 @@ impl Calls {
         (Self(child), SocketAddr::from(([127, 0, 0, 1], line.trim().parse().unwrap())))
     }
 
-    /// Where the balancer is.
+    /// Starts the calls through a balancer at this address.
     fn call(&mut self, address: SocketAddr) {
         writeln!(self.0.stdin.as_mut().unwrap(), "{address}").unwrap();
     }
 
-    /// Ends: not one call may have failed. The script says which did.
+    /// Ends the calls: not one may have failed. The script prints those that did.
     #[track_caller]
     fn stop_unharmed(mut self) {
         drop(self.0.stdin.take());
@@ -197,7 +199,7 @@ fn twenty_upgrades_under_load_fail_no_request() {
             listener("web", ""),
             listener("tcp", "protocol = \"tcp\""),
             listener("grpc", ""),
-            // Nothing is refused, however many come at once.
+            // The group rejects nothing, however many requests come at once.
             group("web", &web, "admission = false\ntimeouts = { connect = \"20s\" }\nhealth = { tcp = true, interval = \"100ms\" }\n"),
             group("tcp", &[echo.address], "timeouts = { connect = \"20s\" }\n"),
             group("grpc", &[grpc], "admission = false\ntimeouts = { connect = \"20s\" }\nprotocol = \"h2\"\n"),
@@ -207,13 +209,13 @@ fn twenty_upgrades_under_load_fail_no_request() {
     let mut line = Line::start(&file(2));
     let [http, tcp, grpc] = line.balancer.addresses() else { panic!("three listeners") };
     let (http, tcp, grpc) = (*http, *tcp, *grpc);
-    // Another balancer that asks over HTTP/2: its connections are long, and told to go away each time.
+    // The other balancer asks over HTTP/2: its connections are long, and each upgrade makes them go away.
     let second = Balancer::start(&web_of(
         http,
         "admission = false\ntimeouts = { connect = \"20s\" }\nprotocol = \"h2\"\n",
     ));
     calls.call(grpc);
-    // POST: what fails once has failed, nothing is tried again.
+    // POST: no request is retried.
     let mut kept = Load::start(http, "POST", 60.0);
     let mut fresh = Load::with(http, "POST", &[("Connection", "close")], 30.0);
     let mut over_h2 = Load::start(second.address(), "POST", 30.0);
@@ -222,7 +224,7 @@ fn twenty_upgrades_under_load_fail_no_request() {
     let long = Again::start(move || echoed(&mut stays, b"a longer line of text\r\n"));
     kept.more(50);
     for turn in 0..20 {
-        // Fewer sockets than threads, and more.
+        // The sockets are fewer than the threads, and then more.
         line.balancer.write(&file([1, 3, 2][turn % 3]));
         line.upgrade();
         kept.more(20);
@@ -237,7 +239,7 @@ fn twenty_upgrades_under_load_fail_no_request() {
     let (kept, fresh, over_h2) = (kept.stop_unharmed(), fresh.stop_unharmed(), over_h2.stop_unharmed());
     let group = line.balancer.group("web");
     assert_eq!((&group["retries"], &group["retries_denied"]), (&0.into(), &0.into()), "{group}");
-    // All of it was counted, whichever process did the work.
+    // All requests were counted, whichever process did the work.
     let sent = kept.ok + fresh.ok + over_h2.ok;
     until("every request is counted", || {
         let members = &line.balancer.group("web")["members"];
@@ -248,7 +250,7 @@ fn twenty_upgrades_under_load_fail_no_request() {
     });
 }
 
-/// A balancer in front of another.
+/// Returns the file of a balancer in front of another.
 fn web_of(member: SocketAddr, rest: &str) -> String {
     web(&[member], rest)
 }
@@ -257,9 +259,10 @@ fn web_of(member: SocketAddr, rest: &str) -> String {
 fn what_is_known_and_counted_goes_on() {
     let members = Member::several(3, &[]);
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
-    // In turn: one that seemed slow at first, as a machine stood still, would have next to nothing.
+    // With turns each member gets requests: one that seemed slow at first, as a machine stood still, would
+    // have next to nothing with other strategies.
     let rest = "strategy = \"round_robin\"\nhealth = { tcp = true, interval = \"1h\" }\n";
-    // It is closed meanwhile, and nobody else may have the port then.
+    // The listener is closed meanwhile, and no other process may take the port then.
     let spare = format!("[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\n", free_port());
     let text = web(&all, rest).replacen("[[group]]", &format!("{spare}[[group]]"), 1);
     let mut line = Line::start(&text);
@@ -296,7 +299,7 @@ fn what_is_known_and_counted_goes_on() {
     let states = |group: &Value| -> Vec<Value> {
         group["members"].as_array().unwrap().iter().map(|member| member["state"].clone()).collect()
     };
-    // Checks are an hour apart: the new process did not find this out by itself.
+    // Checks are an hour apart: the new process did not learn this by itself.
     assert_eq!(states(&after), ["draining", "disabled", "up"]);
     assert_eq!((states(&before), &after["strategy"]), (states(&after), &"random".into()));
     assert_eq!(line.balancer.metric(&metric), counted);
@@ -312,12 +315,12 @@ fn what_is_known_and_counted_goes_on() {
     // A lease is renewed by the number that it had.
     let again = lease_of(&line.balancer, &lease, "{}");
     assert_eq!((&again["member"], &again["moved"]), (&lease["member"], &false.into()), "{again}");
-    // The listener that was closed is, and can be opened where it was.
+    // The closed listener is still closed, and can be opened at its address.
     assert!(TcpStream::connect(closed).is_err());
     let run = line.balancer.run(&["enable", "listener", &closed.to_string()]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     assert_eq!(get(closed, "/").status, 200);
-    // Events are numbered on, and say who took over from whom.
+    // The numbers of events go on, and an event names both processes of the upgrade.
     let events = events(&line.balancer);
     let kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
     for kind in ["draining", "upgraded"] {
@@ -325,7 +328,7 @@ fn what_is_known_and_counted_goes_on() {
     }
     let numbers: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]), "{numbers:?}");
-    // Taken back, the drained one gets requests again.
+    // Undrained, the member gets requests again.
     assert_eq!(line.balancer.run(&["undrain", &drained]).code, Some(0));
     until("it is up", || states(&line.balancer.group("web"))[0] == "up");
 }
@@ -378,7 +381,7 @@ fn an_ejected_member_stays_out_for_as_long_as_it_would_have() {
     assert_eq!(bad.accepted(), asked, "nobody asked it again");
 }
 
-/// A WebSocket that is answered.
+/// Opens a WebSocket and gets the answer of its handshake.
 fn socket(address: SocketAddr) -> tokio_tungstenite::tungstenite::WebSocket<TcpStream> {
     let stream = connected(address).unwrap();
     let (socket, answer) = client(format!("ws://{address}/chat"), stream).unwrap();
@@ -415,7 +418,7 @@ fn a_websocket_lives_across_an_upgrade_until_the_deadline() {
     assert_eq!(again.read().unwrap(), Message::text("and now?"));
 }
 
-/// A program that is no balancer.
+/// Writes a program that is no balancer.
 pub(crate) fn program(folder: &Folder, name: &str, script: &str) -> PathBuf {
     folder.script(name, &format!("#!/bin/sh\n{script}\n"))
 }
@@ -443,7 +446,7 @@ fn what_cannot_take_over_leaves_all_as_it_was() {
     refused(&["--binary", &path(&ends)], "it ended before it was ready: exit code 7");
     refused(&["--binary", &path(&hangs), "--timeout", "1s"], "it was not ready within 1 s");
     refused(&["--binary", &path(&talks), "--timeout", "50s"], "it cannot be talked to");
-    // A file that is wrong, and one that asks for what cannot be had.
+    // One file is wrong, and another asks for an address that cannot be had.
     line.balancer.write(&text.replace("[[group]]", "[[grou]]"));
     refused(&[], "grou");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -455,7 +458,7 @@ fn what_cannot_take_over_leaves_all_as_it_was() {
     assert_eq!(line.balancer.status()["pid"], line.balancer.process.pid());
     let failed = events(&line.balancer).iter().filter(|event| event["kind"] == "upgrade_failed").count();
     assert_eq!(failed, 6);
-    // Nobody who failed is left.
+    // No failed process is left.
     until("all have ended", || {
         let children =
             std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", line.balancer.process.pid()));
@@ -468,8 +471,7 @@ fn an_upgrade_during_an_upgrade_is_refused() {
     let member = Member::start(&[]);
     let mut line = Line::start(&web(&[member.address], ""));
     let folder = Folder::new();
-    // It ends when it is told to.
-    // sleeps: polls
+    // The program ends when the test lets it.
     let hangs = program(&folder, "hangs", ": > started; until [ -e over ]; do sleep 0.05; done; exit 7");
     let place = line.balancer.folder().path().to_owned();
     let (started, over) = (place.join("started"), place.join("over"));
@@ -482,7 +484,7 @@ fn an_upgrade_during_an_upgrade_is_refused() {
     assert!(second.err.contains("an upgrade or another command is under way"), "{}", second.err);
     line.balancer.process.signal(Signal::USR2);
     line.balancer.process.line("an upgrade is under way: wait for its end");
-    // Nobody who operates waits for that.
+    // No operator waits for it.
     let drain = line.balancer.run(&["drain", &member.address.to_string()]);
     assert!(drain.code == Some(3) && drain.err.contains("an upgrade is under way"), "{}", drain.err);
     std::fs::write(over, "").unwrap();

@@ -1,4 +1,5 @@
-//! What a new process goes on with while those who know better are away: sources of members that fail, a store in etcd.
+//! The state that a new process keeps while its origin is away: sources of members that fail, a store in
+//! etcd.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,8 @@ fn list(members: &[SocketAddr]) -> String {
     format!("members = {}\n", members_list(members))
 }
 
-/// One listener, on group `web`; each group has its sources, and refuses no request, however many come at once.
+/// Returns a file with one listener, on group `web`; each group has its sources, and rejects no request,
+/// however many come at once.
 fn text(groups: &[(&str, &str)]) -> String {
     let one = |(name, sources): &(&str, &str)| {
         format!(
@@ -20,12 +22,12 @@ fn text(groups: &[(&str, &str)]) -> String {
     format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{groups}")
 }
 
-/// A source.
+/// Returns a source.
 fn file(folder: &Folder, name: &str) -> String {
     format!("{{ file = \"{}\", interval = \"100ms\" }}", folder.join(name).display())
 }
 
-/// The members of a group.
+/// Returns the members of a group.
 fn members(balancer: &Balancer, group: &str) -> Vec<String> {
     let group = balancer.group(group);
     let mut names: Vec<String> = group["members"]
@@ -74,7 +76,7 @@ fn a_source_that_fails_empties_no_group_of_the_next_process() {
     }
     let mut load = Load::start(line.balancer.address(), "GET", 100.0);
     load.more(20);
-    // Twice: what one took over the next one is given, too.
+    // Two upgrades: state that was taken over is passed on, too.
     for _ in 0..2 {
         line.upgrade();
         assert_eq!(members(&line.balancer, "web"), names(&[a, b]));
@@ -85,14 +87,14 @@ fn a_source_that_fails_empties_no_group_of_the_next_process() {
     }
     assert_eq!(get(line.balancer.address(), "/").status, 200);
     assert!(error(&line.balancer, "web").contains("No such file"), "it says so");
-    // A source that is another one now has nobody yet.
+    // A source that is another one now has no members yet.
     let folder = line.balancer.folder();
     let other = file(folder, "other");
     line.balancer.write(&text(&[("web", &web), ("api", &api), ("old", &other)]));
     line.upgrade();
     assert_eq!(members(&line.balancer, "old"), names(&[]));
     assert_eq!(members(&line.balancer, "web"), names(&[a, b]));
-    // Whatever a source says itself counts.
+    // A list of the source itself applies.
     line.balancer.folder().write("web", list(&[b, c]));
     until("what the source says", || members(&line.balancer, "web") == names(&[b, c]));
     until("no error", || error(&line.balancer, "web").is_empty());
@@ -100,7 +102,7 @@ fn a_source_that_fails_empties_no_group_of_the_next_process() {
     load.stop_unharmed();
 }
 
-/// Whether the store can be used.
+/// Returns `true` if the store can be used.
 fn usable(balancer: &Balancer) -> bool {
     balancer.status()["store"]["error"].is_null()
 }
@@ -142,17 +144,17 @@ fn while_etcd_is_away_the_next_process_goes_on_with_what_was_seen_of_it() {
     let mut load = Load::start(line.balancer.address(), "GET", 100.0);
     etcd.kill(0);
     until("the store is lost", || !usable(&line.balancer));
-    // Twice: what one took over the next one is given, too.
+    // Two upgrades: state that was taken over is passed on, too.
     for _ in 0..2 {
         line.upgrade();
         assert!(stands(&line, "draining", "disabled"), "{}", line.balancer.status());
         assert!(!usable(&line.balancer));
         load.more(20);
     }
-    // Nothing can be changed as long as others would not know of it.
+    // Nothing can be changed as long as the others would not know of it.
     let refused = line.balancer.run(&["undrain", &a.to_string()]);
     assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
-    // Once it is there, it counts.
+    // Once etcd is there, its state applies.
     etcd.restart(0);
     etcd.healthy();
     etcd.ctl(&["del", &format!("/plimsoll/disable/member/fixed/{c}")]);

@@ -1,5 +1,6 @@
-//! What was learned of members outlives `plimsoll upgrade`: all figures by which strategies judge them are the same at once
-//! afterwards, and the first requests of the new process go by them. A balancer that is new finds out by asking.
+//! The state learnt of members outlives `plimsoll upgrade`: all figures by which strategies judge them are
+//! the same at once afterwards. The first requests of the new process are balanced by them. A new balancer
+//! must learn them from requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ fn figures(balancer: &Balancer, member: SocketAddr) -> Figures {
     figures.map(|one| (one["name"].as_str().unwrap().to_owned(), one["value"].as_f64().unwrap())).collect()
 }
 
-/// Several figures of a member.
+/// Returns several figures of a member.
 #[track_caller]
 fn these<const COUNT: usize>(balancer: &Balancer, member: SocketAddr, names: [&str; COUNT]) -> [f64; COUNT] {
     let figures = figures(balancer, member);
@@ -32,7 +33,7 @@ fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
     balancer.member(member)["requests"].as_u64().unwrap()
 }
 
-/// Requests one after the other, each on a connection of its own; how many of them each member had.
+/// Sends requests one after the other, each on a connection of its own; counts those of each member.
 #[track_caller]
 fn asked<const COUNT: usize>(
     balancer: &Balancer,
@@ -52,8 +53,8 @@ fn asked<const COUNT: usize>(
 
 #[test]
 fn what_members_said_of_themselves_is_known_to_the_next_process() {
-    // As busy as they are, each knows its knee: the slow one is the first of the list. A machine that stands still for a moment makes the
-    // fast one look slow, but not this slow.
+    // At this load each knows its knee: the slow one is the first of the list. A machine that stands still
+    // for a moment makes the fast one look slow, but not this slow.
     let slow = Member::start(&["--meter", "--service", "const:200ms", "--workers", "2"]);
     let fast = Member::start(&["--meter", "--service", "const:4ms", "--workers", "4"]);
     let members = [slow.address, fast.address];
@@ -65,11 +66,11 @@ fn what_members_said_of_themselves_is_known_to_the_next_process() {
         members.iter().all(|member| figures(&line.balancer, *member).contains_key("work_ms"))
     });
     load.more(400);
-    // What was refused where many came at once says nothing of that.
+    // Requests may be rejected at this load, which is not tested.
     drop(load.stop());
     let idle = || members.iter().all(|member| line.balancer.member(*member)["in_flight"] == 0);
     until("nothing is in flight", idle);
-    // Those that do not change while nobody asks.
+    // These figures do not change while no requests come.
     const SAID: [&str; 5] = ["knee", "work_ms", "sojourn_ms", "mean_in_flight", "limit"];
     let said = |line: &Line| members.map(|member| these(&line.balancer, member, SAID));
     let rest = |line: &Line| {
@@ -80,15 +81,15 @@ fn what_members_said_of_themselves_is_known_to_the_next_process() {
     let before = (said(&line), rest(&line), age(&line));
     let [of_slow, of_fast] = before.0.map(|said| said[1]);
     assert!(of_slow > 4.0 * of_fast, "work, ms: {of_slow} {of_fast}");
-    // Twice: what one took over the next one is given, too.
+    // Two upgrades: state that was taken over is passed on, too.
     for _ in 0..2 {
         line.upgrade();
         let after = (said(&line), rest(&line), age(&line));
         assert_eq!((after.0, after.1), (before.0, before.1));
-        // They are as old as they are.
+        // The reports keep their age.
         assert!(after.2.iter().zip(before.2).all(|(after, before)| *after > before), "{after:?} {before:?}");
     }
-    // The first requests, whichever thread they come to: nobody asks the slow one while the fast one has nothing to do.
+    // The first requests avoid the slow member while the fast one is idle, on any thread.
     assert_eq!(asked(&line.balancer, members, 20), [0, 20]);
     let new = Balancer::start(&text);
     let [slow, _] = asked(&new, members, 20);
@@ -101,7 +102,7 @@ fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
     let slow = Member::start(&["--service", "const:3s"]);
     let fast = Member::start(&["--service", "const:2ms"]);
     let members = [slow.address, fast.address];
-    // What is seen lasts longer than the test.
+    // Observations last longer than the test.
     let text = web(&members, "strategy = { peak_ewma = { decay = 3600 } }\n");
     let mut line = Line::start(&text);
     let latency = |balancer: &Balancer| {
@@ -113,24 +114,25 @@ fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
         gets += 1;
         latency(&line.balancer).iter().all(Option::is_some)
     });
-    // A client has its answer before the request is counted: one that is not yet would count among those of the next process.
+    // A client has its answer before the request is counted: one that is not yet would count among those of
+    // the next process.
     let counted = || members.map(|member| requests(&line.balancer, member)).iter().sum::<u64>();
     until("all are counted", || counted() == gets);
     let before = latency(&line.balancer).map(Option::unwrap);
     assert!(before[0] > 2.0 * before[1], "{before:?}");
     line.upgrade();
     let after = latency(&line.balancer).map(Option::unwrap);
-    // It fades, by a thousandth in 3.6 s.
+    // The latency decays, by a thousandth in 3.6 s.
     for (after, before) in after.iter().zip(before) {
         assert!(*after <= before * 1.001 && *after > before * 0.95, "{after} {before}");
     }
     assert_eq!(asked(&line.balancer, members, 20), [0, 20]);
-    // A member of which nothing is known is asked once at least.
+    // An unknown member gets one request at least.
     let new = Balancer::start(&text);
     until("it asks the slow one", || asked(&new, members, 5)[0] > 0);
 }
 
-/// How many sessions each member has and has sent elsewhere is what both processes have and did.
+/// The number of sessions and of redirected sessions of each member is the sum of both processes.
 #[test]
 fn bindings_count_on() {
     let (one, other) = (Member::start(&["--name", "one"]), Member::start(&["--name", "other"]));
@@ -148,7 +150,7 @@ fn bindings_count_on() {
     });
     let before = all(&line);
     line.upgrade();
-    // Those of the process before are there still.
+    // The sessions of the old process still exist.
     assert_eq!(all(&line), before);
     drop(clients);
     until("they have ended", || all(&line).map(|(bound, _)| bound) == [0, 0]);
@@ -157,7 +159,7 @@ fn bindings_count_on() {
     assert_eq!(line.balancer.metric(&series), before[0].1 as f64);
 }
 
-/// What agents or members push is known to the next process, with its age.
+/// Loads that agents or members push are known to the next process, with their age.
 #[test]
 fn loads_that_were_pushed_are_those_of_the_next_process() {
     let (one, other) = (Member::start(&[]), Member::start(&[]));
@@ -174,13 +176,14 @@ fn loads_that_were_pushed_are_those_of_the_next_process() {
             .collect::<Vec<_>>()
     };
     until("the loads are known", || known(&line) == [(Some(90.0), Some(90.0)), (Some(10.0), Some(10.0))]);
-    // What the group's strategy makes of it, and what operators see.
+    // The load that the group's strategy computes, and that operators see.
     let of_group = |line: &Line| line.balancer.metric("plimsoll_group_load{group=\"web\"}");
     assert_eq!(of_group(&line), 50.0);
     for _ in 0..2 {
         line.upgrade();
         assert_eq!(known(&line), [(Some(90.0), Some(90.0)), (Some(10.0), Some(10.0))]);
-        // They are to have their say for ten seconds, as members that have reported once have, not for as long as an upgrade takes.
+        // The loads apply for ten seconds, as those of members that have reported once, and not for the
+        // duration of an upgrade.
         throughout("the load that was told", Duration::from_millis(500), || {
             (of_group(&line) - 50.0).abs() < 5.0
         });
@@ -200,8 +203,8 @@ fn weights_out_of_reports_are_known_to_the_next_process() {
     let weak = saying("TEXT rps_fractional=100, cpu_utilization=0.8");
     let strong = saying("TEXT rps_fractional=100, cpu_utilization=0.2");
     let members = [weak.address, strong.address];
-    // Reports count three seconds after the first of them: one that has to begin anew gives each as many until then. One thread
-    // has one round.
+    // Reports count three seconds after the first of them: a process that begins anew gives each member as
+    // many requests until then. One thread has one round.
     let rest = "strategy = { weighted_round_robin = { blackout = 3 } }\n";
     let text = "threads = 1\n".to_owned() + &web(&members, rest);
     let mut line = Line::start(&text);
@@ -216,7 +219,7 @@ fn weights_out_of_reports_are_known_to_the_next_process() {
     let before = said(&line);
     for _ in 0..2 {
         line.upgrade();
-        // Nobody has said anything to this process yet.
+        // No member has reported to this process yet.
         assert_eq!(said(&line), before);
     }
     let first = asked(&line.balancer, members, 20);

@@ -1,4 +1,4 @@
-//! Ways to have a new process take over, and what others have to know of it: signals, service managers, a Supervisor; datagrams
+//! Ways to start an upgrade, and its effects on others: signals, service managers, a Supervisor; datagrams
 //! and sessions that go on.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -51,14 +51,15 @@ fn a_signal_upgrades_and_the_service_manager_knows_the_main_process() {
     assert!(pid != process.pid() && runs(pid));
     told("READY=1");
     assert_eq!(process.end(), Some(0));
-    // It stops as any other does, and says so.
+    // The new process stops as any other does, and notifies the manager.
     kill_process(number(pid), Signal::TERM).unwrap();
     told("STOPPING=1");
     until("it has ended", || !runs(pid));
     assert!(!folder.join("c.sock").exists(), "its socket is gone");
 }
 
-/// Binds sockets as a service manager does, and starts a process with them for each line that it reads.
+/// A program that binds sockets as a service manager does, and starts a process with them for each line that
+/// it reads.
 const PARENT: &str = r#"
 import os, socket, sys
 program, folder, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -118,7 +119,7 @@ fn sockets_of_a_service_manager_are_there_before_the_process_and_after_it() {
         line.trim().parse::<u32>().unwrap()
     };
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    // Whoever comes before there is a process waits for it, and until it is known whether the member is well.
+    // A client that comes before there is a process waits for it, and until the member's health is known.
     let come = || {
         let clients = (0..30).map(|_| Wire::connect(address));
         let ask = |mut client: Wire| {
@@ -138,14 +139,14 @@ fn sockets_of_a_service_manager_are_there_before_the_process_and_after_it() {
     let status = || Run::plimsoll(&["status", "-o", "json"], folder.path());
     until("control answers", || status().code == Some(0));
     assert_eq!(status().json()["pid"], first);
-    // It ends, and another one is started: who comes in between is served by that.
+    // The process ends, and another one is started, which serves the clients that come in between.
     kill_process(number(first), Signal::TERM).unwrap();
     until("it has ended", || !runs(first));
     let between = come();
     let second = start(2);
     let _end = Ends(second);
     served(between);
-    // An upgrade of such a one takes the same sockets on.
+    // An upgrade of such a process takes over the same sockets.
     let run = Run::plimsoll(&["upgrade", "-o", "json"], folder.path());
     assert_eq!(run.code, Some(0), "{}", run.err);
     let third = u32::try_from(run.json()["pid"].as_u64().unwrap()).unwrap();
@@ -154,7 +155,7 @@ fn sockets_of_a_service_manager_are_there_before_the_process_and_after_it() {
     assert_eq!(status().json()["pid"], third);
     kill_process(number(third), Signal::TERM).unwrap();
     until("both have ended", || !runs(second) && !runs(third));
-    // A socket for which the file has nothing is a mistake that is told.
+    // A socket without a listener in the file is an error that is reported.
     folder.write("plimsoll.toml", file(free_port()));
     start(2);
     drop(orders);
@@ -218,7 +219,7 @@ fn a_supervisor_knows_who_took_over() {
     let first = house.runs("web", None);
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let control = format!("unix:{}", house.folder.join("up.sock").display());
-    // Its listeners are there before it can be asked for anything.
+    // The listeners are open before it answers commands.
     until("it serves", || {
         Run::plimsoll(&["status", "--control", &control], house.folder.path()).code == Some(0)
     });
@@ -233,7 +234,7 @@ fn a_supervisor_knows_who_took_over() {
     assert_eq!(get(address, "/").status, 200);
     until("the first has ended", || !runs(first.unsigned_abs()));
     assert_eq!(house.of("web")["pid"], second);
-    // It is looked after like the first: killed, it is started again; told to stop, it stops.
+    // The Supervisor watches it like the first: killed, it is started again; asked to stop, it stops.
     kill_process(number(second), Signal::KILL).unwrap();
     let third = house.runs("web", i32::try_from(second).ok());
     until("it serves again", || crate::stage::listens(address));
@@ -243,7 +244,7 @@ fn a_supervisor_knows_who_took_over() {
 
 #[test]
 fn flows_of_datagrams_go_on_by_the_sockets_that_they_had() {
-    // Says from which port it was asked.
+    // The member answers with the port that a question came from.
     let member = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = member.local_addr().unwrap();
     thread::spawn(move || {
@@ -272,7 +273,7 @@ fn flows_of_datagrams_go_on_by_the_sockets_that_they_had() {
     assert_eq!(line.balancer.member(address)["in_flight"], 20);
     for _ in 0..3 {
         line.upgrade();
-        // To the member nobody has moved.
+        // From the member's view no flow has moved.
         let after: Vec<String> = clients.iter().map(asked).collect();
         assert_eq!(after, before);
         until("the process before has let go of them", || line.balancer.member(address)["in_flight"] == 20);

@@ -1,5 +1,5 @@
-//! Two balancers with one address between them, which keepalived (VRRP) moves: each host is a network namespace, joined to the others
-//! by a bridge. The recipe is that of `docs/guide/high-availability.md`.
+//! Two balancers share one address, which keepalived (VRRP) moves: each host is a network namespace, joined
+//! to the others by a bridge. The recipe is that of `docs/guide/high-availability.md`.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ impl Host {
         run
     }
 
-    /// Starts one.
+    /// Starts a program there.
     pub(crate) fn start(&self, words: &[&str], folder: &Path) -> Process {
         let space = self.space();
         Process::start(&part("nsenter"), &[&[space.as_str(), "--"], words].concat(), folder)
@@ -60,7 +60,7 @@ struct Lab {
     hub: Host,
     client: Host,
     balancers: [Host; 2],
-    /// Of each balancer: the member beside it, the balancer under its shell, keepalived.
+    /// The processes of each balancer: the member beside it, the balancer under its shell, keepalived.
     parts: Vec<[Process; 3]>,
 }
 
@@ -84,7 +84,7 @@ impl Lab {
         Self { folder, hub, client, balancers, parts: Vec::new() }
     }
 
-    /// Starts what runs on each of the two hosts, and waits until the first has the address.
+    /// Starts the processes of the two hosts, and waits until the first has the address.
     fn begin(&mut self) {
         for (number, host) in self.balancers.iter().enumerate() {
             let place = self.folder.join(host.name);
@@ -98,8 +98,8 @@ impl Lab {
             );
             std::fs::write(place.join("plimsoll.toml"), file).unwrap();
             std::fs::write(place.join("vrrp"), "0\n").unwrap();
-            // What ExecStopPost= of the unit does: however the balancer ends, keepalived hears of it at once.
-            // It ends with the shell, as everything here ends with the test.
+            // The script does the work of ExecStopPost= of the unit: however the balancer ends, keepalived
+            // learns of it at once. The balancer ends with the shell, as everything here ends with the test.
             let script = "setpriv --pdeathsig KILL \"$0\" up & echo $! >up.pid; wait $!; echo -254 >vrrp";
             let up = host.start(&["sh", "-c", script, binary().to_str().unwrap()], &place);
             up.line("listening http");
@@ -124,7 +124,8 @@ impl Lab {
         until("the other has not", || !self.balancers[1].has_address(self.folder.path()));
     }
 
-    /// Starts load on the address, until it is told to end. However long that takes to move, nobody gives up who waits for it.
+    /// Starts load on the address, until it is stopped. However long the address takes to move, no waiting
+    /// client gives up.
     fn load(&self, rate: &str, more: &str, report: &str) -> Process {
         let script = format!(
             "exec \"$0\" load http://{SHARED}:8080/ --rate {rate} --duration 10m --connect-timeout 100s --timeout 100s {more} -o json >{report}"
@@ -132,7 +133,7 @@ impl Lab {
         self.client.start(&["sh", "-c", &script, binary().to_str().unwrap()], self.folder.path())
     }
 
-    /// Ends load: what came of it.
+    /// Ends load and returns its report.
     #[track_caller]
     fn report(&self, mut load: Process, name: &str) -> Value {
         load.signal(Signal::INT);
@@ -140,7 +141,7 @@ impl Lab {
         serde_json::from_str(&self.folder.read(name)).unwrap()
     }
 
-    /// Requests that the member of a balancer has ended, if that is there.
+    /// Returns the number of requests that the member of a balancer has ended, if the balancer is there.
     fn served(&self, name: &str) -> Option<u64> {
         let control = format!("unix:{}", self.folder.join(name).join("c.sock").display());
         let run = Run::plimsoll(&["members", "web", "-o", "json", "--control", &control], self.folder.path());
@@ -157,8 +158,8 @@ impl Lab {
     }
 }
 
-/// The configuration of the guide, with paths of the test, and with more time between advertisements: one that stands still for a
-/// moment is not taken for dead.
+/// Returns the configuration of the guide, with paths of the test, and with more time between advertisements:
+/// a balancer that stands still for a moment is not declared dead.
 fn keepalived(priority: usize, place: &Path) -> String {
     format!(
         "global_defs {{\n  vrrp_version 3\n}}\n\
@@ -169,7 +170,8 @@ fn keepalived(priority: usize, place: &Path) -> String {
     )
 }
 
-/// The rules for nft of the guide: whoever asks for the address where nobody listens gets no answer, and asks again.
+/// Returns the rules for nft of the guide: a client that connects to the address where no balancer listens
+/// gets no answer, and tries again.
 fn rules_of_packets() -> String {
     let first = format!("ip daddr {SHARED} tcp dport 8080 tcp flags & (syn | ack) == syn");
     format!(
@@ -178,7 +180,7 @@ fn rules_of_packets() -> String {
     )
 }
 
-/// Asks twice from one port, and each time waits for the balancer to close.
+/// A program that asks twice from one port, and each time waits for the balancer to close.
 const FROM_ONE_PORT: &str = "\
 import socket, sys
 for _ in range(2):
@@ -192,15 +194,17 @@ for _ in range(2):
         assert answer.startswith(b'HTTP/1.1 200 '), answer
 ";
 
-/// Requests that failed, in whatever way.
+/// Returns the number of requests that failed, in whatever way.
 fn failed(report: &Value) -> u64 {
     report["failed"].as_object().unwrap().values().filter_map(Value::as_u64).sum()
 }
 
-/// Connections to the port of a host's balancer which its kernel has in hand, those that the balancer has not seen yet included.
+/// Returns the number of connections to the port of a host's balancer that its kernel holds, those included
+/// that the balancer has not seen yet.
 fn in_hand(host: &Host) -> u64 {
     let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", host.holder.pid())).unwrap();
-    // The columns: number, local and remote address, state. 8080 is 1F90; 0A listens, and 06 has ended.
+    // The columns are number, local address, remote address and state. 8080 is 1F90; 0A listens, and 06 has
+    // ended.
     let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let in_hand = |columns: &Vec<String>| {
         columns.get(1).is_some_and(|local| local.ends_with(":1F90"))
@@ -209,7 +213,8 @@ fn in_hand(host: &Host) -> u64 {
     table.lines().map(columns).filter(in_hand).count() as u64
 }
 
-/// Can there be network namespaces here? If not that is said, and nothing is shown.
+/// Returns `true` if network namespaces are possible here. If not, it prints that, and the test shows
+/// nothing.
 pub(crate) fn possible() -> bool {
     let run = Run::of(&part("unshare"), &["--net", "true"], Path::new("/"));
     if run.code != Some(0) {
@@ -226,7 +231,7 @@ fn the_address_moves_when_the_balancer_is_killed() {
     let mut lab = Lab::new();
     lab.begin();
     let place = lab.folder.path().to_owned();
-    // Connections that stay, and new ones all the time.
+    // Some connections stay, and new ones come all the time.
     let kept = lab.load("100", "", "kept.json");
     let fresh = lab.load("50", "--header 'Connection: close'", "fresh.json");
     lab.serves("one", 200);
@@ -237,8 +242,8 @@ fn the_address_moves_when_the_balancer_is_killed() {
     let (kept, fresh) = (lab.report(kept, "kept.json"), lab.report(fresh, "fresh.json"));
     let lost = failed(&kept) + failed(&fresh);
     eprintln!("of {} and {} requests {lost} failed", kept["due"], fresh["due"]);
-    // Connections that it carried were broken. However long the address takes to move, nobody is refused meanwhile, and nobody waits in
-    // vain.
+    // The balancer's connections were broken. However long the address takes to move, no client is refused
+    // meanwhile, and none waits in vain.
     for report in [&kept, &fresh] {
         let kinds = report["failed"].as_object().unwrap();
         let broken = |(kind, count): (&String, &Value)| *count == 0 || kind == "closed";
@@ -254,20 +259,20 @@ fn the_address_moves_when_the_machine_dies() {
     let mut lab = Lab::new();
     lab.begin();
     let place = lab.folder.path().to_owned();
-    // A port that a client uses again within a minute is found as what is left of its last connection, which the balancer closed first,
-    // and that is no reason to say nothing.
+    // A port that a client uses again within a minute still belongs to the rest of its last connection, which
+    // the balancer closed first. The balancer must answer all the same.
     let words = [part("python3").display().to_string(), "-c".into(), FROM_ONE_PORT.into(), SHARED.into()];
     lab.client.run(&words.each_ref().map(String::as_str), &place);
     let fresh = lab.load("50", "--header 'Connection: close'", "fresh.json");
     lab.serves("one", 50);
     lab.hub.run(&["ip", "link", "set", "p-one", "down"], &place);
-    // Nothing reaches it any more: what it has now it had when it died.
+    // Nothing reaches the balancer any more: its connections now are those that it had when it died.
     let under_way = in_hand(&lab.balancers[0]);
     until("the other has the address", || lab.balancers[1].has_address(&place));
     lab.serves("other", 100);
     let fresh = lab.report(fresh, "fresh.json");
     let lost = failed(&fresh);
     eprintln!("the machine died with {under_way} connections; {lost} of {} requests failed", fresh["due"]);
-    // Whoever came after it only waited for its packets to be sent again.
+    // Later clients only waited for their packets to be sent again.
     assert!(lost <= under_way, "{lost} failed, {under_way} were under way: {fresh}");
 }

@@ -1,4 +1,4 @@
-//! WebSockets through the balancer: a server and a client of a library that others use.
+//! WebSockets through the balancer: a server and a client of a library in common use.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
 
 use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, found, listening, noise, until, web};
 
-/// A server that sends back what it gets.
+/// Starts a server that sends back what it gets.
 pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -18,7 +18,7 @@ pub(crate) fn echo() -> SocketAddr {
         for stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
                 let Ok(mut socket) = accept(stream) else { return };
-                // Pings are answered by the library. The close handshake ends with an error.
+                // The library answers pings. The close handshake ends with an error.
                 while let Ok(message) = socket.read() {
                     if (message.is_text() || message.is_binary()) && socket.send(message).is_err() {
                         break;
@@ -34,7 +34,7 @@ fn open(balancer: &Balancer) -> WebSocket<TcpStream> {
     try_open(balancer).unwrap()
 }
 
-/// The same, where one that begins late is let go.
+/// Opens a WebSocket; `None` if the balancer closed a client that began late.
 fn try_open(balancer: &Balancer) -> Option<WebSocket<TcpStream>> {
     let stream = TcpStream::connect(balancer.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -92,7 +92,7 @@ fn a_reload_and_the_idle_timeout_of_requests_do_not_cut_a_tunnel() {
     let balancer = Balancer::start(&text);
     let mut socket = found("a tunnel", || try_open(&balancer));
     balancer.reload(&text.replace("[listener.timeouts]", "[listener.timeouts]\nhead = \"1s\""));
-    // Silence that is longer than both timeouts, as an event: another client is let go for it.
+    // The silence is longer than both timeouts, measured by an event: another client is closed for it.
     Wire::connect(balancer.address()).closed();
     Wire::connect(balancer.address()).closed();
     socket.send(Message::text("still there")).unwrap();
@@ -103,7 +103,7 @@ fn a_reload_and_the_idle_timeout_of_requests_do_not_cut_a_tunnel() {
 fn a_silent_tunnel_ends_when_it_was_told_to() {
     let text = listening("[listener.timeouts]\ntunnel = \"200ms\"", &[echo()], "");
     let balancer = Balancer::start(&text);
-    // One that was silent for too long before it began, as the machine stood still, is ended as well.
+    // A tunnel that was silent for too long before it began, as the machine stood still, is ended as well.
     let mut socket = found("a tunnel", || {
         let mut socket = try_open(&balancer)?;
         socket.send(Message::text("hello")).ok()?;
@@ -127,7 +127,7 @@ fn only_who_asked_for_it_gets_a_tunnel() {
         Script::answering("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n");
     let balancer = Balancer::start(&web(&[member.address], ""));
     let mut client = Wire::connect(balancer.address());
-    // h2c would carry requests past everybody.
+    // h2c would carry requests past all checks.
     for fields in ["", "Upgrade: x\r\n", "Connection: upgrade\r\n", "Connection: upgrade\r\nUpgrade: h2c\r\n"]
     {
         client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
@@ -141,7 +141,7 @@ fn a_long_conversation_is_no_slow_answer() {
     let balancer = Balancer::start(&web(&[member], ""));
     let begun = Instant::now();
     let mut socket = open(&balancer);
-    // The client's own measure of the answer, which cannot be shorter than the balancer's.
+    // The client's own measure of the answer cannot be shorter than the balancer's.
     let answered = begun.elapsed();
     let talked = Instant::now();
     // bound: how long the conversation goes on
@@ -161,11 +161,11 @@ fn a_long_conversation_is_no_slow_answer() {
     }
 }
 
-/// A stream of HTTP/2, the first of its connection: what is written goes as DATA, what comes as such is read. It knows nothing of
-/// others, and of the other side's windows: less may be sent than they are at first.
+/// A stream of HTTP/2, the first of its connection: written bytes go as DATA, and DATA that comes is read. It
+/// supports no other streams, and less may be sent than the other side's windows are at first.
 struct Tunnel {
     stream: TcpStream,
-    /// What has come and was not read yet.
+    /// The bytes that have come and were not read yet.
     ahead: Vec<u8>,
 }
 
@@ -175,7 +175,7 @@ impl Tunnel {
         self.stream.write_all(&[&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat())
     }
 
-    /// The next frame's kind, flags and payload.
+    /// Returns the next frame's kind, flags and payload.
     fn next(&mut self) -> io::Result<(u8, u8, Vec<u8>)> {
         let mut head = [0; 9];
         self.stream.read_exact(&mut head)?;
@@ -191,7 +191,8 @@ impl Tunnel {
         let mut tunnel = Self { stream, ahead: Vec::new() };
         tunnel.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
         tunnel.frame(4, 0, 0, b"").unwrap();
-        // Literals, some with names of the static table: :method, :path, :authority; :scheme is in it.
+        // The fields are literals, some with names of the static table: :method, :path, :authority; :scheme
+        // is in it.
         let fields: [&[u8]; 4] = [
             b"\x02\x07CONNECT\x04\x05/chat\x01\x01h\x86",
             b"\x00\x09:protocol\x09websocket",
@@ -204,7 +205,7 @@ impl Tunnel {
             match tunnel.next().unwrap() {
                 // SETTINGS_ENABLE_CONNECT_PROTOCOL
                 (4, 0, settings) => promised = settings.chunks(6).any(|one| one == [0, 8, 0, 0, 0, 1]),
-                // 200, by the static table.
+                // The status is 200, by the static table.
                 (1, _, head) => {
                     assert_eq!(head[0], 0x88);
                     break;
@@ -246,7 +247,7 @@ impl Read for Tunnel {
         let most = space.len().min(self.ahead.len());
         space[..most].copy_from_slice(&self.ahead[..most]);
         self.ahead.drain(..most);
-        // Both windows.
+        // Both windows grow.
         for stream in [0, 1] {
             self.frame(8, 0, stream, &u32::try_from(most).unwrap().to_be_bytes())?;
         }

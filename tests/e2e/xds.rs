@@ -1,14 +1,15 @@
-//! Stock clients of gRPC (grpcio, grpc-go) that find members by xDS: they go there themselves, as often as they are told, and report what they did.
+//! Stock clients of gRPC (grpcio, grpc-go) find members by xDS. They go there themselves, by the weights that
+//! they get, and report their calls.
 
 use std::net::SocketAddr;
 use std::process::Command;
 
 use crate::stage::{Balancer, Told, curl_status, go_tool, until};
 
-/// Calls of which shares are taken.
+/// The number of calls over which shares are measured.
 const CALLS: f64 = 1000.0;
 
-/// Three servers and a client, which do as they are told.
+/// Three servers and a client, which follow the test's commands.
 struct Grpc {
     program: Told,
     servers: Vec<SocketAddr>,
@@ -17,13 +18,13 @@ struct Grpc {
 }
 
 impl Grpc {
-    /// grpcio's.
+    /// Starts the program on grpcio.
     fn python() -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/xds.py");
         Self::start(Command::new("/usr/bin/python3").arg(script))
     }
 
-    /// grpc-go's.
+    /// Starts the program on grpc-go.
     fn go() -> Self {
         Self::start(&mut Command::new(go_tool("grpc-xds")))
     }
@@ -34,7 +35,7 @@ impl Grpc {
         Self { program, servers, text: String::new() }
     }
 
-    /// Each server's share of the next calls, however long they take; none may have failed so far.
+    /// Returns each server's share of the next calls, however long they take; none may have failed so far.
     #[track_caller]
     fn shares(&mut self) -> Vec<f64> {
         let mut all = vec![0.0; self.servers.len()];
@@ -50,7 +51,8 @@ impl Grpc {
         all.iter().map(|count| count / sum).collect()
     }
 
-    /// A balancer of which the servers are members, with these capacities, and which is this client's control plane.
+    /// Starts a balancer that has the servers as members, with these capacities, and is this client's control
+    /// plane.
     fn balancer(&mut self, capacities: [u32; 3], listener: &str, rest: &str) -> Balancer {
         let members: Vec<String> = self
             .servers
@@ -69,7 +71,7 @@ impl Grpc {
     }
 }
 
-/// The same for clients of both libraries.
+/// Defines tests for clients of both libraries.
 macro_rules! of_both {
     ($($name:ident),*) => {
         mod grpcio {
@@ -99,7 +101,7 @@ fn a_balancer_that_is_killed_is_not_missed(mut grpc: Grpc) {
     let mut balancer = grpc.balancer([1, 1, 1], "", "strategy = \"weighted_round_robin\"\n");
     until("all are called alike", || grpc.shares().iter().all(|share| (share - 1.0 / 3.0).abs() < 0.05));
     balancer.process.kill();
-    // Not one call fails: what was told goes on to hold.
+    // Not one call fails: the last configuration stays in force.
     for _ in 0..4 {
         assert!(grpc.shares().iter().all(|share| *share > 0.1));
     }
@@ -151,7 +153,8 @@ fn a_slow_member_gets_less_because_clients_say_what_is_under_way_there(mut grpc:
     });
 }
 
-/// A balancer whose members have said three times that they have hardly anything to do, and a way to say something else.
+/// Starts a balancer whose members have reported three times that they are almost idle; returns a function
+/// that reports other loads, too.
 fn told(grpc: &mut Grpc, listener: &str, strategy: &str) -> (Balancer, impl Fn([f64; 3]) + use<>) {
     let rest = format!("strategy = {strategy}\n[group.monitor]\nmetric = \"cpu\"\ninterval = \"1s\"\n");
     let balancer = grpc.balancer([1, 1, 1], listener, &rest);
@@ -159,7 +162,7 @@ fn told(grpc: &mut Grpc, listener: &str, strategy: &str) -> (Balancer, impl Fn([
     let servers = grpc.servers.clone();
     let report = move |loads: [f64; 3]| {
         for (server, load) in servers.iter().zip(loads) {
-            // The answer says so if the member is under alert.
+            // The answer has a body if the member is under alert.
             let status = curl_status(&["-d", &format!("member={server}&cpu={load}"), &url], b"");
             assert!(matches!(status, 200 | 204), "{status}");
         }
@@ -173,7 +176,7 @@ fn told(grpc: &mut Grpc, listener: &str, strategy: &str) -> (Balancer, impl Fn([
 fn what_sessions_are_to_leave_gets_fewer_calls(mut grpc: Grpc) {
     let (balancer, report) = told(&mut grpc, "binding = \"on_demand\"", "\"random\"");
     until("all get as much", || grpc.shares().iter().all(|share| (share - 1.0 / 3.0).abs() < 0.07));
-    // A third of its sessions are to go by what one report can say: it is left with a quarter of all calls.
+    // One report can make a third of its sessions leave: the member is left with a quarter of all calls.
     until("its clients call others", || {
         report([0.02, 0.02, 1.0]);
         grpc.shares()[2] < 0.29
@@ -185,7 +188,7 @@ fn loads_and_alerts_count(mut grpc: Grpc) {
     let strategy = "{ least_loaded = { critical = 0.5 } }";
     let (balancer, report) = told(&mut grpc, "binding = \"on_demand\"", strategy);
     for _ in 0..2 {
-        // Told again and again, or they would be stale before long.
+        // The report is repeated, or the loads would soon be stale.
         until("the least loaded is called", || {
             report([0.02, 0.02, 0.01]);
             grpc.shares()[2] > 0.0

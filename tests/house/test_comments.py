@@ -21,7 +21,6 @@ LEFT = {
     "crates/cluster",
     "crates/proxy",
     "crates/wire",
-    "fuzz",
     "tests",
 }
 

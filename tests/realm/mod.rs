@@ -1,6 +1,6 @@
-//! A Kerberos realm of a test's own: MIT's KDC on a free port of 127.0.0.1, run by an ordinary user. What it needs comes
-//! from Debian by `scripts/install-test-deps`. Nothing of the machine's own Kerberos is read or written, but for the list of
-//! tickets that were taken, which has one file for each user.
+//! A Kerberos realm of a test's own: MIT's KDC on a free port of 127.0.0.1, run by an ordinary user. Its
+//! programs come from Debian by `scripts/install-test-deps`. Nothing of the machine's own Kerberos is read or
+//! written, except the replay cache, which has one file for each user.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::chown;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::ports::free_port;
 
-/// What principals end in.
+/// The realm of all principals.
 pub(crate) const REALM: &str = "PLIMSOLL.TEST";
 
-/// Who runs the KDC where the test is root: nobody.
+/// The user that runs the KDC if the test is root: nobody.
 const NOBODY: u32 = 65_534;
 
-/// Bound of every wait: longer than anything takes on a machine with other work.
+/// The bound of every wait, longer than any operation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A realm with its KDC.
@@ -30,7 +30,7 @@ pub(crate) struct Realm {
 }
 
 impl Realm {
-    /// With these users and the services `HTTP/localhost` and `host/localhost`.
+    /// Starts a realm with these users and the services `HTTP/localhost` and `host/localhost`.
     pub(crate) fn start(users: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("plimsoll-realm-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -49,7 +49,8 @@ impl Realm {
         realm
     }
 
-    /// The database, and keytabs: `users.keytab`, `services.keytab`, and `old.keytab` with keys of `HTTP/localhost` that count no more.
+    /// Makes the database, and keytabs: `users.keytab`, `services.keytab`, and `old.keytab` with keys of
+    /// `HTTP/localhost` that are no longer valid.
     fn make(&self, users: &[&str]) {
         let made = self.tool("kdb5_util").args(["create", "-s", "-P", "master"]).output().unwrap();
         assert!(made.status.success(), "kdb5_util: {}", String::from_utf8_lossy(&made.stderr));
@@ -71,7 +72,7 @@ impl Realm {
         assert!(self.path("services.keytab").exists(), "kadmin.local: {said:?}");
     }
 
-    /// Starts the KDC; does it answer?
+    /// Starts the KDC; returns `true` if it answers.
     fn serves(&mut self, user: &str) -> bool {
         self.stop();
         self.configure(free_port());
@@ -128,17 +129,17 @@ impl Realm {
         assert!(got.status.success(), "kvno: {}", String::from_utf8_lossy(&got.stderr));
     }
 
-    /// What `KRB5CCNAME` is for it.
+    /// Returns the value of `KRB5CCNAME` for it.
     pub(crate) fn cache(&self, name: &str) -> String {
         format!("FILE:{}", self.path(&format!("{name}.cache")).display())
     }
 
-    /// A file of the realm.
+    /// Returns the path of a file of the realm.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// A program of Kerberos, as an ordinary user.
+    /// Returns the command of a Kerberos program, as an ordinary user.
     fn tool(&self, name: &str) -> Command {
         let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
         let program = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
@@ -169,7 +170,7 @@ impl Drop for Realm {
     }
 }
 
-/// Makes tokens of tickets: Python's GSSAPI.
+/// A maker of tokens out of tickets: Python's GSSAPI.
 pub(crate) struct Mint {
     child: Child,
     ends: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
@@ -186,7 +187,8 @@ impl Mint {
         Self { child, ends: Mutex::new(ends) }
     }
 
-    /// A token of the ticket in `cache` (as `KRB5CCNAME` has it) for a service such as `HTTP@localhost`, bound to a channel.
+    /// Returns a token of the ticket in `cache` (as `KRB5CCNAME` has it) for a service such as
+    /// `HTTP@localhost`, bound to a channel.
     pub(crate) fn token(&self, cache: &str, service: &str, channel: Option<&[u8]>, mech: &str) -> String {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let asked = json!({"ccache": cache, "service": service, "channel": channel.map(hex), "mech": mech});
@@ -194,7 +196,7 @@ impl Mint {
         said["token"].as_str().unwrap_or_else(|| panic!("{asked}: {said}")).to_owned()
     }
 
-    /// Does the server's answer to the last token prove who it is?
+    /// Returns `true` if the server's answer to the last token proves its identity.
     pub(crate) fn proved(&self, reply: &str) -> bool {
         self.ask(&json!({"reply": reply}))["proved"] == true
     }

@@ -1,44 +1,45 @@
-//! Where an HTTP/1.1 message ends (RFC 9112 section 6), for the member's requests and the load's answers.
+//! The end of an HTTP/1.1 message (RFC 9112 section 6), for requests to the member and answers to the load
+//! generator.
 //!
-//! Written apart from the balancer's own relay on purpose: two programs that share a parser share its
-//! mistakes and would never notice. Strict: what could be read in two ways is refused, so that a balancer
-//! that lets it through is found out.
+//! This parser is deliberately independent of the balancer's relay: two programs that share a parser share
+//! its mistakes and never notice. It is strict: ambiguous framing is refused, so that the tests notice a
+//! balancer that passes it on.
 
 use std::ops::Range;
 
 use httparse::Header;
 
-/// The peer does not speak HTTP/1.1; what is wrong, in a few words.
+/// An error of a peer that does not speak HTTP/1.1, with a short reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// How much of a body is left.
+/// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// So many bytes.
+    /// The number of bytes left.
     Length(u64),
-    /// Until the last chunk.
+    /// Chunks, up to the last one.
     Chunked(Chunked),
-    /// Until the connection closes (answers only).
+    /// Everything until the connection closes (answers only).
     Close,
 }
 
-/// What [`Body::eat`] made of some bytes.
+/// The result of [`Body::eat`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Where the content is in them.
+    /// The range of the content within the given bytes.
     pub(crate) data: Range<usize>,
-    /// How many of them belong to the body; more may follow in the same bytes unless `done`.
+    /// The number of given bytes that belong to the body; more may follow in the same bytes unless `done`.
     pub(crate) used: usize,
-    /// Was that the end of the body?
+    /// Whether the body has ended.
     pub(crate) done: bool,
 }
 
 impl Body {
-    /// No body.
+    /// An empty body.
     pub(crate) const NONE: Self = Self::Length(0);
 
-    /// Of a request. `minor` is the HTTP minor version.
+    /// Returns the body of a request. `minor` is the HTTP minor version.
     pub(crate) fn of_request(minor: u8, headers: &[Header<'_>]) -> Result<Self, Malformed> {
         match (transfer_encoding(headers)?, content_length(headers)?) {
             (true, Some(_)) => Err(Malformed("both content-length and transfer-encoding")),
@@ -48,7 +49,7 @@ impl Body {
         }
     }
 
-    /// Of an answer with `status` to a HEAD request or another.
+    /// Returns the body of an answer with `status`; `head` is `true` for the answer to a HEAD request.
     pub(crate) fn of_answer(status: u16, head: bool, headers: &[Header<'_>]) -> Result<Self, Malformed> {
         if head || (100..200).contains(&status) || status == 204 || status == 304 {
             return Ok(Self::NONE);
@@ -61,7 +62,7 @@ impl Body {
         }
     }
 
-    /// Takes the next bytes of the body; they may hold more than the body.
+    /// Consumes the next bytes of the body; they may extend beyond its end.
     pub(crate) fn eat(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
         match self {
             Self::Length(left) => {
@@ -75,7 +76,7 @@ impl Body {
     }
 }
 
-/// May the connection carry another message after this one?
+/// Returns `true` if the connection may carry another message after this one.
 pub(crate) fn keeps_alive(minor: u8, headers: &[Header<'_>]) -> bool {
     let has = |option: &str| {
         values(headers, "connection")
@@ -85,7 +86,7 @@ pub(crate) fn keeps_alive(minor: u8, headers: &[Header<'_>]) -> bool {
     !has("close") && (minor >= 1 || has("keep-alive"))
 }
 
-/// Values of the headers called `name`.
+/// Returns the values of the headers called `name`.
 pub(crate) fn values<'h>(headers: &'h [Header<'h>], name: &'h str) -> impl Iterator<Item = &'h [u8]> {
     headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
@@ -110,15 +111,15 @@ fn content_length(headers: &[Header<'_>]) -> Result<Option<u64>, Malformed> {
     number.map(Some).ok_or(Malformed("a content-length that is not a number"))
 }
 
-/// A body in chunks, extensions and trailers skipped.
+/// A chunked body; extensions and trailers are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chunked {
     part: Part,
-    /// Of the chunk.
+    /// The number of bytes left in the current chunk.
     left: u64,
-    /// Length of the line so far.
+    /// The length of the current line so far.
     line: usize,
-    /// Length of all trailer lines so far.
+    /// The length of all trailer lines so far.
     trailers: usize,
 }
 
@@ -135,7 +136,7 @@ enum Part {
     TrailerEnd,
 }
 
-/// Longest line of a chunk's size and extensions, and most bytes of trailers.
+/// The maximum length of the line with a chunk's size and extensions. The next constant bounds all trailers.
 const MAX_LINE: usize = 4096;
 const MAX_TRAILERS: usize = 64 * 1024;
 
@@ -159,7 +160,7 @@ impl Chunked {
         Ok(Piece { data: 0..0, used: at, done: false })
     }
 
-    /// Takes one byte that is not content; true at the end of the body.
+    /// Consumes one byte that is not content; returns `true` at the end of the body.
     fn control(&mut self, byte: u8) -> Result<bool, Malformed> {
         self.line += 1;
         if self.line > MAX_LINE || self.trailers > MAX_TRAILERS {
@@ -209,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// Feeds `bytes` in pieces of the given sizes, over and over.
+    /// Feeds `bytes` in pieces of the given sizes, in a cycle.
     fn feed(mut body: Body, bytes: &[u8], sizes: &[usize]) -> Result<(Vec<u8>, usize, bool), Malformed> {
         let (mut content, mut at) = (Vec::new(), 0);
         let mut sizes = sizes.iter().cycle();

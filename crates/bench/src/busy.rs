@@ -1,26 +1,27 @@
-//! Processors that are not there: who serves until when, computed, and how much of them was used.
+//! Emulated processors: computes which of them serves until when, and how much of them was used.
 //!
-//! A processor that serves in the order of arrival is known by when it will be free. Who comes waits until then, and is done
-//! its time later, however late that is noticed: lateness makes an answer late, but costs no capacity.
+//! The time at which a processor becomes free describes it completely if it serves in the order of arrival. A
+//! job waits until then and is done after its service time, however late the timer fires. Such delays make an
+//! answer late but cost no capacity.
 
 use std::time::{Duration, Instant};
 
 /// Processors that serve in the order of arrival.
 #[derive(Debug)]
 pub(crate) struct Processors {
-    /// When each will be free; never empty.
+    /// The time at which each will be free; never empty.
     free: Vec<Instant>,
-    /// Work that came so far.
+    /// The work that has arrived so far.
     work: Duration,
 }
 
 impl Processors {
-    /// So many, at least one, all idle.
+    /// Creates `count` idle processors, at least one.
     pub(crate) fn new(count: usize, now: Instant) -> Self {
         Self { free: vec![now; count.max(1)], work: Duration::ZERO }
     }
 
-    /// Takes work that comes now; when it will be done.
+    /// Adds work that arrives now; returns the time at which it will be done.
     pub(crate) fn serve(&mut self, now: Instant, time: Duration) -> Instant {
         self.work += time;
         let first = self.free.iter_mut().min();
@@ -29,15 +30,15 @@ impl Processors {
         *first
     }
 
-    /// Time for which they have been busy until now, over all of them.
+    /// Returns the time for which the processors have been busy until now, summed over all.
     pub(crate) fn busy(&self, now: Instant) -> Duration {
-        // From now until it is free each has work to do without a gap.
+        // Until it is free, each processor works without a gap.
         let left: Duration = self.free.iter().map(|free| free.saturating_duration_since(now)).sum();
         self.work.saturating_sub(left)
     }
 }
 
-/// The integral of a count over time: how long, in all, so many were busy.
+/// The integral of a count over time: the total time for which the counted things were busy.
 #[derive(Debug)]
 pub(crate) struct InUse {
     count: usize,
@@ -46,24 +47,24 @@ pub(crate) struct InUse {
 }
 
 impl InUse {
-    /// None are.
+    /// Starts with a count of zero.
     pub(crate) fn new(now: Instant) -> Self {
         Self { count: 0, busy: Duration::ZERO, since: now }
     }
 
-    /// One more is.
+    /// Increments the count.
     pub(crate) fn enter(&mut self, now: Instant) {
         self.busy = self.busy(now);
         (self.count, self.since) = (self.count + 1, now.max(self.since));
     }
 
-    /// One less.
+    /// Decrements the count.
     pub(crate) fn leave(&mut self, now: Instant) {
         self.busy = self.busy(now);
         (self.count, self.since) = (self.count.saturating_sub(1), now.max(self.since));
     }
 
-    /// Time for which they have been busy until now, over all of them.
+    /// Returns the integral until now.
     pub(crate) fn busy(&self, now: Instant) -> Duration {
         self.busy + now.saturating_duration_since(self.since) * self.count as u32
     }

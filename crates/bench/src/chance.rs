@@ -1,4 +1,4 @@
-//! Reproducible chance: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+//! A reproducible random generator: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 //! generators", OOPSLA 2014). The same seed gives the same run.
 
 /// A stream of random numbers.
@@ -6,12 +6,12 @@
 pub struct Chance(u64);
 
 impl Chance {
-    /// The stream that belongs to `seed`.
+    /// Creates the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,22 +20,22 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// Uniform above 0 and at most 1: its logarithm is finite.
+    /// Returns a uniform number above 0 and at most 1, so that its logarithm is finite.
     pub fn unit(&mut self) -> f64 {
         ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Exponential with mean 1.
+    /// Returns an exponential number with mean 1.
     pub fn exp(&mut self) -> f64 {
         -self.unit().ln()
     }
 
-    /// Normal with mean 0 and variance 1, by the method of Box and Muller.
+    /// Returns a normal number with mean 0 and variance 1, by the method of Box and Muller.
     pub fn normal(&mut self) -> f64 {
         (2.0 * self.exp()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// True with probability `share`.
+    /// Returns `true` with probability `share`.
     pub fn happens(&mut self, share: f64) -> bool {
         self.unit() <= share
     }

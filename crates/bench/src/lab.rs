@@ -1,10 +1,11 @@
-//! Experiments as data: files that name servers, balancer, load, factors, faults and claims; a runner that
-//! works through them unattended; a report that says which claims the results bear out.
+//! Experiments as data: files that define servers, balancer, load, factors, faults and claims; a runner that
+//! executes them unattended; a report that lists which claims the results support.
 //!
-//! [`experiment`] reads the file and [`plan`] makes points of its factors. [`runner`] measures what must be
-//! known before ([`Before`]), then runs each point with processes of its own in a folder of its own, and skips
-//! on resumption what has been done with the same experiment and binary. [`table`] gathers the points, with
-//! confidence intervals ([`statistics`]); [`claim`] decides and [`report`] tells.
+//! [`experiment`] reads the file and [`plan`] makes points of its factors. [`runner`] takes the measurements
+//! that precede the first point ([`Before`]). It then runs each point with its own processes in its own
+//! folder. On resumption it skips points that are complete with the same experiment and binary. [`table`]
+//! gathers the points, with confidence intervals ([`statistics`]). [`claim`] decides and [`report`] presents
+//! the results.
 
 use std::time::Duration;
 
@@ -51,16 +52,16 @@ pub use crew::Roll;
 pub use measure::{Before, Wire};
 pub use point::{Outcome, Tick};
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// Something did not work: what, where and what to do.
+    /// A failure: what, where and what to do.
     #[error("{0}")]
     Failed(String),
-    /// What was asked for would harm something, so that nothing was done.
+    /// The request would do harm, so nothing was done.
     #[error("{0}")]
     Refused(String),
-    /// It was told to end; what is done is kept.
+    /// The run was interrupted; completed points are kept.
     #[error("interrupted; `--resume` goes on from here")]
     Interrupted,
 }
@@ -71,17 +72,17 @@ impl Trouble {
     }
 }
 
-/// Who watches a run.
+/// An observer of a run.
 pub trait Watch {
-    /// What is measured before the first point; then a sentence with what came of it.
+    /// Reports what is measured before the first point; then a sentence with the results.
     fn before(&mut self, what: &str);
 
-    /// A point begins: so many are done of so many, and the rest takes about so long.
+    /// Reports the begin of a point: the numbers of complete points and of all, and the estimated time left.
     fn begins(&mut self, done: usize, all: usize, left: Duration, name: &str);
 
-    /// A point has ended, with the numbers worth a line.
+    /// Reports the end of a point, with its main numbers.
     fn ended(&mut self, name: &str, numbers: &str);
 
-    /// Shall the run end?
+    /// Returns `true` if the run is to end.
     fn interrupted(&self) -> bool;
 }

@@ -1,8 +1,8 @@
-//! Be judged: open-loop load and test members. Knows nothing of the balancer but what any client and any
-//! server can see from outside.
+//! The open-loop load generator and test members that measure the balancer. The crate knows only what any
+//! client and any server can observe from outside.
 //!
-//! The load generator keeps *when* ([`pace`], [`replay`]) apart from *what* ([`target`]); [`run`] joins them and
-//! [`record`] keeps what came of it. [`member`] is the server to point it at.
+//! The load generator separates the send times ([`pace`], [`replay`]) from the requests ([`target`]). [`run`]
+//! joins them and [`record`] keeps the results. [`member`] is the server under load.
 
 mod body;
 mod busy;

@@ -1,11 +1,14 @@
-//! A test server that can be told how fast, how many at a time and how badly it serves.
+//! A test server with configurable service times, concurrency and failures.
 //!
-//! A member has a number of *workers* and a *service time*: a request waits, first come first served, until
-//! a worker is free, holds it for a service time drawn from a distribution, and is answered. That is the
-//! G/G/c queue that models of servers speak of, so that what a balancer does to it can be computed. Or it has
-//! *cores* that all requests in service share, each of which needs so much work: what a server without a bound on
-//! its threads does, slower for everyone with each request that comes. Service is emulated by a timer, which lets
-//! many members share a small machine without taking each other's time, or really burns the processor.
+//! A member has *workers* and a *service time*. A request waits, first come first served, until a worker is
+//! free; the worker holds it for a service time drawn from a distribution and then answers it. That is the
+//! G/G/c queue of server models, so the effects of a balancer on it can be computed.
+//!
+//! A member may have *cores* instead. All requests in service share them, and each needs an amount of work. A
+//! server without a bound on its threads behaves like that: each additional request slows down all others.
+//!
+//! A timer emulates service, so that many members share a small machine without taking each other's time. A
+//! member can also burn real processor time.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -49,107 +52,110 @@ use work::Work;
 
 use crate::chance::Chance;
 
-/// How long requests in flight may take to end when the member stops.
+/// The time that requests in flight have to end when the member stops.
 const GRACE: Duration = Duration::from_secs(5);
-/// Most threads that burn the processor.
+/// The maximum number of threads that burn the processor.
 const MOST_THREADS: usize = 4096;
 
-/// What a member is to do.
+/// The specification of a member.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Where else the same server is reached, of one member only: what comes by any door has the same workers or cores.
+    /// Further addresses of the same server, if `count` is 1; requests from all of them share its workers or
+    /// cores.
     pub also: Vec<SocketAddr>,
-    /// How many such members, on ports that follow one another (port 0: any free ones); at least 1. The last number of
-    /// the name counts up, and so does the seed.
+    /// The number of such members, at least 1, on consecutive ports (port 0: any free ones). The number at
+    /// the end of the name counts up, and so does the seed.
     pub count: usize,
-    /// What is spoken.
+    /// The protocol of the member.
     pub kind: Kind,
-    /// Sent as `x-member`; the address if `None`.
+    /// The value of `x-member`; the address if `None`.
     pub name: Option<String>,
-    /// How long a worker holds a request.
+    /// The time for which a worker holds a request.
     pub service: Service,
-    /// How long it holds one for what a program makes (http): a path with a query, a `cgi-bin` or the name of a script. As any
-    /// other if `None`.
+    /// The same for a dynamic page (http): a path with a query, a `cgi-bin` or the name of a script. `None`:
+    /// no difference.
     pub dynamic: Option<Service>,
-    /// Requests served at a time; at least 1.
+    /// The number of requests served at a time; at least 1.
     pub workers: usize,
-    /// Processors, above 0, that share all requests in service, in place of the workers: the service time is work for
-    /// one of them.
+    /// The number of processors, above 0, that all requests in service share, in place of the workers. The
+    /// service time is work for one of them.
     pub cores: Option<f64>,
-    /// How fast each of the cores is, above 0; 1 does a second of work in a second.
+    /// The speed of each core, above 0; at 1 it does a second of work in a second.
     pub speed: f64,
-    /// Takes a part of the cores' speed now and then.
+    /// The antagonist that takes a part of the cores' speed from time to time.
     pub antagonist: Option<Antagonist>,
-    /// With cores, go on with the work for a client that has closed its connection. Otherwise it is given up, as is what
-    /// a client asked for that only ended its own side.
+    /// Whether a member with cores goes on with the work after the client has closed its connection. If not,
+    /// it cancels the work, also if the client closed only its own side.
     pub ignore_cancel: bool,
-    /// Most requests that wait for a worker, or that share the cores; more are refused with 503 (http) or
-    /// TRANSIENT (iiop), dropped (udp) or end their connection (tcp).
+    /// The maximum number of requests that wait for a worker, or that share the cores. Excess requests are
+    /// refused with 503 (http) or TRANSIENT (iiop), dropped (udp), or end their connection (tcp).
     pub queue: usize,
-    /// Burn the processor for the service time instead of waiting.
+    /// Whether to burn the processor for the service time instead of waiting.
     pub burn: bool,
-    /// How much longer a worker holds the first request of a connection (http, iiop): what a server spends on
-    /// setting a session up.
+    /// The additional time for which a worker holds the first request of a connection (http, iiop): the cost
+    /// of a session's setup.
     pub session: Duration,
-    /// What a worker does with a request (http, iiop), in place of the service time: work at the member's own processor, and
-    /// times of waiting. What else runs at that processor is `receive`.
+    /// The steps of a worker for a request (http, iiop), in place of the service time: work at the member's
+    /// own processor, and waiting times. The steps in `receive` run at the same processor.
     pub steps: Option<Steps>,
-    /// With steps: what is done, without a worker, with a request for the path `/receive` (http) or the object `Receive` (iiop).
+    /// With steps: those for the path `/receive` (http) or the object `Receive` (iiop), which need no worker.
     pub receive: Option<Steps>,
-    /// Answer with the integers of the request's body after so many swaps of two of them (http): real work,
-    /// which takes the place of the service time.
+    /// The number of swaps: the answer holds the integers of the request's body after that many swaps of two
+    /// of them (http). This is real work, in place of the service time.
     pub swaps: Option<u32>,
-    /// Length of an answer's body (http), the member's name and a line end if `None`; or so many bytes that an answer carries
-    /// beside its result (iiop).
+    /// The length of an answer's body (http); `None`: the member's name and a line end. For iiop, the number
+    /// of bytes that an answer carries beside its result.
     pub body: Option<usize>,
-    /// Share of the requests that fail, from 0 to 1 (http, iiop).
+    /// The share of the requests that fail, from 0 to 1 (http, iiop).
     pub fail_rate: f64,
-    /// After what time they fail, without being served; as long as they would have been served if `None`.
+    /// The time after which they fail without being served; `None`: their service time.
     pub fail_after: Option<Duration>,
-    /// How they fail; a status is the system exception UNKNOWN (iiop).
+    /// The form of the failure; a status stands for the system exception UNKNOWN (iiop).
     pub refusal: Refusal,
-    /// Becomes slower by itself.
+    /// A slowdown that begins by itself.
     pub slow_after: Option<Slowdown>,
-    /// Say with each answer how loaded the member is, and refuse what it has no room for (http): what a server with an
-    /// agent does.
+    /// Whether each answer carries a load report and requests above the concurrency limit are refused (http),
+    /// as a server with an agent does.
     pub meter: bool,
-    /// Obey `POST /_plimsoll/slow?factor=N` and `POST /_plimsoll/fail?rate=R&after=TIME&with=HOW`, and answer `GET
-    /// /_plimsoll/count` (http).
+    /// Whether the member obeys `POST /_plimsoll/slow?factor=N` and `POST
+    /// /_plimsoll/fail?rate=R&after=TIME&with=HOW`, and answers `GET /_plimsoll/count` (http).
     pub admin: bool,
-    /// Obey such orders at this address, over HTTP, whatever the member speaks.
+    /// The address at which the member obeys such orders over HTTP, whatever its protocol.
     pub orders: Option<SocketAddr>,
-    /// Tell the agent, the lottery's daemon or a balancer (its `admin.reports`) at this address how many requests it has, as
-    /// `in_flight` (http).
+    /// The address of the agent, the lottery's daemon or a balancer (its `admin.reports`) to which the member
+    /// reports its requests in flight, as `in_flight` (http).
     pub tell: Option<SocketAddr>,
-    /// Members as which it tells that, each in a report of its own: a balancer has to know of whom it is told.
+    /// The member names to report as, one report each; a balancer needs a name in each report.
     pub tell_as: Vec<String>,
-    /// Tell it also how many cores or workers there are, as `cpus`, and what share of them is in use, as `cpu`.
+    /// Whether those reports also hold the number of cores or workers, as `cpus`, and the share of them in
+    /// use, as `cpu`.
     pub tell_busy: bool,
-    /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
+    /// Whether each connection begins with the name and a line end (tcp), each answer with the name and a
+    /// space (udp).
     pub greet: bool,
-    /// Of service times and failures.
+    /// The seed of service times and failures.
     pub seed: u64,
 }
 
-/// What a member speaks.
+/// The protocol of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// HTTP/1.1: answers that name the member.
     Http,
-    /// HTTP/1.1: answers with the request as it came.
+    /// HTTP/1.1: answers that hold the unchanged request.
     HttpEcho,
-    /// Sends back what it gets.
+    /// TCP: echoes bytes.
     Tcp,
-    /// Sends back each datagram.
+    /// UDP: echoes each datagram.
     Udp,
-    /// GIOP over TCP: a CORBA object that says whether a number is prime.
+    /// GIOP over TCP: a CORBA object that tests whether a number is prime.
     Iiop,
 }
 
 impl Kind {
-    /// As in `listening http 127.0.0.1:9001`.
+    /// Returns the name as in `listening http 127.0.0.1:9001`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http | Self::HttpEcho => "http",
@@ -161,7 +167,7 @@ impl Kind {
 }
 
 impl Spec {
-    /// An HTTP member on `listen` that answers at once.
+    /// Creates an HTTP member on `listen` that answers at once.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -199,7 +205,7 @@ impl Spec {
     }
 }
 
-/// What all connections of a member share.
+/// The state that all connections of a member share.
 struct Member {
     spec: Spec,
     name: String,
@@ -208,22 +214,22 @@ struct Member {
     chance: RefCell<Chance>,
     failing: Cell<Failing>,
     meter: Option<Gauge>,
-    /// True once the member ends.
+    /// Becomes `true` when the member ends.
     stopping: watch::Receiver<bool>,
-    /// TCP connections open.
+    /// The number of open TCP connections.
     connections: Cell<usize>,
-    /// HTTP or CORBA requests that have come, operators' orders left out.
+    /// The number of HTTP or CORBA requests received, without operators' orders.
     requests: Cell<u64>,
-    /// Requests that wait or are served.
+    /// The number of requests that wait or are in service.
     in_flight: Cell<usize>,
-    /// What part of its processors was in use.
+    /// The share of the processors in recent use.
     lately: Lately,
     start: Instant,
-    /// Oneways that have come (iiop).
+    /// The number of oneways received (iiop).
     notes: Cell<u32>,
 }
 
-/// Which requests fail, and how.
+/// The share and the form of failures.
 #[derive(Clone, Copy, Debug)]
 struct Failing {
     rate: f64,
@@ -236,7 +242,7 @@ impl Member {
         let name = spec.name.clone().unwrap_or_else(|| address.to_string());
         let work = Work::new(&spec)?;
         let page = Page::new(&name, spec.body);
-        // Not the seed of the service times: the two must not go together.
+        // This seed differs from that of the service times: the two must not be correlated.
         let chance = RefCell::new(Chance::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
         let (connections, requests, notes) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let failing =
@@ -260,14 +266,14 @@ impl Member {
         }))
     }
 
-    /// Counts a request as long as the guard lives.
+    /// Counts a request as in flight until the guard is dropped.
     fn flight(&self) -> Flight<'_> {
         self.in_flight.set(self.in_flight.get() + 1);
         Flight(&self.in_flight)
     }
 }
 
-/// A request that waits or is served.
+/// A request that waits or is in service.
 struct Flight<'a>(&'a Cell<usize>);
 
 impl Drop for Flight<'_> {
@@ -276,11 +282,13 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// Serves on this thread until `stop` comes true, then ends what is in flight, in five seconds at the most.
-/// Tells `ready` the address of each member, in their order and each with its other doors, once all listen. `stop` is polled inside a tokio runtime.
+/// Serves on this thread until `stop` resolves; requests in flight then have five seconds to end.
+///
+/// Once all members listen, the function passes the address of each to `ready`, in order, each followed by
+/// its further addresses. `stop` is polled inside a tokio runtime.
 ///
 /// # Errors
-/// If the address cannot be listened on, or the name cannot be sent in a header.
+/// Fails if an address cannot be listened on, or the name cannot be sent in a header.
 pub fn serve(spec: Spec, ready: impl FnMut(SocketAddr), stop: impl Future<Output = ()>) -> io::Result<()> {
     if spec
         .name
@@ -295,7 +303,7 @@ pub fn serve(spec: Spec, ready: impl FnMut(SocketAddr), stop: impl Future<Output
         .max_blocking_threads(spec.workers.saturating_mul(spec.count).clamp(1, MOST_THREADS))
         .build_local(LocalOptions::default())?;
     let result = runtime.block_on(run(spec, ready, stop));
-    // Processor time that is still being burned is nobody's any more.
+    // Threads that still burn processor time are abandoned.
     runtime.shutdown_background();
     result
 }
@@ -352,13 +360,13 @@ async fn run(
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // What does not end in time is cut by the end of the runtime.
+    // The end of the runtime cuts connections that do not end in time.
     let _ = tokio::time::timeout(GRACE, ended).await;
     Ok(())
 }
 
 impl Spec {
-    /// The member that comes `index` after this one.
+    /// Returns the specification of the member with this index.
     fn nth(&self, index: usize) -> io::Result<Self> {
         let mut spec = self.clone();
         if self.listen.port() != 0 {
@@ -374,14 +382,14 @@ impl Spec {
     }
 }
 
-/// The name that comes `index` after this one: `m9` and 2 is `m11`; a name without a number begins at 1.
+/// Returns the name with this index: `m9` and 2 give `m11`; a name without a number counts from 1.
 fn counted(name: &str, index: usize) -> String {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let first: u64 = name[stem.len()..].parse().unwrap_or(1);
     format!("{stem}{}", first.saturating_add(index as u64))
 }
 
-/// Listens with a queue long enough for a load test, on an address that may have been in use a moment ago.
+/// Listens with a backlog long enough for a load test. The address may have been in use shortly before.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -390,18 +398,18 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts connections for ever, on which this is spoken.
+/// Accepts connections forever and serves them with the protocol `kind`.
 async fn accept(listener: TcpListener, member: Rc<Member>, kind: Kind) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // No descriptor is left, or the client has gone: either may be over in a moment.
+            // There is no free descriptor, or the client has gone: either may be over in a moment.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
         let member = member.clone();
         member.connections.set(member.connections.get() + 1);
         tokio::task::spawn_local(async move {
-            // An error is the client's going away, which is no business of a test server's.
+            // An error means that the client has gone; a test server ignores that.
             let _ = match kind {
                 Kind::Tcp => echo::connection(stream, &member).await,
                 Kind::Iiop => iiop::connection(stream, member.clone()).await,

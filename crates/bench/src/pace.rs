@@ -1,8 +1,8 @@
-//! When: the due times of requests, fixed before the run starts and deaf to how it goes.
+//! The due times of requests, fixed before the run starts and independent of its course.
 //!
-//! An open-loop generator sends at the times its pacer says whether or not the answers to earlier requests
-//! have come, as the clients of a service do. A pacer is nothing but an iterator of due times, in order,
-//! measured from the start of the run; [`run`](crate::run) takes any.
+//! An open-loop load generator sends at the times of its pacer whether or not earlier requests have been
+//! answered, as the clients of a service do. A pacer is an iterator of due times, in order, measured from the
+//! start of the run; [`run`](crate::run) takes any.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,12 +15,12 @@ mod shape;
 use shape::Integral;
 pub use shape::Shape;
 
-/// How requests follow one another.
+/// The arrival process of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Evenly: request n is due at n / rate, or where the integral of a changing rate reaches n.
+    /// Even arrivals: request n is due at n / rate, or where the integral of a changing rate reaches n.
     Constant,
-    /// As many independent clients would send: gaps are exponential and their coefficient of variation is 1.
+    /// The arrivals from many independent clients: gaps are exponential with a coefficient of variation of 1.
     Poisson,
 }
 
@@ -45,26 +45,26 @@ impl FromStr for Arrival {
     }
 }
 
-/// Due times at a rate, steady or of some shape, for a while.
+/// Due times at a rate, steady or of some shape, for a limited time.
 #[derive(Clone, Debug)]
 pub struct Pace {
     arrival: Arrival,
     integral: Integral,
-    /// Seconds after which nothing is due.
+    /// The seconds after which nothing is due.
     end: f64,
     sent: u64,
-    /// What the integral of the rate had to reach for the last request of Poisson arrivals.
+    /// The integral of the rate at the last request of Poisson arrivals.
     level: f64,
     chance: Chance,
 }
 
 impl Pace {
-    /// `rate` requests per second, on average, for `duration`. A rate of 0 or below gives none.
+    /// Creates `rate` requests per second on average, for `duration`. A rate of 0 or below gives none.
     pub fn new(arrival: Arrival, rate: f64, duration: Duration, seed: u64) -> Self {
         Self::shaped(arrival, Shape::Steady(rate), duration, seed)
     }
 
-    /// As many requests per second as `shape` says, for `duration`.
+    /// Creates requests at the rate of `shape`, for `duration`.
     pub fn shaped(arrival: Arrival, shape: Shape, duration: Duration, seed: u64) -> Self {
         let integral = Integral::new(&shape, duration);
         let end = duration.as_secs_f64();
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Due times of a shape with constant arrivals, seconds.
+    /// Returns the due times of a shape with constant arrivals, in seconds.
     fn dues(shape: Shape, seconds: f64) -> Vec<f64> {
         let length = Duration::from_secs_f64(seconds);
         Pace::shaped(Arrival::Constant, shape, length, 1).map(|due| due.as_secs_f64()).collect()
@@ -161,7 +161,7 @@ mod tests {
         for (n, due) in dues.iter().enumerate() {
             assert!((10.0 * due + due * due - n as f64).abs() < 1e-5, "{n}: {due}");
         }
-        // Down to nothing, and up from it.
+        // Ramps down to zero and up from it.
         assert_eq!(self::dues(Shape::Ramp { from: 10.0, to: 0.0 }, 10.0).len(), 50);
         let up = self::dues(Shape::Ramp { from: 0.0, to: 10.0 }, 10.0);
         assert!(up.len() == 50 && up[0] == 0.0 && (up[49] - 98f64.sqrt()).abs() < 1e-6, "{up:?}");
@@ -209,7 +209,7 @@ mod tests {
         ]
     }
 
-    /// The integral of a shape's rate from 0 to `until`, written without a thought of turning it around.
+    /// Returns the integral of a shape's rate from 0 to `until`, computed without the inversion under test.
     fn area(shape: &Shape, whole: f64, until: f64) -> f64 {
         match shape {
             Shape::Steady(rate) => rate * until,
@@ -225,7 +225,7 @@ mod tests {
                 sum
             }
             Shape::Through(places) => {
-                // By what the shape is between any two neighbours of all times at which it may bend.
+                // Between two neighbours of all times at which the shape may bend, the integral is exact.
                 let rate = |at: f64| {
                     let after = places.partition_point(|(place, _)| place.as_secs_f64() <= at);
                     match (after.checked_sub(1).map(|before| places[before]), places.get(after)) {
@@ -272,7 +272,7 @@ mod tests {
         ) {
             let expected = area(&shape, 10.0, 10.0);
             let pace = Pace::shaped(Arrival::Poisson, shape, Duration::from_secs(10), seed);
-            // Six standard deviations and a bit for those so few that they are not normal.
+            // Six standard deviations, and a margin for counts too small to be normal.
             let room = 6.0 * expected.sqrt() + 12.0;
             prop_assert!((pace.count() as f64 - expected).abs() < room, "{expected}");
         }

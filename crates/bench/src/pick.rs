@@ -1,8 +1,9 @@
-//! Whom to send a request to, where that is asked for first: the lottery's clients.
+//! The choice of a request's destination by a service that is asked first, for the lottery's clients.
 //!
-//! The generator knows no lottery. It asks a [`Picker`] when a request is due, goes on with others, and connects to who was
-//! picked when the answer is there. So the time that it takes to be told counts in the request's latency, and a request that
-//! nobody was picked for has failed. What the answer costs is the picker's affair, which whoever starts the run brings along.
+//! The generator does not know the lottery. It asks a [`Picker`] when a request is due, goes on with others,
+//! and connects to the picked member when the answer arrives. The request's latency thus includes the time of
+//! the pick, and a request without a picked member has failed. The caller that starts the run supplies the
+//! picker.
 
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,56 +11,60 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where to ask, and how.
+/// The settings of a picker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What to ask for: a name, or `id:NUMBER`.
+    /// The service to ask for: a name, or `id:NUMBER`.
     pub service: String,
-    /// Daemons to begin with.
+    /// The daemons to begin with.
     pub daemons: Vec<SocketAddr>,
-    /// File of the cluster's keys.
+    /// The file of the cluster's keys.
     pub keys: PathBuf,
-    /// Group and port by which all are reached at once.
+    /// The multicast group and port of all daemons.
     pub multicast: Option<SocketAddr>,
-    /// Address of the interface by which the group is reached; `None` for the one that the routes say.
+    /// The address of the interface towards the group; `None` for the one of the routing table.
     pub interface: Option<Ipv4Addr>,
-    /// Ask all at once, who draw among themselves, in place of one that refers to another.
+    /// Whether to ask all daemons at once, which draw among themselves, in place of one that refers to
+    /// another.
     pub lottery: bool,
 }
 
-/// Opens a picker; or why it cannot be had.
+/// A function that opens a picker, or returns the reason why it cannot.
 pub type Open = fn(&Settings) -> Result<Box<dyn Picker>, String>;
 
-/// A member that is to serve.
+/// A member that is to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Picked {
-    /// Its number.
+    /// The member's number.
     pub member: u16,
-    /// Where it serves.
+    /// The member's address.
     pub address: SocketAddr,
 }
 
-/// Somebody who says whom to send a request to. Nothing of it waits.
+/// A service that picks a member for each request. None of its methods block.
 pub trait Picker: Debug + Send {
-    /// Asks; what comes of it is [`next`](Self::next)'s one day, with `tag`. False if so many are on their way that it cannot
-    /// be asked.
+    /// Asks for a member; [`next`](Self::next) returns the result later, with `tag`. Returns `false` if too
+    /// many requests are outstanding.
     fn ask(&mut self, tag: u64) -> bool;
 
-    /// Takes what has come and does what is due.
+    /// Processes received messages and expired timers.
     fn process(&mut self);
 
-    /// The next request that somebody was picked for, or nobody.
+    /// Returns the next result: a request's tag and its member, if one was picked.
     fn next(&mut self) -> Option<(u64, Option<Picked>)>;
 
-    /// Until [`process`](Self::process) is to be called if the descriptor does not become readable before.
+    /// Returns the time until [`process`](Self::process) must be called even if the descriptor does not
+    /// become readable.
     fn timeout(&self) -> Option<Duration>;
 
-    /// Readable when [`process`](Self::process) or [`next`](Self::next) has something to do.
+    /// Returns the descriptor that is readable when [`process`](Self::process) or [`next`](Self::next) has
+    /// work to do.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// A member that was picked could not be reached: not that one again for a while.
+    /// Reports that a picked member could not be reached; the picker avoids it for a while.
     fn failed(&mut self, member: u16);
 
-    /// Requests so far that were given two members: whoever was picked first was given out, and then another was named.
+    /// Returns the number of requests so far that were given two members: the first was used, and then a
+    /// second was named.
     fn answered_twice(&self) -> u64;
 }

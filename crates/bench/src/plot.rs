@@ -1,8 +1,8 @@
-//! Charts as SVG and the page that holds them: one file that needs nothing else, in light and in dark.
+//! SVG charts and the page that holds them: one self-contained file, in light and dark.
 //!
-//! Series differ by mark and dash as well as by colour, so that a chart can be read in grey. Every point has a
-//! `<title>`, which browsers show as a tip. Colours are CSS variables with a fallback: the page sets them for
-//! light and dark, and an SVG by itself has them too.
+//! Series differ by mark and dash as well as by colour, so that a chart can be read in grey. Every point has
+//! a `<title>`, which browsers show as a tip. Colours are CSS variables with a fallback: the page sets them
+//! for light and dark, and an SVG by itself has them too.
 
 use std::fmt::Write as _;
 
@@ -12,62 +12,62 @@ mod scale;
 pub use page::{escape, page};
 use scale::Scale;
 
-/// Points over two axes.
+/// A chart of points over two axes.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// Above the chart.
+    /// The text above the chart.
     pub title: String,
-    /// From left to right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// From bottom to top.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is drawn, in the order of the legend.
+    /// The series, in the order of the legend.
     pub series: Vec<Series>,
-    /// Lines of text below the chart.
+    /// The lines of text below the chart.
     pub notes: Vec<String>,
 }
 
-/// What one direction means.
+/// The quantity and scale of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
-    /// Quantity and unit.
+    /// The quantity and its unit.
     pub label: String,
-    /// Logarithmic: points at or below zero are left out.
+    /// Whether the scale is logarithmic: points at or below zero are left out.
     pub log: bool,
-    /// Begins at zero (linear axes only).
+    /// Whether the scale begins at zero (linear axes only).
     pub zero: bool,
 }
 
 /// Points that belong together.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// In the order in which they are joined. Those that are not finite are left out.
+    /// The points in the order in which they are joined; those that are not finite are left out.
     pub points: Vec<Point>,
-    /// How it looks.
+    /// The style of the series.
     pub style: Style,
 }
 
 /// One value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Where from left to right.
+    /// The horizontal coordinate.
     pub x: f64,
-    /// How high.
+    /// The vertical coordinate.
     pub y: f64,
-    /// Lower and upper end of its confidence interval, drawn as a whisker.
+    /// The lower and upper end of the confidence interval, drawn as a whisker.
     pub range: Option<(f64, f64)>,
 }
 
 impl Point {
-    /// Without a confidence interval.
+    /// Creates a point without a confidence interval.
     pub fn at(x: f64, y: f64) -> Self {
         Self { x, y, range: None }
     }
 }
 
-/// How a series looks.
+/// The style of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     /// Marks joined by a line.
@@ -75,9 +75,9 @@ pub enum Style {
     Line,
     /// Marks alone.
     Dots,
-    /// A broken line without marks, for what is predicted or ideal.
+    /// A broken line without marks, for predicted or ideal values.
     Dashed,
-    /// Bars from the bottom, as wide as the points lie apart.
+    /// Bars from the bottom, as wide as the distance of the points.
     Bars,
 }
 
@@ -87,17 +87,18 @@ const LEFT: f64 = 74.0;
 const RIGHT: f64 = 28.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 48.0;
-/// Height of a line of the legend and of a note.
+/// The height of a line of the legend and of a note.
 const ROW: f64 = 20.0;
-/// More points than this are joined without a mark for each.
+/// The maximum number of points that get a mark each.
 const MARKS: usize = 80;
 
-/// Distinct in both schemes, also to most colour-blind eyes (Okabe and Ito's set, two of them darkened).
+/// Colours that are distinct in both schemes, also to most colour-blind eyes (Okabe and Ito's set, two of
+/// them darkened).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7a5195", "#666666"];
 
 impl Chart {
-    /// One `<svg>` element.
+    /// Returns one `<svg>` element.
     pub fn svg(&self) -> String {
         let points =
             || self.series.iter().flat_map(|series| &series.points).filter(|point| self.shows(point));
@@ -136,7 +137,7 @@ impl Chart {
         fits(point.x, &self.x) && fits(point.y, &self.y)
     }
 
-    /// Where the legend's entries stand, and how high it is.
+    /// Returns the positions of the legend's entries, and its height.
     fn legend(&self) -> (Vec<(f64, f64)>, f64) {
         let (mut left, mut top) = (LEFT, HEIGHT + 10.0);
         let places = self
@@ -247,7 +248,7 @@ fn tip(series: &Series, point: &Point) -> String {
     format!("<title>{}</title>", escape(&text))
 }
 
-/// Width of a bar: most of the least distance between two.
+/// Returns the width of a bar: most of the minimum distance between two.
 fn bar_width(points: &[&Point], x: &Scale) -> f64 {
     let gap =
         points.windows(2).map(|pair| (x.place(pair[1].x) - x.place(pair[0].x)).abs()).fold(40.0, f64::min);
@@ -259,7 +260,7 @@ fn colour(index: usize) -> String {
     format!("var(--s{place}, {})", COLOURS[place])
 }
 
-/// A broken line where that is the style, or where the colours are used for the second time.
+/// Returns the dash of a broken line, for that style or where the colours are used for the second time.
 fn dash(style: Style, index: usize) -> &'static str {
     match (style, index >= COLOURS.len()) {
         (Style::Dashed, _) => " stroke-dasharray=\"6 4\"",
@@ -268,7 +269,7 @@ fn dash(style: Style, index: usize) -> &'static str {
     }
 }
 
-/// The mark of a series: six shapes in turn.
+/// Draws the mark of a series: six shapes in turn.
 fn mark(out: &mut String, index: usize, x: f64, y: f64, tip: &str) {
     let shape = match index % 6 {
         0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.2\""),
@@ -293,7 +294,7 @@ fn mark(out: &mut String, index: usize, x: f64, y: f64, tip: &str) {
     );
 }
 
-/// An entry of the legend.
+/// Draws an entry of the legend.
 fn swatch(out: &mut String, series: &Series, index: usize, left: f64, top: f64) {
     let _ = write!(out, "<g style=\"color:{}\">", colour(index));
     if matches!(series.style, Style::Line | Style::Dashed) {
@@ -324,7 +325,7 @@ fn swatch(out: &mut String, series: &Series, index: usize, left: f64, top: f64) 
     );
 }
 
-/// An SVG by itself has these; in a page the page's variables win.
+/// The style of an SVG by itself; in a page the page's variables take precedence.
 const STYLE: &str = ".chart .ink{fill:var(--ink,#1c2733)}.chart .dim{fill:var(--dim,#5a6775)}\
 .chart .grid{stroke:var(--grid,#e3e7ec);fill:none}.chart .axis{stroke:var(--dim,#5a6775);fill:none}\
 @media (prefers-color-scheme:dark){.chart{--ink:#e6edf3;--dim:#9aa7b4;--grid:#2a333d;--s0:#4aa8e0;--s1:#ff8a3d;\
@@ -344,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Open and closed elements balance and nothing that was given is taken for markup.
+    /// Checks that open and closed elements balance and that no given text is taken for markup.
     fn well_formed(svg: &str) {
         let mut open = Vec::new();
         for part in svg.split('<').skip(1) {

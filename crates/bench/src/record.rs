@@ -1,12 +1,13 @@
-//! What came of the requests: counts and latencies, in bounded memory whatever the length of the run.
+//! The results of requests: counts and latencies, in bounded memory whatever the length of the run.
 //!
-//! Latency is measured from the moment a request was *due*, not from when it was sent: a generator that
-//! waits for a stalled server and then starts the clock leaves out exactly the waits its users would have
-//! had (Gil Tene calls it coordinated omission). The time from sending to the last byte of the answer, the
-//! service time, is kept beside it. A request that failed or timed out counts in the latencies with the
-//! time-out at the least, so that failing fast never looks like being fast.
+//! Latency is measured from the time at which a request was *due*, not from when it was sent. A generator
+//! that waits for a stalled server and then starts the clock leaves out exactly the waits its users would
+//! have had (Gil Tene calls it coordinated omission). The time from sending to the last byte of the answer,
+//! the service time, is kept separately. A request that failed or timed out counts with at least the
+//! time-out, so that fast failures do not lower the latencies.
 //!
-//! Latencies go into HdrHistograms: three significant digits (two by member) from 1 µs to an hour, mergeable.
+//! Latencies go into HdrHistograms: three significant digits (two per member) from 1 µs to an hour,
+//! mergeable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ mod stored;
 
 pub use stored::Percentile;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// No connection: refused, reset, unreachable.
@@ -28,24 +29,24 @@ pub enum Fault {
     ConnectTimeout,
     /// The connection ended before the answer did.
     Closed,
-    /// No whole answer in time.
+    /// No complete answer before the time-out.
     Timeout,
     /// An answer with a status of 400 or more.
     Status,
-    /// The 503 of a balancer that sheds load, by its `plimsoll-reason`: it is no member that failed.
+    /// The 503 of a balancer that sheds load, by its `plimsoll-reason`: no member failed.
     Shed,
     /// An answer that is an exception (iiop).
     Exception,
-    /// An answer that is not one.
+    /// An answer that breaks its protocol.
     Malformed,
-    /// The generator could not send it: too many in flight, or no more sockets.
+    /// The generator could not send it: too many requests in flight, or no more sockets.
     Unsent,
-    /// Nobody was picked for it: no daemon answered, or nobody serves it.
+    /// No member was picked for it: no daemon answered, or no member serves it.
     Unpicked,
 }
 
 impl Fault {
-    /// Every one.
+    /// All faults.
     pub const ALL: [Self; 10] = [
         Self::Connect,
         Self::ConnectTimeout,
@@ -59,12 +60,12 @@ impl Fault {
         Self::Unpicked,
     ];
 
-    /// The one of this name.
+    /// Returns the fault of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
     }
 
-    /// As in `-o json`.
+    /// Returns the name as in `-o json`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -87,57 +88,60 @@ impl Serialize for Fault {
     }
 }
 
-/// A run, or a part of one: what ended in it.
+/// The record of a run, or of a part of one.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Requests that were due.
+    /// The number of requests that were due.
     pub due: u64,
-    /// Of those, requests that the generator turned to within the tolerance of their due time.
+    /// The number of those that the generator handled within the tolerance of their due time.
     pub on_time: u64,
-    /// Requests that had to wait for a connection because all that were allowed were busy.
+    /// The number of requests that waited for a connection because all allowed ones were busy.
     pub waited: u64,
-    /// Requests answered without fault.
+    /// The number of requests answered without fault.
     pub ok: u64,
-    /// The others, by reason. Every request that was due is in the end in `ok`, in here or in `cut`.
+    /// The number of the others, by reason. In the end every request that was due is in `ok`, in here or in
+    /// `cut`.
     pub failed: BTreeMap<Fault, u64>,
-    /// Of those, exceptions by their names (iiop).
+    /// The number of exceptions among those, by name (iiop).
     pub exceptions: BTreeMap<Arc<str>, u64>,
-    /// How often a server sent a request elsewhere (iiop).
+    /// The number of redirections of a request by a server (iiop).
     pub forwarded: u64,
-    /// How often a session that had been sent elsewhere ended there and began anew where it had first begun (iiop).
+    /// The number of redirected sessions that ended and began anew at their first address (iiop).
     pub returned: u64,
-    /// Requests still in flight when the run was stopped before its end. They count in the latencies with
-    /// what they had taken until then.
+    /// The number of requests still in flight when the run was stopped early. They count in the latencies
+    /// with the time they had taken until then.
     pub cut: u64,
-    /// From when a request was due to the last byte of its answer; failures count with the time-out.
+    /// The times from when a request was due to the last byte of its answer; failures count with the
+    /// time-out.
     pub latency: Latencies,
-    /// From when a request was sent (or its connection begun) to the last byte of its answer; answered requests only.
+    /// The times from when a request was sent (or its connection begun) to the last byte of its answer;
+    /// answered requests only.
     pub service: Latencies,
-    /// From when a request was due to when the generator turned to it.
+    /// The times from when a request was due to when the generator handled it.
     pub lateness: Latencies,
-    /// From when it was asked where a request goes to when that was told; of those for which a member was picked.
+    /// The times of the picks that returned a member.
     pub picks: Latencies,
-    /// Requests for which two members were named, one after the other.
+    /// The number of requests for which two members were named, one after the other.
     pub picked_twice: u64,
-    /// By the member that said it answered.
+    /// The results by the member that named itself in the answer.
     pub members: BTreeMap<Arc<str>, Tally>,
-    /// CPU time of the generator's thread, in user code and in the kernel.
+    /// The CPU time of the generator's thread, in user code and in the kernel.
     pub cpu: Duration,
 }
 
-/// Answers of one member.
+/// The answers of one member.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Without fault.
+    /// The number without fault.
     pub ok: u64,
-    /// With a fault.
+    /// The number with a fault.
     pub failed: u64,
-    /// As [`Record::latency`], of the answers without fault, to two digits.
+    /// The latencies as in [`Record::latency`], of the answers without fault, to two digits.
     pub latency: Latencies,
 }
 
 impl Record {
-    /// Empty.
+    /// Creates an empty record.
     pub fn new() -> Self {
         Self {
             due: 0,
@@ -159,23 +163,23 @@ impl Record {
         }
     }
 
-    /// Requests that failed, whatever the reason.
+    /// Returns the number of requests that failed, whatever the reason.
     pub fn failures(&self) -> u64 {
         self.failed.values().sum()
     }
 
-    /// Share of the requests that the generator turned to in time; 1 when none was due.
+    /// Returns the share of the requests that the generator handled on time; 1 if none was due.
     pub fn punctuality(&self) -> f64 {
         if self.due == 0 { 1.0 } else { self.on_time as f64 / self.due as f64 }
     }
 
-    /// Share of the answers without fault that each member gave.
+    /// Returns each member's share of the answers without fault.
     pub fn shares(&self) -> BTreeMap<Arc<str>, f64> {
         let total = self.members.values().map(|tally| tally.ok).sum::<u64>().max(1) as f64;
         self.members.iter().map(|(name, tally)| (name.clone(), tally.ok as f64 / total)).collect()
     }
 
-    /// Adds another part of the run, or another generator's.
+    /// Adds another part of the run, or the record of another generator.
     pub fn add(&mut self, other: &Self) {
         self.due += other.due;
         self.on_time += other.on_time;
@@ -201,27 +205,27 @@ impl Record {
         }
     }
 
-    /// Counts a request that the generator turned to `late` after it was due.
+    /// Counts a request that the generator handled `late` after it was due.
     pub(crate) fn left(&mut self, late: Duration, tolerance: Duration) {
         self.due += 1;
         self.on_time += u64::from(late <= tolerance);
         self.lateness.record(late);
     }
 
-    /// Counts a pick that took so long.
+    /// Counts a pick that took `time`.
     pub(crate) fn picked(&mut self, time: Duration) {
         self.picks.record(time);
     }
 
-    /// Counts a request that could not leave, with the least latency it could have had.
+    /// Counts a request that could not be sent, with the minimum latency it could have had.
     pub(crate) fn unsent(&mut self, timeout: Duration) {
         self.due += 1;
         *self.failed.entry(Fault::Unsent).or_default() += 1;
         self.latency.record(timeout);
     }
 
-    /// Counts a request that was in flight when the run was stopped, with the latency it had until then: its
-    /// own would have been greater.
+    /// Counts a request that was in flight when the run was stopped, with its latency until then, a lower
+    /// bound.
     pub(crate) fn cut(&mut self, latency: Duration) {
         self.cut += 1;
         self.latency.record(latency);
@@ -280,12 +284,12 @@ impl Tally {
     }
 }
 
-/// Durations from 1 µs to an hour; what lies outside counts as the bound.
+/// Durations from 1 µs to an hour; values outside count as the bound.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// Empty; keeps three digits.
+    /// Creates an empty histogram of three digits.
     pub fn new() -> Self {
         Self::of(3)
     }
@@ -295,34 +299,34 @@ impl Latencies {
         Self(Histogram::new_with_bounds(1, hour, digits).expect("constant bounds that the histogram allows"))
     }
 
-    /// Adds one.
+    /// Adds a value.
     pub fn record(&mut self, value: Duration) {
         self.0.saturating_record(u64::try_from(value.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Adds all of another.
+    /// Adds all values of another histogram.
     pub fn add(&mut self, other: &Self) {
         if other.count() > 0 {
             self.0.add(&other.0).expect("both have the same bounds");
         }
     }
 
-    /// How many.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The value that a share `q` of them does not exceed; zero when empty.
+    /// Returns the value that a share `q` of the values does not exceed; zero if empty.
     pub fn quantile(&self, q: f64) -> Duration {
         Duration::from_micros(self.0.value_at_quantile(q))
     }
 
-    /// Arithmetic mean; zero when empty.
+    /// Returns the arithmetic mean; zero if empty.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos((self.0.mean() * 1e3) as u64)
     }
 
-    /// The greatest; zero when empty.
+    /// Returns the maximum; zero if empty.
     pub fn max(&self) -> Duration {
         Duration::from_micros(self.0.max())
     }

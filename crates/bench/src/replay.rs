@@ -1,12 +1,12 @@
-//! Access logs as load: the requests of real users, at the times they came or any multiple of the rate.
+//! Access logs as load: the requests of real users, at their times or at any multiple of the rate.
 //!
-//! Reads the common log format and what begins like it (combined, with or without a virtual host before
-//! it). A log keeps whole seconds: the requests of one second are spread over it, one in each of as many
-//! equal parts as there are requests, at a random place in its part. So the count of every second is that
-//! of the log, and no burst stands at its beginning.
+//! The module reads the common log format and formats that begin like it (combined, with or without a leading
+//! virtual host). A log keeps whole seconds. The module divides each second into as many equal parts as it
+//! has requests and places one at random in each part. The count of every second is thus that of the log, and
+//! no burst stands at its beginning.
 //!
-//! Only GET and HEAD are replayed: a log has no bodies, and what changes the server is not to be done
-//! twice. Lines that are left out are counted by reason, and times that jump are noted.
+//! Only GET and HEAD are replayed: a log has no bodies, and changes to the server must not be repeated.
+//! Omitted lines are counted by reason, and times that jump are noted.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
@@ -24,37 +24,37 @@ pub use site::Site;
 
 use line::Line;
 
-/// Longest line; what is longer is malformed and not kept in memory.
+/// The maximum length of a line; longer ones are malformed and not kept in memory.
 const MAX_LINE: usize = 64 * 1024;
 
-/// The requests of an access log, in the order they came.
+/// The requests of an access log, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// What can be replayed.
+    /// The requests that can be replayed.
     pub entries: Vec<Entry>,
-    /// How many lines were left out, by reason: `malformed`, `method`, `dynamic`.
+    /// The number of omitted lines, by reason: `malformed`, `method`, `dynamic`.
     pub skipped: BTreeMap<&'static str, u64>,
-    /// Where its times jump, of lines with a time whether replayed or not.
+    /// The jumps of the times, over all lines with a time, replayed or not.
     pub jumps: Jumps,
 }
 
 /// A request of an access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Since the second of the first.
+    /// The time since the second of the first request.
     pub at: Duration,
     /// `GET` or `HEAD`.
     pub method: String,
-    /// With the query, if any; begins with a slash, and is printable ASCII without spaces.
+    /// The path with the query, if any; begins with a slash, and is printable ASCII without spaces.
     pub path: String,
 }
 
-/// Which requests of a log to keep; the two that the report on the Autonomous Growing Server replayed.
+/// The requests of a log to keep; the report on the Autonomous Growing Server replayed these two workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// All.
+    /// All requests.
     All,
-    /// Without pages that a program makes: a query, a `cgi-bin`, or the name of a script in the path.
+    /// The requests without dynamic pages: a query, a `cgi-bin`, or the name of a script in the path.
     Static,
 }
 
@@ -74,7 +74,7 @@ impl Log {
     /// Reads a log to its end. The same seed spreads the requests of a second in the same way.
     ///
     /// # Errors
-    /// If reading fails; a line that cannot be understood is counted, not an error.
+    /// Fails if reading fails; an unreadable line is counted and is no error.
     pub fn read(mut reader: impl BufRead, workload: Workload, seed: u64) -> io::Result<Self> {
         let mut log = Self::default();
         let mut seconds = Vec::new();
@@ -105,13 +105,14 @@ impl Log {
                 Some(line) => seconds.push(line),
             }
         }
-        // A server notes a request when it has ended, with the time at which it began.
+        // A server logs a request when it has ended, with the time at which it began.
         seconds.sort_by_key(|line| line.second);
         log.spread(seconds, seed);
         Ok(log)
     }
 
-    /// Due times of the entries at `speed` times the rate of the log. A speed of 0 or below gives none.
+    /// Returns the due times of the entries at `speed` times the rate of the log. A speed of 0 or below gives
+    /// none.
     pub fn pace(&self, speed: f64) -> Vec<Duration> {
         if !(speed > 0.0 && speed.is_finite()) {
             return Vec::new();
@@ -124,7 +125,7 @@ impl Log {
         *self.skipped.entry(reason).or_default() += 1;
     }
 
-    /// Takes lines in the order of their seconds.
+    /// Adds lines in the order of their seconds.
     fn spread(&mut self, lines: Vec<Line>, seed: u64) {
         let mut chance = Chance::new(seed);
         let Some(first) = lines.first().map(|line| line.second) else { return };
@@ -135,7 +136,7 @@ impl Log {
         for count in counts {
             for (index, line) in lines.by_ref().take(count).enumerate() {
                 let part = 1e9 / count as f64;
-                // At most the whole of it, which belongs to the next second.
+                // At most the whole second: its end belongs to the next one.
                 let nanos = ((index as f64 + chance.unit()) * part).min(999_999_999.0);
                 let second = Duration::from_secs(line.second.abs_diff(first));
                 let at = second + Duration::from_nanos(nanos as u64);
@@ -145,7 +146,7 @@ impl Log {
     }
 }
 
-/// Does a program make this page?
+/// Returns `true` if the path belongs to a dynamic page.
 pub(crate) fn is_dynamic(path: &str) -> bool {
     const SCRIPTS: [&str; 12] =
         ["cgi", "pl", "php", "php3", "php4", "php5", "phtml", "asp", "aspx", "jsp", "do", "cfm"];
@@ -198,7 +199,7 @@ nonsense
         let log = read(&LOG.replace("10/Oct/2000:13:55:42", "10/Oct/2001:13:55:42"), Workload::All);
         assert_eq!(log.jumps.worst, Some(Jump { line: 8, seconds: 365 * 86_400 + 1 }));
         assert_eq!(read(LOG, Workload::All).jumps.count, 0);
-        // A line that is not replayed may be the wrong one, too.
+        // The wrong line may be one that is not replayed.
         let log = read(&LOG.replace("10/Oct/2000:13:55:40", "10/Oct/2001:13:55:40"), Workload::Static);
         assert_eq!((log.jumps.count, log.jumps.worst.map(|jump| jump.line)), (2, Some(4)));
     }

@@ -1,18 +1,19 @@
-//! Carries a target's requests at the times of a pacer, and for comparison in a closed loop.
+//! The load generator's runs: they send a target's requests at the times of a pacer, or, for comparison, in a
+//! closed loop.
 //!
 //! The open loop sends each request when it is due, whatever became of the others: one thread, one epoll
 //! instance, non-blocking sockets. The offered rate does not depend on the server: a due request takes an
-//! idle connection or opens one; nothing waits for an answer. What cannot be offered within the limits (too
-//! many in flight, no more sockets) is counted as not sent, never put off, so that memory is bounded and no
-//! burst follows a stall. Where the number of connections is limited, as by a pool in front of the server,
-//! requests wait for one inside the generator, in order and counted, and their latency includes the wait.
+//! idle connection or opens one and waits for no answer. Requests beyond the limits (too many in flight, no
+//! more sockets) are counted as not sent and never deferred. Memory is therefore bounded, and no burst
+//! follows a stall. With a limited number of connections, as with a pool in front of the server, requests
+//! wait for one inside the generator, in order and counted. Their latency includes the wait.
 //!
-//! A connection that is not up before the kernel would repeat its SYN is closed (Banga and Druschel,
-//! "Measuring the capacity of a web server", USITS 1997): repeated SYNs would add load that nobody
-//! asked for, at times that nobody chose.
+//! The generator closes a connection that is not established before the kernel would repeat its SYN (Banga
+//! and Druschel, "Measuring the capacity of a web server", USITS 1997). Repeated SYNs would add load that is
+//! not part of the schedule.
 //!
-//! The run judges itself: [`Record::punctuality`] is the share of requests that the generator turned to on
-//! time. A generator that was itself the bottleneck proves nothing.
+//! The run checks itself: [`Record::punctuality`] is the share of requests that the generator handled on
+//! time. A run in which the generator was the bottleneck is not valid.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -34,30 +35,30 @@ mod slots;
 
 use engine::{Engine, When};
 
-/// How often the thread lets others run while its owner waits for the record: some 50 µs.
+/// The number of times the thread yields while its owner waits for the record: some 50 µs.
 const COURTESY: u32 = 100;
 
-/// Bounds of a run.
+/// The bounds of a run.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// From when a request is due to the last byte of its answer.
+    /// The maximum time from when a request is due to the last byte of its answer.
     pub timeout: Duration,
-    /// For a connection to be made. Linux repeats a SYN after 1 s: keep it below.
+    /// The maximum time to establish a connection. Linux repeats a SYN after 1 s: keep it below.
     pub connect_timeout: Duration,
-    /// Most requests in flight, each on a connection of its own, and waiting for a connection. One that is
-    /// due beyond that is not sent.
+    /// The maximum number of requests in flight, each on a connection of its own, and waiting for a
+    /// connection. Requests that are due beyond that are not sent.
     pub in_flight: usize,
-    /// A request that the generator turns to no later than this after it was due is on time, whether it
-    /// left then or had to wait for a connection.
+    /// The maximum time from when a request is due to when the generator handles it for the request to be on
+    /// time. It need not have been sent: it may wait for a connection.
     pub tolerance: Duration,
-    /// Most connections. A request that is due while all are busy waits for one, in order.
+    /// The maximum number of connections. A request that is due while all are busy waits for one, in order.
     pub connections: Option<usize>,
-    /// May a connection carry one request after another? If not, each has a new one, and an HTTP target
-    /// should say so to the server with `connection: close`.
+    /// Whether a connection may carry one request after another. If not, each has a new one, and an HTTP
+    /// target should announce that to the server with `connection: close`.
     pub reuse: bool,
-    /// How long a client of a closed loop waits after an answer before it sends its next request.
+    /// The time that a client of a closed loop waits after an answer before it sends its next request.
     pub think: Duration,
-    /// Grace period after a stop: requests still in flight at its end count as cut.
+    /// The grace period after a stop: requests still in flight at its end count as cut.
     pub grace: Duration,
 }
 
@@ -83,21 +84,21 @@ pub struct Run {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// What the thread of the run and its owner both see.
+/// The state shared by the thread of the run and its owner.
 #[derive(Debug)]
 struct Shared {
     start: Instant,
-    /// What ended since the owner last looked.
+    /// The results since the owner last took them.
     record: Mutex<Record>,
-    /// The owner waits for the record.
+    /// Whether the owner waits for the record.
     wanted: AtomicBool,
     in_flight: AtomicUsize,
     stop: AtomicBool,
 }
 
 impl Shared {
-    /// The record for a turn of the thread's loop. A thread that has much to do gives it back only to take
-    /// it again at once: so the owner goes first, if it does not take long.
+    /// Locks the record for a turn of the thread's loop. A busy thread would release the lock only to take it
+    /// again at once, so it yields to the owner first, for a short time.
     fn turn(&self) -> MutexGuard<'_, Record> {
         for _ in 0..COURTESY {
             if !self.wanted.load(Relaxed) {
@@ -109,17 +110,18 @@ impl Shared {
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
-        // Counts are whole after every statement: a panic of the other side leaves nothing half done.
+        // Counts are consistent after every statement: a panic of the other side leaves nothing half done.
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts sending `target`'s requests at the times of `pace`, on a thread of its own.
+/// Starts sending `target`'s requests at the times of `pace`, on a separate thread.
 ///
-/// Raises the limit on open files of this process as far as it may, and keeps in flight what fits in it.
+/// The function raises the process's limit on open files as far as allowed, and bounds the requests in flight
+/// by it.
 ///
 /// # Errors
-/// If the kernel grants no epoll instance or no thread.
+/// Fails if the kernel grants no epoll instance or no thread.
 pub fn start<T, P>(target: T, pace: P, limits: Limits) -> io::Result<Run>
 where
     T: Target + Send + 'static,
@@ -128,8 +130,11 @@ where
     start_by(target, None, pace, limits)
 }
 
-/// The same, where a picker says where each request goes, whatever addresses the target has. The latency counts from when the
-/// request was due all the same. A member that cannot be connected to is told to the picker, and another is asked for.
+/// Starts a run like [`start`] with a picker that chooses each request's destination, whatever addresses the
+/// target has.
+///
+/// The latency still counts from when the request was due. If the connection to a member fails, the generator
+/// reports it to the picker and asks for another.
 ///
 /// # Errors
 /// As [`start`].
@@ -141,11 +146,11 @@ where
     begin(target, picker, When::Open(pace), limits)
 }
 
-/// Sends in a closed loop, for `duration`: each of `concurrency` clients sends its next request when its
-/// last one has ended.
+/// Sends in a closed loop, for `duration`: each of `concurrency` clients sends its next request when its last
+/// one has ended.
 ///
-/// The load slows down with the server, and latencies say nothing of the waits its users would have had:
-/// this is how wrk and ab measure, and good for comparison with them and for nothing else.
+/// The load slows down with the server, and latencies leave out the waits its users would have had. wrk and
+/// ab measure like this; use it only for comparison with them.
 ///
 /// # Errors
 /// As [`start`].
@@ -156,7 +161,7 @@ where
     closed_by(target, None, concurrency, duration, limits)
 }
 
-/// The same, where a picker says where each request goes.
+/// Starts a run like [`closed`] with a picker that chooses each request's destination.
 ///
 /// # Errors
 /// As [`start`].
@@ -171,7 +176,7 @@ where
     T: Target + Send + 'static,
 {
     let limits = Limits { in_flight: concurrency.max(1), ..limits };
-    // A century is as good as for ever, and still fits in the clock.
+    // A century is practically unlimited and still fits in the clock.
     let end = Instant::now() + duration.min(Duration::from_secs(100 * 366 * 86_400));
     let when: When<std::iter::Empty<Duration>> = When::Closed { clients: concurrency, end };
     begin(target, picker, when, limits)
@@ -201,12 +206,12 @@ where
 }
 
 impl Run {
-    /// Time since the start; due times count from there.
+    /// Returns the time since the start, the origin of the due times.
     pub fn elapsed(&self) -> Duration {
         self.shared.start.elapsed()
     }
 
-    /// Takes what ended since the last call. A whole run is the sum of its parts.
+    /// Takes the results since the last call. A whole run is the sum of its parts.
     pub fn take(&self) -> Record {
         let fresh = Record::new();
         self.shared.wanted.store(true, Relaxed);
@@ -215,25 +220,25 @@ impl Run {
         record
     }
 
-    /// Requests in flight now, and waiting for a connection.
+    /// Returns the number of requests in flight or waiting for a connection.
     pub fn in_flight(&self) -> usize {
         self.shared.in_flight.load(Relaxed)
     }
 
-    /// Sends no more, and gives requests in flight [`Limits::grace`] to end.
+    /// Stops sending, and gives requests in flight [`Limits::grace`] to end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Relaxed);
     }
 
-    /// Have all requests been sent and ended?
+    /// Returns `true` if all requests have been sent and have ended.
     pub fn finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the last request to end and takes what was not taken yet.
+    /// Waits for the last request to end and takes the remaining results.
     ///
     /// # Errors
-    /// If the kernel refused to wait for events, or the target panicked.
+    /// Fails if the kernel refused to wait for events, or the target panicked.
     pub fn join(mut self) -> io::Result<Record> {
         if let Some(thread) = self.thread.take() {
             thread.join().map_err(|_| io::Error::other("the load generator panicked"))??;
@@ -248,7 +253,7 @@ impl Drop for Run {
     }
 }
 
-/// How many sockets may be open, after asking for `wanted` and what else a process has open.
+/// Returns the number of sockets that may be open, after a request for `wanted` and 64 other descriptors.
 fn open_files(wanted: usize) -> usize {
     const OTHERS: u64 = 64;
     let limit = getrlimit(Resource::Nofile);

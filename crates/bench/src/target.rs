@@ -1,7 +1,7 @@
-//! What: the requests to send and how to tell that an answer is whole. One file per protocol.
+//! Targets: the requests to send and the detection of a complete answer. One file per protocol.
 //!
-//! A target does no input or output and knows no time: [`run`](crate::run) carries its bytes, so that the
-//! same target serves any pace and any driver, and is tested without sockets.
+//! A target does no input or output and has no clock: [`run`](crate::run) carries its bytes. The same target
+//! therefore serves any pace and any driver, and is tested without sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,85 +21,86 @@ pub use iiop::{Iiop, IiopError};
 pub use tcp_echo::TcpEcho;
 pub use udp_echo::UdpEcho;
 
-/// Something to send requests to over connections that carry one request at a time.
+/// A destination of requests over connections that carry one request at a time.
 pub trait Target {
-    /// What is known of an answer while it comes in; one per request.
+    /// The parse state of an answer; one per request.
     type State: Send;
 
-    /// Where requests go; at least one. The list only grows, and only by a [`Step::Elsewhere`].
+    /// Returns the addresses of the requests; at least one. The list only grows, and only by a
+    /// [`Step::Elsewhere`].
     fn addresses(&self) -> &[SocketAddr];
 
-    /// What carries them.
+    /// Returns the transport.
     fn transport(&self) -> Transport {
         Transport::Tcp
     }
 
-    /// Is each connection a session of its own, that may be sent elsewhere?
+    /// Returns `true` if each connection is a session of its own that can be redirected.
     fn sessions(&self) -> bool {
         false
     }
 
-    /// The next request.
+    /// Returns the next request.
     fn request(&mut self) -> Ask<Self::State>;
 
-    /// Takes the next bytes of an answer: of a stream whatever has come, or one datagram.
+    /// Consumes the next bytes of an answer: any part of a stream, or one datagram.
     fn answer(&mut self, state: &mut Self::State, bytes: &[u8]) -> Step;
 
-    /// The bytes of a request again, for another of the addresses: it has been told to go there, or its connection
-    /// leads there from an earlier request. `None` if it has been sent about too often.
+    /// Returns the bytes of a request again, for another of the addresses: the request was redirected there,
+    /// or its connection leads there after an earlier redirect. `None` if it has been redirected too often.
     fn readdress(&mut self, state: &mut Self::State, place: usize) -> Option<Arc<[u8]>> {
         let _ = (state, place);
         None
     }
 
-    /// The connection ended: the answer, if that is how it ends.
+    /// Reports the end of the connection; returns the answer, if its end completes it.
     fn end(&mut self, state: &mut Self::State) -> Option<Answer>;
 }
 
-/// What carries requests and answers.
+/// The transport of requests and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// A stream.
     Tcp,
-    /// Datagrams, one for each request; answers in one or more.
+    /// Datagrams, one for each request; an answer has one or more.
     Udp,
 }
 
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Ask<S> {
-    /// Where it goes: an index into [`Target::addresses`].
+    /// The destination: an index into [`Target::addresses`].
     pub route: usize,
-    /// What is sent.
+    /// The bytes to send.
     pub bytes: Arc<[u8]>,
-    /// What is known of its answer so far.
+    /// The parse state of its answer.
     pub state: S,
 }
 
-/// What became of some bytes of an answer.
+/// The result of consuming some bytes of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// More must come.
+    /// The answer is incomplete.
     More,
-    /// It is whole.
+    /// The answer is complete.
     Done(Answer),
-    /// This is no answer.
+    /// The bytes are no answer.
     Malformed,
-    /// The request, and those that follow it in its session, are to go to another of the addresses.
+    /// The request, and those that follow it in its session, go to another of the addresses.
     Elsewhere(usize),
-    /// The request was not looked at; it is to go to where its session began.
+    /// The server did not process the request; it goes to where its session began.
     Back,
 }
 
-/// An answer that is whole.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The member that says it gave it.
+    /// The member that named itself in the answer.
     pub member: Option<Arc<str>>,
-    /// What is wrong with it, if anything.
+    /// The fault of the answer, if there is one.
     pub fault: Option<Fault>,
-    /// What the server calls that, where it has a name for it.
+    /// The server's name for the fault, if it has one.
     pub reason: Option<Arc<str>>,
-    /// May the connection carry another request?
+    /// Whether the connection may carry another request.
     pub reusable: bool,
 }

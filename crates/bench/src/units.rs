@@ -1,11 +1,11 @@
-//! Durations and sizes as people write them: `2ms`, `1.5s`, `64KiB`. Printing them short, too.
+//! Durations and sizes in human-readable form: `2ms`, `1.5s`, `64KiB`; also short output of them.
 
 use std::time::Duration;
 
-/// A number and a unit: `ns`, `us`, `ms`, `s`, `m` or `h`; at most a year. `0` needs no unit.
+/// Parses a number and a unit: `ns`, `us`, `ms`, `s`, `m` or `h`; at most a year. `0` needs no unit.
 ///
 /// # Errors
-/// One sentence that says what is expected.
+/// Returns one sentence that states the expected form.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = || {
         format!("`{text}` is not a duration: expected a number and a unit, such as `200us`, `2ms` or `1.5s`")
@@ -30,10 +30,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
-/// A number of bytes: `512`, `512B`, `1KiB`, `2MiB`, `1GiB` (powers of 1024) or `1kB`, `1MB`, `1GB`.
+/// Parses a number of bytes: `512`, `512B`, `1KiB`, `2MiB`, `1GiB` (powers of 1024) or `1kB`, `1MB`, `1GB`.
 ///
 /// # Errors
-/// One sentence that says what is expected.
+/// Returns one sentence that states the expected form.
 pub fn bytes(text: &str) -> Result<usize, String> {
     let expected =
         || format!("`{text}` is not a size: expected a number of bytes, such as `512`, `1KiB` or `2MiB`");
@@ -55,7 +55,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     Ok(size as usize)
 }
 
-/// Three significant digits and the unit that suits: `412 µs`, `8.13 ms`, `1.20 s`.
+/// Formats a duration with three significant digits and the unit that suits: `412 µs`, `8.13 ms`, `1.20 s`.
 pub fn short(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let (value, unit) = if seconds < 0.000_999_5 {
@@ -75,7 +75,7 @@ pub fn short(duration: Duration) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// The number, finite and not negative, and what follows it.
+/// Splits the number, finite and not negative, from the rest.
 fn split(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

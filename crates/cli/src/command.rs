@@ -1,5 +1,5 @@
-//! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here; those that look at a balancer
-//! that runs, or tell it something, are in `ctl.rs`.
+//! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
+//! Commands that look at a running balancer, or act on it, are in `ctl.rs`.
 
 mod add;
 mod agent;
@@ -90,13 +90,13 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What somebody would run with these arguments, if that is anything.
+    /// Returns the command that these arguments name, if they are valid.
     pub(crate) fn of(arguments: &[String]) -> Option<Self> {
         let words = std::iter::once("plimsoll").chain(arguments.iter().map(String::as_str));
         Cli::try_parse_from(words).ok().map(|cli| cli.command)
     }
 
-    /// The configuration that it reads when it starts, of those that a Supervisor runs, if that is a file.
+    /// Returns the configuration file of a command that a Supervisor runs, if that is a file.
     pub(crate) fn file(&self) -> Option<PathBuf> {
         match self {
             Self::Up(args) => Some(args.file()),
@@ -105,7 +105,7 @@ impl Command {
         }
     }
 
-    /// Asks one of those that runs how it is; waits for the answer.
+    /// Asks the running process of this command for its status; waits for the answer.
     pub(crate) fn says(&self) -> Option<Says> {
         match self {
             Self::Up(args) => Some(up::says::says(args)),
@@ -115,7 +115,7 @@ impl Command {
         }
     }
 
-    /// Does it.
+    /// Runs the command.
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         let output = globals.output;
         let (of_load, of_references, of_models) =
@@ -123,7 +123,7 @@ impl Command {
         let known = match self {
             Self::Load(_) if of_references || of_models => "table, json, hgrm and html",
             Self::Ior(_) if of_load || of_models => "table, json, ior and corbaloc",
-            // Each of its commands says what it knows.
+            // Each of these commands lists its own formats.
             Self::Load(_) | Self::Ior(_) | Self::Model(_) => "",
             _ if of_load || of_references || of_models => "table and json",
             _ => "",

@@ -1,9 +1,13 @@
 //! Configuration: from the text of `plimsoll.toml` to the settings of the data plane.
 //!
-//! Four steps, each of which reports every error it finds with its line and column: the text is parsed as
-//! TOML; the tree is held against the JSON Schema ([`shape`]); what the sections say of one another is
-//! checked ([`check`]); host names are looked up ([`settings`]). Only the last touches the network, so the
-//! first three are what `plimsoll config check` does.
+//! Four steps follow each other, each of which reports every error it finds with its line and column:
+//!
+//! 1. The text is parsed as TOML.
+//! 2. The tree is checked against the JSON Schema ([`shape`]).
+//! 3. The sections are checked against one another ([`check`]).
+//! 4. Host names are looked up ([`settings`]).
+//!
+//! Only the last touches the network, so `plimsoll config check` does the first three.
 
 mod access;
 mod acme;
@@ -100,16 +104,16 @@ pub(crate) use tls::{ListenerTls, MemberTls};
 pub(crate) use trace::Tracing;
 pub(crate) use usual::{make_room, room, usual_control, usual_controls};
 
-/// Read when no other file is named.
+/// The file that is read when no other is named.
 pub(crate) const DEFAULT_FILE: &str = "plimsoll.toml";
 
-/// Larger files are taken for mistakes.
+/// The largest size of a file, in bytes; larger files are rejected as mistakes.
 const LARGEST: u64 = 16 << 20;
 
 /// A file that was read and checked.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// What it says, defaults filled in except where they depend on the machine.
+    /// The configuration, defaults filled in except where they depend on the machine.
     pub(crate) config: Config,
     /// Warnings only.
     pub(crate) warnings: Problems,
@@ -117,12 +121,12 @@ pub(crate) struct File {
     spots: place::Spot,
 }
 
-/// Why there is no configuration.
+/// The reason for a missing configuration.
 #[derive(Debug)]
 pub(crate) enum ReadError {
     /// The file could not be read.
     Io(String),
-    /// It was read and is wrong.
+    /// The file was read and is wrong.
     Wrong(Problems),
 }
 
@@ -136,7 +140,7 @@ impl std::fmt::Display for ReadError {
 }
 
 impl ReadError {
-    /// On one line, for logs and banners.
+    /// Returns the error on one line, for logs and banners.
     pub(crate) fn headline(&self) -> String {
         match self {
             Self::Io(why) => why.clone(),
@@ -151,7 +155,7 @@ pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
     parse(&name, bytes).map_err(ReadError::Wrong)
 }
 
-/// Reads and checks a file with groups and listeners that stand elsewhere, which count as if they stood at its end.
+/// Reads and checks a file with groups and listeners from elsewhere, which count as if they were at its end.
 pub(crate) fn read_with(path: &Path, shared: &str) -> Result<File, ReadError> {
     let (name, mut bytes) = bytes_of(path)?;
     bytes.extend_from_slice(b"\n");
@@ -159,7 +163,8 @@ pub(crate) fn read_with(path: &Path, shared: &str) -> Result<File, ReadError> {
     parse(&format!("{name} with the store's"), bytes).map_err(ReadError::Wrong)
 }
 
-/// Reads groups and listeners that are to be shared, and checks them with the file of a balancer that will have them.
+/// Reads groups and listeners that are to be shared, and checks them with the file of a balancer that will
+/// have them.
 pub(crate) fn read_shared(path: &Path, shared: &Path) -> Result<String, ReadError> {
     let (name, bytes) = bytes_of(shared)?;
     let held = hold::<Config>(schema(), &name, bytes).map_err(ReadError::Wrong)?;
@@ -179,7 +184,7 @@ pub(crate) fn read_shared(path: &Path, shared: &Path) -> Result<String, ReadErro
     Ok(text)
 }
 
-/// What a file is called and what is in it.
+/// Returns the name of a file and its content.
 fn bytes_of(path: &Path) -> Result<(String, Vec<u8>), ReadError> {
     let name = name_of(path);
     let mut bytes = Vec::new();
@@ -201,7 +206,7 @@ fn bytes_of(path: &Path) -> Result<(String, Vec<u8>), ReadError> {
     Ok((name, bytes))
 }
 
-/// What messages call a file.
+/// Returns the name of a file in messages.
 pub(crate) fn name_of(path: &Path) -> String {
     if path == Path::new("-") { "<stdin>".into() } else { path.display().to_string() }
 }
@@ -209,15 +214,15 @@ pub(crate) fn name_of(path: &Path) -> String {
 /// Reads a strategy as a file would write it: `random`, `{ least_request = { choices = 3 } }`.
 ///
 /// # Errors
-/// What is wrong with it, on one line.
+/// Fails with the mistake, on one line.
 pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
     let text = text.trim();
     let value = if text.starts_with(['{', '"', '\'']) { text.to_owned() } else { format!("{text:?}") };
-    // A file around it, so that it is held to all that a strategy in a file is held to.
+    // The strategy is put into a file, so that all checks of a strategy in a file apply.
     let before = "group = [{ name = \"x\", members = [\"x:1\"], strategy = ";
     let file = format!("{before}{value} }}]\nlistener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n");
     let file = parse("strategy", file.into_bytes()).map_err(|problems| match problems.broken() {
-        // What is not even TOML has nothing to go by but its place.
+        // An error of TOML itself has no message but its place.
         Some((at, why)) => {
             let written = &text[..text.floor_char_boundary(at.saturating_sub(before.len()))];
             let column = written.chars().count() + 1;
@@ -233,7 +238,7 @@ pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
     }
 }
 
-/// Checks the contents of a file; `name` is what errors call it.
+/// Checks the contents of a file; `name` is its name in errors.
 pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
     let Held { value: config, spots, problems: mut list, source } = hold(schema(), name, bytes)?;
     check::check(&config, &spots, source.text(), &mut list);
@@ -241,7 +246,7 @@ pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
     if problems.fatal() { Err(problems) } else { Ok(File { config, warnings: problems, source, spots }) }
 }
 
-/// What a text says, held against its schema; what is wrong with it, and where each value stands.
+/// A value after the check against its schema, with its problems and the place of each part.
 struct Held<T> {
     value: T,
     spots: place::Spot,
@@ -249,7 +254,7 @@ struct Held<T> {
     source: Arc<Source>,
 }
 
-/// The first two steps: TOML, and the schema of `T`.
+/// Performs the first two steps: TOML, and the schema of `T`.
 fn hold<T: DeserializeOwned>(schema: &Schema, name: &str, bytes: Vec<u8>) -> Result<Held<T>, Problems> {
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
@@ -274,24 +279,24 @@ fn hold<T: DeserializeOwned>(schema: &Schema, name: &str, bytes: Vec<u8>) -> Res
     let whole = toml::Spanned::new(0..0, tree);
     match T::deserialize(toml::de::Deserializer::from(whole)) {
         Ok(value) => Ok(Held { value, spots, problems: list, source: Arc::clone(&source) }),
-        // Something that has to be there is wrong: that is all there is to say.
+        // A required value is wrong, which is reported already.
         Err(_) if list.iter().any(|problem| problem.severity == Severity::Error) => fail(list),
         Err(error) => {
-            // What passes the schema is readable, unless the schema and the types disagree.
+            // A value that passes the schema is readable, unless the schema and the types disagree.
             list.push(Problem::error(error.span().unwrap_or(0..0), error.message()));
             fail(list)
         }
     }
 }
 
-/// JSON Schema of the file, as `plimsoll config schema` prints it.
+/// Returns the JSON Schema of the file, as `plimsoll config schema` prints it.
 pub(crate) fn schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> =
         LazyLock::new(|| titled(schemars::schema_for!(Config), "plimsoll.toml"));
     &SCHEMA
 }
 
-/// A schema as it is held against a file of that name.
+/// Returns a schema for files of that name.
 fn titled(mut schema: Schema, title: &str) -> Schema {
     schema.insert("title".into(), title.into());
     if let Some(object) = schema.as_object_mut() {
@@ -300,7 +305,7 @@ fn titled(mut schema: Schema, title: &str) -> Schema {
     schema
 }
 
-/// TOML has no null: what may be left out is left out.
+/// Removes null from a schema: TOML has no null, and optional keys are left out.
 fn without_null(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -328,7 +333,7 @@ fn without_null(schema: &mut Value) {
     }
 }
 
-/// How many of something, in words.
+/// Returns a number with its noun.
 pub(crate) fn count(number: usize, word: &str) -> String {
     if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
 }

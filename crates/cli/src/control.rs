@@ -1,4 +1,4 @@
-//! Talk to a running balancer: find its control socket ([`place`]) and ask over it.
+//! The client of a running balancer: finds its control socket ([`place`]) and asks over it.
 
 mod each;
 mod http;
@@ -36,19 +36,19 @@ use secure::Shown;
 use ticket::Ticket;
 use wire::Wire;
 
-/// To connect.
+/// The timeout of a connect.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For the answer to a question.
+/// The timeout of the answer to a question.
 const READ: Duration = Duration::from_secs(10);
-/// For the answer to an act: a reload may look names up.
+/// The timeout of the answer to an act: a reload may look names up.
 const ACT: Duration = Duration::from_secs(120);
-/// Of silence on an event stream; its heartbeat is 15 s.
+/// The longest silence on an event stream; its heartbeat is 15 s.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no answer: one line that says what, where and what to do.
+/// The reason for a missing answer: one line that names the fault, its place and the remedy.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// Nobody answers.
+    /// The peer does not answer.
     Unreachable(String),
     /// The question is wrong, or the balancer refused the act.
     Refused(String),
@@ -71,16 +71,16 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A running balancer, as far as we know.
+/// A running balancer, as it is addressed.
 #[derive(Clone, Debug)]
 pub(crate) enum Balancer {
     /// Its control socket.
     Unix(PathBuf),
     /// Its read-only listener, `host:port`.
     Http(String),
-    /// The same, because its control socket cannot be used, and why.
+    /// Its read-only listener in place of a control socket that cannot be used, with the reason.
     Look(String, String),
-    /// Its control over TLS, `host:port`, and what we show there.
+    /// Its control over TLS, `host:port`, and the credentials for it.
     Https(String, Arc<Shown>),
 }
 
@@ -113,36 +113,36 @@ impl Balancer {
         }
     }
 
-    /// What it says of itself: as it says it, and as we understand it.
+    /// Returns its status: as the balancer sent it, and parsed.
     pub(crate) fn status(&self) -> Result<(Value, Status), Trouble> {
         let json = self.get::<Value>("/status")?;
         let status = Status::deserialize(&json).map_err(|error| self.stranger(&error))?;
         Ok((json, status))
     }
 
-    /// Is nobody there any more? In doubt somebody is.
+    /// Returns `true` if no process accepts there any more; in doubt `false`.
     pub(crate) fn gone(&self) -> bool {
         let gone = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
         self.connect().is_err_and(|error| gone.contains(&error.kind()))
     }
 
-    /// Asks for what `target` shows.
+    /// Asks for the document at `target`.
     pub(crate) fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, Trouble> {
         let body = self.send("GET", target, "", READ)?.body().map_err(|error| self.lost(&error))?;
         serde_json::from_slice(&body).map_err(|error| self.stranger(&error))
     }
 
-    /// Has something done.
+    /// Asks for an act (POST).
     pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
         self.act("POST", target, body)
     }
 
-    /// Has something written down.
+    /// Asks for an entry to be written (PUT).
     pub(crate) fn put(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
         self.act("PUT", target, body)
     }
 
-    /// Has something ended.
+    /// Asks for an end (DELETE).
     pub(crate) fn delete(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
         self.act("DELETE", target, body)
     }
@@ -155,7 +155,7 @@ impl Balancer {
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    /// Can it be told to do something there?
+    /// Checks that acts are possible there.
     fn acts(&self) -> Result<(), Trouble> {
         let why = match self {
             Self::Unix(_) | Self::Https(..) => return Ok(()),
@@ -165,7 +165,7 @@ impl Balancer {
         Err(Trouble::Refused(format!("{self} only shows: {why}")))
     }
 
-    /// Does somebody take connections there, as far as this user is let? In doubt, yes.
+    /// Checks that a process accepts connections there, as far as this user may connect; in doubt it does.
     fn there(&self) -> io::Result<()> {
         let away = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
         match self.connect() {
@@ -174,12 +174,12 @@ impl Balancer {
         }
     }
 
-    /// Reads what comes, line by line, as it comes.
+    /// Returns a reader of the lines of the answer, as they come.
     pub(crate) fn follow(&self, target: &str) -> Result<impl BufRead + use<>, Trouble> {
         Ok(self.send("GET", target, "", SILENCE)?.stream())
     }
 
-    /// An answer that broke off.
+    /// Returns the trouble of an answer that broke off.
     pub(crate) fn lost(&self, error: &io::Error) -> Trouble {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Trouble::Unreachable(format!(
@@ -196,7 +196,7 @@ impl Balancer {
         ))
     }
 
-    /// What went wrong on a connection.
+    /// Returns the trouble of an error on a connection.
     fn broken(&self, error: &io::Error) -> Trouble {
         match (self, secure::objection(error)) {
             (Self::Https(..), Some(why)) => Trouble::Refused(format!("{self}: {why}")),
@@ -233,7 +233,7 @@ impl Balancer {
             body.len()
         );
         let sent = socket.write_all(request.as_bytes()).and_then(|()| socket.flush());
-        // Whoever hangs up on us has said why, where TLS is spoken.
+        // A peer that closes the connection has sent the reason before, if it speaks TLS.
         let answer = match (http::Answer::read(socket), sent) {
             (Ok(answer), _) => answer,
             (Err(error), Ok(())) => return Err(self.broken(&error)),
@@ -257,7 +257,7 @@ impl Balancer {
 
     fn connect(&self) -> io::Result<Wire> {
         match self {
-            // Not std's connect: that one waits for ever where a stopped process has a full backlog.
+            // std's connect is not used: it waits for ever where a stopped process has a full backlog.
             Self::Unix(path) => {
                 let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
                 socket.connect_timeout(&SockAddr::unix(path)?, CONNECT)?;
@@ -304,14 +304,14 @@ impl fmt::Display for Balancer {
 }
 
 impl PartialEq for Balancer {
-    /// Whatever is shown there.
+    /// Compares the addresses, without the credentials.
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
     }
 }
 
-/// `control`, or `listen`, of a section of a file. The file may be wrong elsewhere, even in its syntax: one must be able to look
-/// at a balancer while its next configuration is being written.
+/// Returns `control`, or `listen`, of a section of a file. The file may be wrong elsewhere, even in its
+/// syntax: an operator must be able to look at a balancer while its next configuration is written.
 fn configured(file: &Path, section: &str, key: &str) -> Result<Option<String>, Trouble> {
     let refused = |why: &dyn fmt::Display| {
         let file = file.display();
@@ -326,7 +326,7 @@ fn configured(file: &Path, section: &str, key: &str) -> Result<Option<String>, T
         (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
         (Some(None), None) => Err(refused(&format_args!("[{section}] {key} is not a text"))),
         (None, None) => Ok(None),
-        // It may be what is wrong that says where.
+        // The wrong part may be the one with the address.
         (_, Some(error)) => {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             Err(refused(&format_args!("line {line}: {}", error.message())))
@@ -334,7 +334,7 @@ fn configured(file: &Path, section: &str, key: &str) -> Result<Option<String>, T
     }
 }
 
-/// The address of control that is of this host, where there are several.
+/// Returns the address of control that is of this host, if there are several.
 fn address<'v>(control: &'v DeValue<'_>) -> Option<&'v str> {
     match control {
         DeValue::Array(list) => {

@@ -1,5 +1,5 @@
-//! The balancer as the load manager sees it: its groups are object groups, its members are where their loads are said
-//! to come from.
+//! The balancer as the load manager sees it: its groups are object groups, its members are the locations of
+//! loads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::running::Running;
 
-/// A running balancer, and where changes are written down.
+/// A running balancer, and its audit log.
 pub(crate) struct Office(pub(crate) Arc<Running>, pub(crate) Option<Arc<Audit>>);
 
 impl Desk for Office {
@@ -66,7 +66,7 @@ impl Desk for Office {
     }
 }
 
-/// Who asks is not known: where from is all there is.
+/// Returns the line of the audit log: the caller is unknown, except for the address.
 fn line(deed: &Deed) -> plimsoll_admin::Deed {
     plimsoll_admin::Deed {
         caller: Caller::nobody(),

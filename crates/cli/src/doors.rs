@@ -1,4 +1,5 @@
-//! The doors by which a balancer, a lottery's daemon and a Supervisor are controlled, opened as their files say.
+//! The addresses at which a balancer, a lottery's daemon and a Supervisor are controlled, opened as in their
+//! files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use serde_json::Value;
 use crate::config::{Doors, LogPath};
 use crate::failure::{Exit, Failure};
 
-/// The audit log of a section, if it has one.
+/// Opens the audit log of a section, if it has one.
 ///
 /// # Errors
-/// It cannot be opened.
+/// Fails if it cannot be opened.
 pub(crate) fn audit(path: Option<&Path>, section: &str) -> Result<Option<Arc<Audit>>, Failure> {
     let open = |path: &Path| {
         Audit::open(path).map(Arc::new).map_err(|error| {
@@ -23,10 +24,10 @@ pub(crate) fn audit(path: Option<&Path>, section: &str) -> Result<Option<Arc<Aud
     path.map(open).transpose()
 }
 
-/// The doors of a section, and the rules by which those who come are judged.
+/// Returns the control addresses of a section, and the rules for their clients.
 ///
 /// # Errors
-/// The rules or the audit log are not to be had.
+/// Fails if the rules or the audit log cannot be read.
 pub(crate) fn open(doors: Doors<'_>, log: Option<&LogPath>) -> Result<(Config, Arc<Rules>), Failure> {
     let rules = Arc::new(doors.rules().map_err(|why| Failure::new(Exit::Usage, why))?);
     let secured =
@@ -37,14 +38,14 @@ pub(crate) fn open(doors: Doors<'_>, log: Option<&LogPath>) -> Result<(Config, A
     Ok((config, rules))
 }
 
-/// Says so where others than the owner of the host may act and nobody can tell who did.
+/// Warns if other persons than the owner of the host may act, and no log records it.
 pub(crate) fn warn_of_unwritten(secured: bool, audit: Option<&Audit>, section: &str) {
     if secured && audit.is_none() {
         tracing::warn!("what others do over TLS is written down nowhere: set [{section}] audit to a file");
     }
 }
 
-/// Writes down what a signal had done; whoever may send one may write the log.
+/// Records the effect of a signal; a process that may send one may write the log.
 pub(crate) fn note(audit: Option<&Audit>, signal: &str, verb: &'static str, outcome: Result<(), &str>) {
     let Some(audit) = audit else { return };
     let (caller, from) = (Caller::signal(signal), "signal".to_owned());

@@ -1,20 +1,20 @@
-//! How a command ends badly.
+//! The failures of a command.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 
 use crate::talk::Globals;
 
-/// Exit codes, which scripts rely on. 0 is success.
+/// The exit codes, which scripts rely on. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The thing was tried and failed: a port in use, a threshold missed.
+    /// The command was tried and failed: a port in use, a threshold missed.
     Failed = 1,
     /// The command line or the configuration is wrong; trying again will not help.
     Usage = 2,
     /// The balancer cannot be reached.
     Unreachable = 3,
-    /// It was told to end before it was done.
+    /// The command was ended before it was done.
     Interrupted = 130,
 }
 
@@ -24,44 +24,44 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command failed, and its exit code.
+/// The reason why a command failed, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What the shell is told.
+    /// The exit code for the shell.
     pub(crate) exit: Exit,
-    /// What the person is told; ends in a newline.
+    /// The message for the person; ends in a newline.
     text: String,
 }
 
 impl Failure {
-    /// One line: what, where, what to do.
+    /// Returns a failure with one line: the fault, its place, the remedy.
     pub(crate) fn new(exit: Exit, what: impl Display) -> Self {
         Self::rendered(exit, format_args!("error: {what}\n"))
     }
 
-    /// The thing was tried and failed.
+    /// Returns the failure of a command that was tried.
     pub(crate) fn failed(what: impl Display) -> Self {
         Self::new(Exit::Failed, what)
     }
 
-    /// A text that begins with `error:` itself and may have several lines.
+    /// Returns a failure with a text that begins with `error:` itself and may have several lines.
     pub(crate) fn rendered(exit: Exit, text: impl Display) -> Self {
         Self { exit, text: text.to_string() }
     }
 
-    /// What the person is told, on one line and without `error:`.
+    /// Returns the message on one line and without `error:`.
     pub(crate) fn line(&self) -> &str {
         let line = self.text.lines().next().unwrap_or_default();
         line.strip_prefix("error: ").unwrap_or(line)
     }
 
-    /// Tells the person.
+    /// Prints the message.
     pub(crate) fn tell(&self, globals: &Globals) {
         globals.insist(&self.text);
     }
 }
 
-/// Writing to standard output failed.
+/// Returns the failure of a write to standard output.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::failed(format_args!("cannot write to standard output: {error}"))

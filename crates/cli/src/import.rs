@@ -1,9 +1,12 @@
-//! Configurations of other load balancers, read into ours: `plimsoll config import`.
+//! Imports of other load balancers' configurations: `plimsoll config import`.
 //!
-//! A reader ([`haproxy`], [`nginx`]) takes the text apart and fills a [`Draft`](draft::Draft); what it cannot carry over it notes with its line and
-//! the reason. Each line, or directive, is marked when it is taken; what nobody took and nobody noted is noted at the end. So nothing is passed
-//! over in silence but what a list names as without effect on traffic (`HARMLESS`, in each reader). The draft is then put in order
-//! ([`mod@fit`]) and written ([`mod@write`]). No text makes a reader panic, and nothing is looked up or opened.
+//! A reader ([`haproxy`], [`nginx`]) takes the text apart and fills a [`Draft`](draft::Draft). For a part
+//! that it cannot carry over it makes a note with the line and the reason. Each line, or directive, is marked
+//! when it is used; the rest without a mark and a note gets a note at the end. So nothing is passed over in
+//! silence except words that a list names as without effect on traffic (`HARMLESS`, in each reader).
+//!
+//! The draft is then put in order ([`mod@fit`]) and written ([`mod@write`]). No text makes a reader panic,
+//! and nothing is looked up or opened.
 
 mod draft;
 mod fit;
@@ -28,20 +31,20 @@ pub(crate) enum From {
     Nginx,
 }
 
-/// What came of it.
+/// The result of an import.
 #[derive(Debug)]
 pub(crate) struct Imported {
-    /// TOML that `plimsoll config check` accepts, if the files that it names are there.
+    /// The TOML, which `plimsoll config check` accepts, if the files that it names are there.
     pub(crate) text: String,
-    /// What was not carried over: access rules first, then in the order of the lines.
+    /// The parts that were not carried over: access rules first, then in the order of the lines.
     pub(crate) notes: Vec<Note>,
 }
 
-/// Reads a text; `name` is what it is called. Listeners of which access rules cannot be carried over are comments of the result, unless
-/// `open`.
+/// Imports a text; `name` is its name in messages. Listeners with access rules that cannot be carried over
+/// become comments of the result, unless `open`.
 ///
 /// # Errors
-/// There is nothing in it to carry over, or it is not whole: what is missing, and what was noted.
+/// Fails if it has nothing to carry over, or is incomplete: with the missing part, and the notes.
 pub(crate) fn import(
     from: From,
     name: &str,

@@ -1,4 +1,4 @@
-//! What the machine allows: open files, and the kernel's queue of connections.
+//! The limits of the machine: open files, and the kernel's queue of connections.
 
 use std::path::Path;
 use std::thread::available_parallelism;
@@ -9,48 +9,50 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::config::{Config, Group, Listener, Protocol};
 
-/// Connections served where neither the file nor the machine says less.
+/// The default of connections, if the machine allows them.
 const MOST: u64 = 100_000;
 
-/// Files for everything that is not a connection: listeners, timers, logs, the admin side, probes.
+/// The files for everything that is not a connection: listeners, timers, logs, the admin side, probes.
 const RESERVE: u64 = 256;
 
-/// Each connection takes a file towards the client and one towards the member.
+/// The files of a connection: one towards the client and one towards the member.
 const FILES_PER_CONNECTION: u64 = 2;
 
-/// And those that are spliced at most a pipe each way, which is two files.
+/// The files of a spliced connection beside these: at most a pipe each way, which is two files.
 const PIPED_PER_CONNECTION: u64 = 4;
 
-/// Fewer connections than this are no balancer.
+/// The least number of connections of a balancer.
 const LEAST: u64 = 16;
 
-/// Flows of a udp listener where the file does not say: at least, and at most.
+/// The least and the largest default of a udp listener's flows.
 const FLOWS: (u64, u64) = (16, 16_384);
 
-/// Most files that this process may ever open, and those that it starts: the hard limit.
+/// Returns the largest number of files that this process may ever open, and those that it starts: the hard
+/// limit.
 pub(crate) fn hard() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
-/// What [`check_files`] calls the process that it is called in.
+/// The name of the calling process for [`check_files`].
 pub(crate) const OWN: &str = "this process";
 
-/// Raises the limit on open files to the hard limit; returns what is allowed now.
+/// Raises the limit on open files to the hard limit; returns the limit in force.
 pub(crate) fn raise() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where it cannot be raised, the limit as it is counts.
+    // If it cannot be raised, the present limit counts.
     let _ = setrlimit(Resource::Nofile, limit);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The `max_connections` that applies where the file does not say, with that many files.
+/// Returns the default of `max_connections` with that many files.
 pub(crate) fn max_connections(config: &Config, files: u64) -> usize {
     usize::try_from(pairs(config, files).clamp(LEAST, MOST)).unwrap_or(usize::MAX)
 }
 
-/// Returns how many descriptors connections of clients and to members may take together, with that many files. A client of HTTP/2 may
-/// have a hundred requests in flight, each on a connection of its own to a member.
+/// Returns how many descriptors connections of clients and to members may take together, with that many
+/// files. A client of HTTP/2 may have a hundred requests in flight, each on a connection of its own to a
+/// member.
 pub(crate) fn max_descriptors(config: &Config, files: u64) -> usize {
     let descriptors = pairs(config, files).max(LEAST).saturating_mul(FILES_PER_CONNECTION);
     usize::try_from(descriptors).unwrap_or(usize::MAX)
@@ -59,13 +61,14 @@ pub(crate) fn max_descriptors(config: &Config, files: u64) -> usize {
 /// Returns how many client connections there are files for if each has one to a member.
 fn pairs(config: &Config, files: u64) -> u64 {
     let left = files.saturating_sub(RESERVE + others(config) + flows(config, files));
-    // With as many pipes as there may be, or where those are more than so few connections can use, with what they can.
+    // The pipes are at their maximum, or at the number that so few connections can use if that is less.
     let all_piped = left / (FILES_PER_CONNECTION + PIPED_PER_CONNECTION);
     (left.saturating_sub(pipes(config)) / FILES_PER_CONNECTION).max(all_piped)
 }
 
-/// Returns the `max_flows` that applies where a udp listener does not say, with that many files. All those listeners together leave the
-/// files that `max_connections` needs; a half of all, where the file does not say that and there are listeners for connections.
+/// Returns the default `max_flows` of a udp listener, with that many files. All listeners with the default
+/// together leave the files that `max_connections` needs. That is a half of all, if the file does not set it
+/// and there are listeners for connections.
 pub(crate) fn max_flows(config: &Config, files: u64) -> usize {
     let listeners = udp(config).filter(|listener| listener.max_flows.is_none()).count() as u64;
     let left = files.saturating_sub(RESERVE + others(config) + named_flows(config).sum::<u64>());
@@ -85,7 +88,7 @@ fn files_of(config: &Config, connections: u64) -> u64 {
     connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(piped)
 }
 
-/// Returns the `max_memory` that applies where the file does not say: half of what this process may use.
+/// Returns the default `max_memory`: half of the memory that this process may use.
 pub(crate) fn max_memory() -> usize {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -100,8 +103,9 @@ fn machine_memory() -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Returns the lowest memory limit of a process's control group and of those that it is in. `own` is its `/proc/self/cgroup`; `read`
-/// returns a file's text. Both versions are known: `0::/path` is the one hierarchy of version 2, `N:memory:/path` that of version 1.
+/// Returns the lowest memory limit of a process's control group and of those that it is in. `own` is its
+/// `/proc/self/cgroup`; `read` returns a file's text. Both versions are known: `0::/path` is the one
+/// hierarchy of version 2, `N:memory:/path` that of version 1.
 fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let hierarchies = own.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -122,8 +126,8 @@ fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64
     limits.min()
 }
 
-/// Checks that `files` are enough for what the configuration promises; the error says what to do. `whose` names the process that may
-/// open so many.
+/// Checks that `files` suffice for the configuration; the error has the remedy. `whose` names the process
+/// that may open so many.
 pub(crate) fn check_files(config: &Config, files: u64, whose: &str) -> Result<(), String> {
     let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
     let named: Vec<u64> = named_flows(config).collect();
@@ -152,7 +156,7 @@ pub(crate) fn check_files(config: &Config, files: u64, whose: &str) -> Result<()
     ))
 }
 
-/// Listeners whose backlog the kernel would cut, one line each.
+/// Returns the listeners with a backlog that the kernel would cut, one line each.
 pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
     let path = "/proc/sys/net/core/somaxconn";
     let Some(most) = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
@@ -173,7 +177,7 @@ pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Files for what is configured beside connections and flows: monitors that are asked, members that report.
+/// Returns the files beside connections and flows: monitors that are asked, members that report.
 fn others(config: &Config) -> u64 {
     let asks = |group: &&Group| group.monitor.as_ref().is_some_and(|monitor| monitor.source.asks());
     let asked = config.groups.iter().filter(asks).map(|group| group.members.len() as u64).sum::<u64>();
@@ -182,7 +186,7 @@ fn others(config: &Config) -> u64 {
     asked + told + guests
 }
 
-/// Files for the pipes that byte streams are spliced through, on all threads.
+/// Returns the files of the pipes through which byte streams are spliced, on all threads.
 fn pipes(config: &Config) -> u64 {
     let spliced =
         |listener: &Listener| matches!(listener.protocol, Protocol::Http | Protocol::Https | Protocol::Tcp);
@@ -193,13 +197,13 @@ fn pipes(config: &Config) -> u64 {
     (threads * PIPE_FILES) as u64
 }
 
-/// Files for flows, one each, with that many files in all.
+/// Returns the files of flows, one each, with that many files in all.
 fn flows(config: &Config, files: u64) -> u64 {
     let each = max_flows(config, files) as u64;
     udp(config).map(|listener| listener.max_flows.map_or(each, |named| named as u64)).sum()
 }
 
-/// The numbers of flows that the file says.
+/// Returns the numbers of flows that the file sets.
 fn named_flows(config: &Config) -> impl Iterator<Item = u64> {
     udp(config).filter_map(|listener| Some(listener.max_flows? as u64))
 }
@@ -271,17 +275,17 @@ mod tests {
                 .config
         };
         let udp = |port: u16| listener(port, "protocol='udp'");
-        // Two of them: 16,384 each are more than there are files.
+        // The two defaults of 16,384 each are more than there are files.
         let two = of(&[udp(53), udp(54)]);
         assert!(check_files(&two, 20_000, OWN).is_ok());
         assert_eq!(max_flows(&two, 20_000), (20_000 - 256 - 32) / 2);
         assert_eq!(max_flows(&two, 1 << 20), 16_384);
-        // Connections get a half, or what they are said to take.
+        // Connections get a half, or the files of `max_connections`.
         let both = of(&[udp(53), udp(54), listener(80, "protocol='iiop'")]);
         assert_eq!((max_flows(&both, 20_000), max_connections(&both, 20_000)), (19_744 / 4, 19_744 / 4));
         let said = of(&["max_connections = 9000\n".into(), udp(53), listener(80, "protocol='iiop'")]);
         assert_eq!(max_flows(&said, 20_000), 20_000 - 256 - 18_000);
-        // A number that the file says stays, and leaves the others less.
+        // A number in the file stays, and leaves the others less.
         let mixed = of(&[listener(53, "protocol='udp'\nmax_flows=19000"), udp(54)]);
         assert_eq!(max_flows(&mixed, 20_000), 20_000 - 256 - 19_000 - 32);
         let error = check_files(&mixed, 19_000, OWN).unwrap_err();
@@ -289,7 +293,7 @@ mod tests {
             error.contains("and max_flows = 19000 can take") && error.contains("lower the numbers"),
             "{error}"
         );
-        // What is derived fits, down to the least that can be started with.
+        // The defaults fit, down to the least number of files for a start.
         for files in 320..4000 {
             for config in [&two, &both] {
                 let need =
@@ -308,7 +312,7 @@ mod tests {
         };
         let four = tcp("threads = 4");
         assert_eq!(max_connections(&four, 5256), 2000 - 256);
-        // Of 600 files that are left 512 would be for pipes, which nobody could fill.
+        // Of 600 files that are left 512 would be for pipes, which the connections could not fill.
         assert_eq!(max_connections(&four, 1256 + 600), 100);
         let fixed = tcp("threads = 4\nmax_connections = 1000");
         assert!(
@@ -316,7 +320,7 @@ mod tests {
         );
         let few = tcp("threads = 4\nmax_connections = 100");
         assert!(check_files(&few, 1256 + 600, OWN).is_ok() && check_files(&few, 1256 + 599, OWN).is_err());
-        // What is derived is what passes.
+        // The default is the largest valid value.
         for files in 1400..6000 {
             let most = max_connections(&four, files);
             assert!(check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files, OWN).is_ok());

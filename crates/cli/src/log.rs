@@ -16,12 +16,13 @@ pub(crate) enum Form {
     Json,
 }
 
-/// Sends what the program tells of itself to standard error from now on. `RUST_LOG` selects more finely
-/// than `-q` and `-v` do.
+/// Sends the program's log to standard error from now on. `RUST_LOG` selects more finely than `-q` and `-v`
+/// do.
 pub(crate) fn start(form: Form, globals: &Globals) {
     let level = match (globals.quiet, globals.verbose) {
         (true, _) => "error",
-        // What peers do wrong is no news of ours: `h2` would tell each frame of it, and `kube_client` each answer that is a failure.
+        // Faults of peers are not the balancer's: `h2` would log each frame, and `kube_client` each answer
+        // that is a failure.
         (false, 0) => "info,h2=error,kube_client=off",
         (false, 1) => {
             "warn,h2=error,kube_client=off,plimsoll=debug,plimsoll_proxy=debug,plimsoll_admin=debug"
@@ -30,12 +31,13 @@ pub(crate) fn start(form: Form, globals: &Globals) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
-    // A line that cannot be written is lost. To say so where nothing can be written would end the process.
+    // A line that cannot be written is lost. An error message about it, where nothing can be written, would
+    // end the process.
     let log = log.log_internal_errors(false);
     // The journal dates its lines itself.
     let dated = std::env::var_os("JOURNAL_STREAM").is_none();
     let color = globals.paints(&io::stderr());
-    // A log that is started already stays.
+    // A running log stays.
     let _ = match form {
         Form::Json => log.json().flatten_event(true).try_init(),
         Form::Text if dated => log.with_ansi(color).compact().try_init(),

@@ -1,5 +1,5 @@
-//! What clients of the load manager change while the balancer runs: groups that they make, members that they add and
-//! take out. It lies over what the file says, and over what it says after each reload, until the process ends.
+//! The changes of the load manager's clients while the balancer runs: groups that they create, members that
+//! they add and remove. The changes lie over the file, also after each reload, until the process ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -15,47 +15,47 @@ use plimsoll_wire::giop::Ior;
 
 use crate::config::{self, File, Machine, MemberAddress, look_up};
 
-/// Members that clients add to one group.
+/// The maximum number of members that clients add to one group.
 const MEMBERS: usize = 1024;
 
-/// What the file says, as the shells take it.
+/// The content of the file, as settings of the shells.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
-    /// For the data plane.
+    /// The settings of the data plane.
     pub(crate) settings: proxy::Settings,
-    /// For what watches members.
+    /// The settings of the cluster, which watches members.
     pub(crate) watched: Vec<Arc<cluster::GroupSettings>>,
-    /// Of members that have one of their own, by group and member.
+    /// The locations of the members that have one, by group and member.
     pub(crate) locations: BTreeMap<(String, String), String>,
-    /// Groups whose members a lottery draws.
+    /// The groups whose members come from a lottery.
     pub(crate) lotteries: Vec<config::Lottery>,
-    /// What authorities are asked for.
+    /// The certificates that authorities are asked for.
     pub(crate) certificates: Vec<acme::Settings>,
-    /// Groups some of whose members are found.
+    /// The groups with members from sources.
     pub(crate) discoveries: Vec<config::Discovery>,
     /// The balancers that act together with this one.
     pub(crate) fleet: Option<config::Fleet>,
-    /// Groups whose members are counted.
+    /// The groups with scalers.
     pub(crate) scalings: Vec<config::Scaling>,
-    /// Where spans go.
+    /// The collector of spans.
     pub(crate) collector: Option<Collector>,
 }
 
-/// What clients changed.
+/// The changes of clients.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Made {
-    /// Of every group, the file's included, that was ever in force.
+    /// The numbers of all groups that were ever in force, the file's included.
     numbers: BTreeMap<Arc<str>, u64>,
-    /// The last one that was given.
+    /// The last number that was given.
     last: u64,
     groups: Vec<Group>,
     /// Members, with the names of their groups.
     added: Vec<(Arc<str>, Member)>,
-    /// Members that a lottery draws, by group.
+    /// Members from lotteries, by group.
     drawn: BTreeMap<Arc<str>, Vec<MemberSpec>>,
-    /// Members that are found, by group.
+    /// Members from sources, by group.
     found: BTreeMap<Arc<str>, Vec<MemberSpec>>,
-    /// Members that the file lists and that were taken out, by group and name.
+    /// Members of the file that were removed, by group and name.
     removed: BTreeSet<(Arc<str>, Arc<str>)>,
 }
 
@@ -73,7 +73,7 @@ struct Member {
     location: Location,
 }
 
-/// What is in force: the file's, and what was changed since.
+/// The settings in force: the file's, with the changes since then.
 #[derive(Clone, Debug)]
 pub(crate) struct Force {
     pub(crate) settings: proxy::Settings,
@@ -82,7 +82,7 @@ pub(crate) struct Force {
 }
 
 impl Base {
-    /// Of a file that was read and looked up.
+    /// Returns the base of a file that was read and looked up.
     pub(crate) fn new(
         file: &File,
         settings: proxy::Settings,
@@ -106,8 +106,8 @@ impl Base {
         }
     }
 
-    /// What is in force once others are found in a few groups, `before` being in force and made of this: what that costs is a matter of
-    /// those groups, and not of all that there are.
+    /// Returns the settings in force after sources of a few groups have found others; `before` is in force
+    /// and made of this base. The cost depends on those groups, and not on all.
     pub(crate) fn again(&self, before: &Force, made: &Made, groups: &[Arc<str>]) -> Force {
         if !made.groups.is_empty() || !made.added.is_empty() || !made.removed.is_empty() {
             return self.with(made);
@@ -131,7 +131,7 @@ impl Base {
         force
     }
 
-    /// Members that are watched are where the settings have them.
+    /// Updates the addresses of watched members to those of the settings.
     pub(crate) fn follow_addresses(&mut self) {
         for group in &self.settings.groups {
             let watched = self.watched.iter_mut().filter(|watched| watched.name == group.spec.name);
@@ -142,7 +142,7 @@ impl Base {
         }
     }
 
-    /// What is in force with these changes.
+    /// Returns the settings in force with these changes.
     pub(crate) fn with(&self, made: &Made) -> Force {
         let mut force = Force {
             settings: self.settings.clone(),
@@ -182,7 +182,7 @@ impl Base {
 }
 
 impl Force {
-    /// The members of all groups with where they are: group, member, location.
+    /// Returns the members of all groups with their locations: group, member, location.
     pub(crate) fn located(&self) -> impl Iterator<Item = (&Arc<str>, &MemberSpec, Location)> {
         self.settings.groups.iter().flat_map(move |group| {
             let name = &group.spec.name;
@@ -190,7 +190,7 @@ impl Force {
         })
     }
 
-    /// The members of a group that have an object.
+    /// Returns the members of a group that have an object.
     pub(crate) fn objects(&self, group: &str) -> Vec<(Arc<str>, Location, Ior)> {
         let Some(settings) = self.group(group) else { return Vec::new() };
         let Some(iiop) = &settings.iiop else { return Vec::new() };
@@ -250,7 +250,7 @@ impl Force {
         }
     }
 
-    /// Members that were found come after those of the file.
+    /// Adds members of sources after those of the file.
     fn find(&mut self, group: &str, found: &[MemberSpec]) {
         let Some(settings) = self.group(group) else { return };
         let listed: BTreeSet<&Arc<str>> = settings.spec.members.iter().map(|one| &one.name).collect();
@@ -294,17 +294,17 @@ impl Made {
         }
     }
 
-    /// The number of a group, the same as long as this lives; 0 for one that was not counted.
+    /// Returns the number of a group, the same as long as this lives; 0 for one that was not counted.
     pub(crate) fn number(&self, group: &str) -> u64 {
         self.numbers.get(group).copied().unwrap_or_default()
     }
 
-    /// The group of a number.
+    /// Returns the group of a number.
     pub(crate) fn named(&self, number: u64) -> Option<Arc<str>> {
         self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| Arc::clone(name))
     }
 
-    /// Makes a group; its name. It is served like the first iiop listener's, on a port of its own.
+    /// Creates a group; returns its name. It is served like the first iiop listener's, on a port of its own.
     pub(crate) fn create(
         &mut self,
         base: &Base,
@@ -358,7 +358,7 @@ impl Made {
         Ok(group)
     }
 
-    /// Takes a group away that was made here.
+    /// Deletes a group that was created here.
     pub(crate) fn delete(&mut self, group: &Arc<str>) -> Result<(), Refusal> {
         let before = self.groups.len();
         self.groups.retain(|one| one.settings.spec.name != *group);
@@ -391,7 +391,7 @@ impl Made {
             |why: String| Refusal::Impossible(format!("the object at {location} is at {place}, which {why}"));
         let address: MemberAddress = place.to_string().parse().map_err(wrong)?;
         let resolved = look_up(&address).map_err(|error| wrong(format!("cannot be looked up: {error}")))?;
-        // Several objects of one server are told apart by where they say they are.
+        // The locations tell several objects of one server apart.
         let taken = |name: &str| settings.spec.members.iter().any(|member| *member.name == *name);
         let name = Some(address.to_string()).filter(|name| !taken(name));
         let name: Arc<str> = name.unwrap_or_else(|| location.text().to_owned()).into();
@@ -411,12 +411,12 @@ impl Made {
             leaving: false,
             checked: false,
         };
-        // One that the file lists, and that was taken out, stays out: this one takes its place.
+        // A member of the file that was removed stays out: this one takes its place.
         self.added.push((Arc::clone(group), Member { spec, object, location: location.clone() }));
         Ok(())
     }
 
-    /// Takes a member out of a group that is in force.
+    /// Removes a member from a group that is in force.
     pub(crate) fn remove(&mut self, force: &Force, group: &Arc<str>, location: &str) -> Result<(), Refusal> {
         force.group(group).ok_or(Refusal::NoGroup)?;
         let mut located = force.located();
@@ -430,7 +430,7 @@ impl Made {
         Ok(())
     }
 
-    /// The members of a group that a lottery draws; are they others than before?
+    /// Sets the members of a group from a lottery; returns `true` if they differ from those before.
     pub(crate) fn draw(&mut self, group: &Arc<str>, members: &[MemberSpec]) -> bool {
         if self.drawn.get(group).is_some_and(|before| before == members) {
             return false;
@@ -439,24 +439,25 @@ impl Made {
         true
     }
 
-    /// Members that are found, of all groups.
+    /// Sets the members from sources, of all groups.
     pub(crate) fn find(&mut self, found: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
         self.found = found;
     }
 
-    /// Other members are found, of some groups.
+    /// Sets the members from sources, of some groups.
     pub(crate) fn find_more(&mut self, found: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
         self.found.extend(found);
     }
 
-    /// Whether an operator's choice of a strategy is for a group that was made here; it is taken then.
+    /// Applies an operator's choice of a strategy to a group that was created here; returns whether there is
+    /// such a group.
     pub(crate) fn choose(&mut self, group: &str, choose: impl FnOnce(&mut proxy::GroupSettings)) -> bool {
         let made = self.groups.iter_mut().find(|one| *one.settings.spec.name == *group);
         made.map(|one| choose(&mut one.settings)).is_some()
     }
 }
 
-/// A strategy as a file says it.
+/// Returns a strategy in the form of a file.
 fn written(info: &StrategyInfo) -> String {
     let name = snake(&info.name);
     if info.settings.is_empty() {
@@ -469,7 +470,7 @@ fn written(info: &StrategyInfo) -> String {
     format!("{{ {name:?} = {{ {} }} }}", settings.collect::<Vec<_>>().join(", "))
 }
 
-/// `LeastLoaded` as `least_loaded`; what is neither a letter nor a digit is left out.
+/// Returns `LeastLoaded` as `least_loaded`; characters other than letters and digits are left out.
 fn snake(name: &str) -> String {
     let mut out = String::new();
     for char in name.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '_').take(64) {

@@ -16,7 +16,7 @@ struct Lottery {
 /// Opens a client.
 ///
 /// # Errors
-/// The service is none, the keys cannot be read, or the system gives no socket.
+/// Fails if the service is invalid, the keys cannot be read, or the system gives no socket.
 pub(crate) fn open(settings: &Settings) -> Result<Box<dyn Picker>, String> {
     let Settings { service, daemons, keys, multicast, interface, lottery } = settings;
     let service = client::service(service)?;

@@ -1,5 +1,4 @@
-//! A balancer that runs: the data plane, the file its configuration comes from, and what the admin plane sees
-//! of both.
+//! A running balancer: the data plane, the file of its configuration, and the admin plane's view of both.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,62 +48,63 @@ mod subject;
 mod succession;
 mod suppose;
 
-/// The data plane and where its configuration comes from.
+/// The data plane and the source of its configuration.
 pub(crate) struct Running {
     engine: Engine,
     cluster: Cluster,
-    /// Of certificates that authorities give.
+    /// The keeper of certificates from authorities.
     keeper: Keeper,
-    /// What the file says.
+    /// The content of the file.
     base: Mutex<Base>,
-    /// What clients of the load manager changed.
+    /// The changes of the load manager's clients.
     made: Mutex<Made>,
-    /// What both come to.
+    /// The settings in force, made of both.
     force: Mutex<Arc<Force>>,
     file: PathBuf,
-    /// What the data plane was started with and a reload cannot change.
+    /// The settings with which the data plane was started and that a reload cannot change.
     machine: Machine,
     admin: AdminConfig,
-    /// Who may do what, which a reload can change.
+    /// The rights of clients, which a reload can change.
     rules: Arc<Rules>,
-    /// One reload at a time, so that what was read last is in force last.
+    /// The lock of reloads, one at a time, so that the last file read is the last in force.
     reloading: Mutex<()>,
-    /// Groups whose balancing is switched off, and what they are balanced by otherwise.
+    /// The groups with balancing switched off, and their balancing otherwise.
     off: Mutex<BTreeMap<String, Balancing>>,
-    /// How another process takes over from this one; set once it runs.
+    /// The upgrade to another process; set once it runs.
     elder: OnceLock<Elder>,
     /// The Supervisor, which holds copies of its sockets, if there is one.
     holder: OnceLock<Arc<Holder>>,
-    /// Since when a process that was taken over from ends its connections; `None` when it has ended.
+    /// The time since when a process before this one ends its connections; `None` when it has ended.
     predecessor: watch::Sender<Option<Instant>>,
-    /// What the sources of members said.
+    /// The answers of the sources of members.
     discovered: Discovered,
-    /// What members' names come to.
+    /// The addresses of members' names.
     names: Names,
     /// The other balancers, if it acts together with any.
     fleet: Mutex<Option<Fleet>>,
-    /// Where it is kept what outlives the process.
+    /// The store of state that outlives the process.
     store: Arc<dyn Store>,
-    /// The groups and listeners that it has, as they were read last; `None` where those of the file are all. Held for a moment only.
+    /// The groups and listeners of the store, as they were read last; `None` if those of the file are all. It
+    /// is locked for a moment only.
     document: Mutex<Option<Document>>,
-    /// What of it is in force. Whoever has both takes this before `reloading`.
+    /// The part of the store that is in force. A caller that locks both locks this before `reloading`.
     kept: Mutex<Deeds>,
-    /// What the file says of groups that are balanced in another way.
+    /// The file's balancing of groups that are balanced in another way.
     own: Mutex<BTreeMap<String, Balancing>>,
-    /// What those say who decide how many members there are.
+    /// The state of the scalers.
     scaled: Scaled,
-    /// Where spans go.
+    /// The collector of spans.
     collector: watch::Sender<Option<Collector>>,
-    /// Another file is in force.
+    /// The signal that another file is in force.
     reloaded: Notify,
     stop: Notify,
 }
 
 impl Running {
-    /// `file` is read again by each reload.
+    /// Returns a running balancer; each reload reads `file` again.
     ///
     /// # Errors
-    /// The system gives no thread for the monitors, or for the certificates.
+    /// Fails if the system gives no thread for the monitors, or for the certificates.
     pub(crate) fn new(
         engine: Engine,
         (base, discovered, names): (Base, Discovered, Names),
@@ -155,12 +155,12 @@ impl Running {
         }))
     }
 
-    /// The data plane.
+    /// Returns the data plane.
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Takes what members say with their answers to those who make loads of it, for ever.
+    /// Passes the load reports of answers to the cluster, for ever.
     pub(crate) async fn listen(&self) {
         let Some(mut said) = self.engine.said() else { return };
         while let Some(one) = said.recv().await {
@@ -168,12 +168,12 @@ impl Running {
         }
     }
 
-    /// Where spans go, and when that changes.
+    /// Returns the collector of spans, and its changes.
     pub(crate) fn collector(&self) -> watch::Receiver<Option<Collector>> {
         self.collector.subscribe()
     }
 
-    /// Returns once the end was asked for.
+    /// Returns once the end was requested.
     pub(crate) async fn stopped(&self) {
         self.stop.notified().await;
     }
@@ -183,7 +183,7 @@ impl Running {
         for group in &config.groups {
             let Some(path) = group.iiop.as_ref().and_then(|iiop| iiop.ior_file.as_ref()) else { continue };
             let Some(ior) = self.engine.reference(&group.name.0) else { continue };
-            // Whoever reads it meanwhile reads the one before.
+            // The replacement is atomic: concurrent readers see the old reference.
             let beside = path.0.with_added_extension("new");
             let written = std::fs::write(&beside, format!("{ior}\n"));
             if let Err(error) = written.and_then(|()| std::fs::rename(&beside, &path.0)) {
@@ -202,7 +202,7 @@ impl Running {
         warn(&file);
         let files = limits::raise();
         limits::check_files(&file.config, files, limits::OWN).map_err(refuse)?;
-        // What the files are divided among may be other listeners.
+        // The files may be divided among other listeners now.
         let Machine { threads, max_memory, .. } = self.machine;
         let machine = Machine { threads, max_memory, ..Machine::here(&file.config, files) };
         let (settings, told) =
@@ -243,7 +243,7 @@ impl Running {
         let events = self.discovered.accept(found, Some(&lock(&self.base)));
         told.into_iter().chain(events).for_each(|event| self.engine.tell(event));
         self.rules.replace(rules);
-        // The file says by what there is balancing.
+        // The file's balancing applies again.
         lock(&self.off).clear();
         self.scaled.reloaded();
         self.reloaded.notify_one();
@@ -251,11 +251,11 @@ impl Running {
         Ok(changes)
     }
 
-    /// Puts settings in force; what that changes. One at a time.
+    /// Puts settings in force; returns the changes. It runs one at a time.
     fn enforce(&self, force: Force, beside: Vec<String>) -> Result<Vec<String>, String> {
         self.hold_sockets_of(&force.settings.listeners);
         let reloaded = self.engine.reload(force.settings.clone(), beside);
-        // As they are now, or still are.
+        // The sockets are the present ones, whether the reload succeeded or not.
         self.hold_sockets();
         let changes = reloaded.map_err(|error| error.to_string())?;
         self.cluster.update(force.watched.clone());
@@ -263,12 +263,12 @@ impl Running {
         Ok(changes)
     }
 
-    /// What is in force.
+    /// Returns the settings in force.
     pub(crate) fn force(&self) -> Arc<Force> {
         Arc::clone(&lock(&self.force))
     }
 
-    /// The groups whose members a lottery draws.
+    /// Returns the groups whose members come from a lottery.
     pub(crate) fn lotteries(&self) -> Vec<config::Lottery> {
         lock(&self.base).lotteries.clone()
     }
@@ -278,10 +278,10 @@ impl Running {
         self.reloaded.notified().await;
     }
 
-    /// Puts those in force whom a lottery draws for a group.
+    /// Puts the members of a group from a lottery in force.
     ///
     /// # Errors
-    /// They cannot be; nothing is changed then.
+    /// Fails if they cannot be; nothing is changed then.
     pub(crate) fn drawn(
         &self,
         group: &Arc<str>,
@@ -306,15 +306,15 @@ impl Running {
         Ok(())
     }
 
-    /// The number by which a group is known to clients of the load manager.
+    /// Returns the number by which clients of the load manager know a group.
     pub(crate) fn number(&self, group: &Arc<str>) -> u64 {
         lock(&self.made).number(group)
     }
 
-    /// Has a client of the load manager change something, and puts that in force.
+    /// Applies a change of a client of the load manager, and puts it in force.
     ///
     /// # Errors
-    /// It cannot be done; nothing is changed then.
+    /// Fails if it cannot be done; nothing is changed then.
     pub(crate) fn change<T>(
         &self,
         change: impl FnOnce(&mut Made, &Base, &Force, Machine) -> Result<T, Refusal>,
@@ -342,7 +342,7 @@ impl Running {
     }
 }
 
-/// What changes in what is watched, one line each; members are told of elsewhere.
+/// Returns the changes in the watched settings, one line each; those of members are reported elsewhere.
 fn differences(before: &[Arc<cluster::GroupSettings>], after: &[Arc<cluster::GroupSettings>]) -> Vec<String> {
     let mut changes = Vec::new();
     let before: BTreeMap<&Arc<str>, &Arc<cluster::GroupSettings>> =
@@ -362,7 +362,7 @@ fn differences(before: &[Arc<cluster::GroupSettings>], after: &[Arc<cluster::Gro
     changes
 }
 
-/// Which groups have other sources of members, one line each.
+/// Returns the groups with other sources of members, one line each.
 fn sources(before: &[config::Discovery], after: &[config::Discovery]) -> Vec<String> {
     let of = |all: &[config::Discovery], name: &Arc<str>| {
         let one = all.iter().find(|one| one.group == *name);
@@ -379,14 +379,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs what a file is warned of, and what the kernel will not do for it.
+/// Logs the warnings of a file, and the settings that the kernel will not grant.
 pub(crate) fn warn(file: &File) {
     for line in file.warnings.lines().into_iter().chain(limits::check_backlog(&file.config)) {
         tracing::warn!("{line}");
     }
 }
 
-/// Tells systemd, if it asked to be told.
+/// Notifies systemd, if it asked for that.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("cannot tell the service manager: {error}");

@@ -1,4 +1,4 @@
-//! Lines on a terminal, for what is drawn over itself: the live view of `demo`, and `top`.
+//! Lines on a terminal, for pictures that are drawn over themselves: the live view of `demo`, and `top`.
 //!
 //! A line is pieces of one tone each, cut to the terminal's width: one that wraps would break the picture.
 
@@ -7,14 +7,14 @@ use std::os::fd::AsFd;
 
 use crate::control::text::Tone;
 
-/// The cursor is not to be seen.
+/// The code that hides the cursor.
 pub(crate) const HIDE_CURSOR: &str = "\x1b[?25l";
-/// It is again.
+/// The code that shows the cursor.
 pub(crate) const SHOW_CURSOR: &str = "\x1b[?25h";
-/// What is below the cursor goes away.
+/// The code that clears the screen below the cursor.
 pub(crate) const CLEAR_BELOW: &str = "\x1b[J";
 
-/// A bar of so many columns for a share from 0 to 1, to an eighth of a column.
+/// Returns a bar of so many columns for a share from 0 to 1, to an eighth of a column.
 pub(crate) fn bar(share: f64, columns: usize) -> String {
     let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
@@ -35,17 +35,17 @@ impl Line {
         self.0.push((text.to_owned(), tone));
     }
 
-    /// Another one goes on after it.
+    /// Appends another line.
     pub(crate) fn append(&mut self, more: Self) {
         self.0.extend(more.0);
     }
 
-    /// Columns that it takes. None of the characters in use is wide.
+    /// Returns its columns. None of the characters in use is wide.
     pub(crate) fn width(&self) -> usize {
         self.0.iter().map(|(text, _)| text.chars().count()).sum()
     }
 
-    /// Cut to so many columns.
+    /// Cuts it to so many columns.
     pub(crate) fn fit(mut self, mut columns: usize) -> Self {
         for (text, _) in &mut self.0 {
             if let Some((end, _)) = text.char_indices().nth(columns) {
@@ -56,13 +56,13 @@ impl Line {
         self
     }
 
-    /// As it is written to a terminal.
+    /// Returns it as it is written to a terminal.
     pub(crate) fn paint(&self, color: bool) -> String {
         self.0.iter().map(|(text, tone)| tone.paint(text, color)).collect()
     }
 }
 
-/// Columns and lines of the terminal that this is.
+/// Returns columns and lines of a terminal.
 pub(crate) fn size(stream: impl AsFd) -> (usize, usize) {
     match rustix::termios::tcgetwinsize(stream) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -70,12 +70,12 @@ pub(crate) fn size(stream: impl AsFd) -> (usize, usize) {
     }
 }
 
-/// Is the terminal one that takes no more than plain lines, or is there none?
+/// Returns `true` if the terminal takes no more than plain lines, or if there is none.
 pub(crate) fn dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
 
-/// A panic says what it has to say on a terminal as it was before.
+/// Restores the terminal before a panic prints its message.
 pub(crate) fn restore_on_panic(restore: impl Fn() + Send + Sync + 'static) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

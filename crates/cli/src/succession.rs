@@ -1,21 +1,23 @@
-//! One process takes over from another: how they talk, and who does what when.
+//! The succession of processes: the protocol by which one takes over from another, and its order.
 //!
-//! The process before (`elder`) starts the next one (`heir`) with its own command line, and talks with it over a pair of unix
-//! sockets, of which the next one has its end as its standard input: no other descriptor has to survive the start. What is
-//! said, in this order:
+//! The process before (`elder`) starts the next one (`heir`) with its own command line. The two talk over a
+//! pair of unix sockets, of which the next one has its end as its standard input: no other descriptor has to
+//! survive the start. The messages, in this order:
 //!
-//! 1. the elder: the *estate*, what is needed to get ready: all sockets, what they are for, the clock, keys;
-//! 2. the heir: *ready* once nothing can fail any more, or *failed* and why;
-//! 3. the elder: the *legacy*, what is known and counted at this moment;
-//! 4. the heir: *taken*; the elder: its *past* among other balancers, which hear nothing from here on. Thus for the shortest of times,
-//!    however much there was to take;
-//! 5. the heir: *serving*. Now it is the one;
-//! 6. the elder: what it counts until its last connection has ended, once a second, and then the end of the stream.
+//! 1. the elder: the *estate*, with which the heir gets ready: all sockets, their purposes, the clock, keys;
+//! 2. the heir: *ready* once nothing can fail any more, or *failed* with the reason;
+//! 3. the elder: the *legacy*, the knowledge and the counts of this moment;
+//! 4. the heir: *taken*; the elder: its *past* among other balancers, which get nothing from here on. That
+//!    takes the shortest of times, however much there was to take;
+//! 5. the heir: *serving*. Now it is in charge;
+//! 6. the elder: its counts until its last connection has ended, once a second, and then the end of the
+//!    stream.
 //!
-//! Whatever goes wrong before 5 leaves the elder as it was: nothing of what it has was taken from it. An heir whose elder dies
-//! before 5 goes on alone, as it has the sockets. Messages are JSON, and what one side does not know of them it leaves out.
+//! A failure before 5 leaves the elder as it was: nothing was taken from it. An heir whose elder dies before
+//! 5 goes on alone, as it has the sockets. Messages are JSON, and each side ignores unknown parts.
 //!
-//! Sockets may also come from a service manager (`activated`), or from the Supervisor, which holds copies of them (`holder`).
+//! Sockets may also come from a service manager (`activated`), or from the Supervisor, which holds copies of
+//! them (`holder`).
 
 use std::io;
 use std::net::SocketAddr;
@@ -49,33 +51,34 @@ pub(crate) use heir::Heir;
 pub(crate) use holder::{HOLDER, Holder, Wish, answer};
 pub(crate) use seen::Seen;
 
-/// In the heir's environment: the process number of the elder.
+/// The variable in the heir's environment with the process id of the elder.
 const ELDER: &str = "PLIMSOLL_UPGRADE_FROM";
 
-/// Sockets that somebody else bound.
+/// Sockets that another process bound.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
-    /// Of listeners.
+    /// The sockets of listeners.
     pub(crate) listeners: Vec<Bound>,
-    /// Of the admin plane, by [`plimsoll_admin::Config::given`].
+    /// The sockets of the admin plane, by [`plimsoll_admin::Config::given`].
     pub(crate) doors: Vec<(&'static str, OwnedFd)>,
-    /// Of the load manager.
+    /// The socket of the load manager.
     pub(crate) load_manager: Option<OwnedFd>,
-    /// By which other balancers reach this one.
+    /// The socket by which other balancers reach this one.
     pub(crate) fleet: Option<OwnedFd>,
-    /// Does the service manager keep the control socket?
+    /// Whether the service manager keeps the control socket.
     pub(crate) stays: bool,
 }
 
 impl Sockets {
-    /// Closes those that are of other addresses than the configuration has now. `fleet`: where other balancers reach this one.
+    /// Closes those with other addresses than the configuration has now. `fleet` is the address for other
+    /// balancers.
     pub(crate) fn fit(&mut self, admin: &AdminConfig, fleet: Option<SocketAddr>) {
         let secured = admin.tls.as_ref().map(|(tls, ..)| tls.address);
         self.doors.retain(|(door, socket)| match *door {
             "listen" => is_at(socket, admin.listen),
             "reports" => is_at(socket, admin.reports),
             "secured" => is_at(socket, secured),
-            // Whoever takes it looks at its path.
+            // The user of the socket checks its path.
             _ => true,
         });
         let manager = admin.load_manager.as_ref().map(|(address, _)| *address);
@@ -84,7 +87,7 @@ impl Sockets {
     }
 }
 
-/// Is a socket what was bound for an address? Port 0 is any.
+/// Returns `true` if a socket was bound for an address. Port 0 is any.
 fn is_at(socket: &OwnedFd, wanted: Option<SocketAddr>) -> bool {
     let local = SockRef::from(socket).local_addr().ok().and_then(|local| local.as_socket());
     local.zip(wanted).is_some_and(|(local, wanted)| {
@@ -92,11 +95,11 @@ fn is_at(socket: &OwnedFd, wanted: Option<SocketAddr>) -> bool {
     })
 }
 
-/// What is said.
+/// A message.
 #[derive(Serialize, Deserialize)]
 struct Message {
-    /// One of [`ESTATE`], [`READY`], [`FAILED`], [`LEGACY`], [`TAKEN`], [`PAST`], [`SERVING`], [`COUNTS`]; with the Supervisor
-    /// one of [`TAKE`], [`HOLD`], [`HELD`].
+    /// One of [`ESTATE`], [`READY`], [`FAILED`], [`LEGACY`], [`TAKEN`], [`PAST`], [`SERVING`], [`COUNTS`];
+    /// with the Supervisor one of [`TAKE`], [`HOLD`], [`HELD`].
     is: String,
     #[serde(default)]
     body: Value,
@@ -110,9 +113,9 @@ const TAKEN: &str = "taken";
 const PAST: &str = "past";
 const SERVING: &str = "serving";
 const COUNTS: &str = "counts";
-/// A balancer that starts asks for the sockets that are held for it.
+/// The request of a starting balancer for the sockets that are held for it.
 const TAKE: &str = "take";
-/// A balancer sends copies of all its listening sockets, to be held in place of those before.
+/// The request of a balancer to hold copies of all its listening sockets, in place of those before.
 const HOLD: &str = "hold";
 /// The Supervisor's answer to both.
 const HELD: &str = "held";
@@ -122,49 +125,49 @@ impl Message {
         Ok(Self { is: is.to_owned(), body: serde_json::to_value(body)? })
     }
 
-    /// What it holds, as far as it is understood.
+    /// Returns its content, or the default if it cannot be parsed.
     fn body<T: DeserializeOwned + Default>(self) -> T {
         serde_json::from_value(self.body).unwrap_or_default()
     }
 }
 
-/// What is needed to get ready.
+/// The parts with which an heir gets ready.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Estate {
-    /// Of the program.
+    /// The version of the program.
     version: String,
-    /// What its time is counted from.
+    /// The zero of its time.
     begin: u64,
-    /// In the order in which they come.
+    /// The sockets, in the order in which they come.
     sockets: Vec<Passed>,
-    /// Does the service manager keep the control socket?
+    /// Whether the service manager keeps the control socket.
     stays: bool,
-    /// Of sessions of TLS.
+    /// The keys of TLS sessions.
     ticket_keys: Value,
-    /// Of cookies, where the configuration names none.
+    /// The key of cookies, if the configuration names none.
     cookie_key: Option<[u8; 32]>,
-    /// What a store has that ends with the elder.
+    /// The content of a store that ends with the elder.
     kept: Kept,
-    /// What the elder saw last of a store that others have, too.
+    /// The elder's last view of a store that others share.
     #[serde(deserialize_with = "if_known")]
     seen: Seen,
-    /// What the sources of members said last.
+    /// The last lists of the sources of members.
     #[serde(deserialize_with = "if_known")]
     found: Vec<Found>,
 }
 
-/// What is not understood of one part does not concern the others.
+/// Parses one part: an unknown form of it does not affect the others.
 fn if_known<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(from: D) -> Result<T, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(from)?).unwrap_or_default())
 }
 
-/// What a store in memory has: what operators did, and members that were registered.
+/// The content of a store in memory: operators' changes, and registered members.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept(Vec<(String, String, Option<f64>)>);
 
 impl Kept {
-    /// All of a store that ends with its process; nothing of one that does not.
+    /// Returns all of a store that ends with its process; nothing of one that does not.
     pub(crate) fn of(store: &dyn Store) -> Self {
         if store.kind() != MEMORY {
             return Self::default();
@@ -176,10 +179,10 @@ impl Kept {
         Self(store.view().entries.iter().map(entry).collect())
     }
 
-    /// Puts into a store what it does not have. Not into one that others have, too: they were not told of it.
+    /// Puts missing entries into a store, unless others share it: they did not get them.
     ///
     /// # Errors
-    /// It is not to be written.
+    /// Fails if it cannot be written.
     pub(crate) fn put_into(&self, store: &dyn Store) -> Result<(), Refused> {
         let seen = store.view();
         if self.0.is_empty() || store.kind() == SHARED {
@@ -194,20 +197,20 @@ impl Kept {
     }
 }
 
-/// Kinds of stores: one that ends with its process, and one that several balancers have.
+/// The kinds of stores: one that ends with its process, and one that several balancers share.
 const MEMORY: &str = "memory";
 const SHARED: &str = "etcd";
 
-/// Listening sockets of a balancer, with what each is for.
+/// The listening sockets of a balancer, with their purposes.
 #[derive(Debug, Default)]
 pub(crate) struct SocketSet {
     passed: Vec<Passed>,
-    /// In the same order.
+    /// The sockets, in the same order.
     sockets: Vec<OwnedFd>,
 }
 
 impl SocketSet {
-    /// How many sockets there are.
+    /// Returns the number of sockets.
     pub(crate) fn len(&self) -> usize {
         self.sockets.len()
     }
@@ -215,7 +218,7 @@ impl SocketSet {
     /// Copies all of them.
     ///
     /// # Errors
-    /// There are no more files.
+    /// Fails if there are no more files.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let sockets = self.sockets.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         Ok(Self { passed: self.passed.clone(), sockets })
@@ -244,14 +247,14 @@ impl SocketSet {
     }
 }
 
-/// Sockets that come.
+/// The description of sockets that come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Passed {
-    /// `listener`, `load_manager`, `fleet` or a door of the admin plane.
+    /// The purpose: `listener`, `load_manager`, `fleet` or that of an address of the admin plane.
     is: String,
-    /// How many.
+    /// The number of sockets.
     count: usize,
-    /// Of a listener: as configured.
+    /// The address of a listener as configured.
     #[serde(default)]
     address: Option<SocketAddr>,
     /// The same as bound.
@@ -263,45 +266,45 @@ struct Passed {
     disabled: bool,
 }
 
-/// The heir could begin at once.
+/// The message that the heir can begin at once.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Ready {
     version: String,
-    /// Among other balancers it is the same one.
+    /// Whether it is the same one among other balancers.
     fleet: bool,
-    /// It takes what makes it that one after all else.
+    /// Whether it takes its past among other balancers after all else.
     later: bool,
 }
 
-/// It cannot.
+/// The message that the heir cannot begin.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Failed {
     why: String,
 }
 
-/// What is known and counted.
+/// The knowledge and the counts.
 #[derive(Default, Serialize)]
 pub(crate) struct Left {
-    /// Of the data plane.
+    /// The legacy of the data plane.
     pub(crate) engine: Legacy,
     /// Members that were started.
     pub(crate) crews: Vec<Crewed>,
-    /// What makes it the same balancer among others, if that does not come later.
+    /// Its past among other balancers, if that does not come later.
     pub(crate) fleet: Option<Past>,
-    /// Does it?
+    /// Whether the past comes later.
     pub(crate) later: bool,
-    /// What was told of members.
+    /// The reported values of members.
     pub(crate) facts: Vec<Fact>,
-    /// When, by the clock of the data plane, that was as old as it says.
+    /// The time, by the clock of the data plane, at which those had their age.
     pub(crate) facts_at: Option<Time>,
     /// Flows of datagrams, in the order in which their sockets come.
     pub(crate) flows: Vec<FlowAbout>,
 }
 
 impl Left {
-    /// Each part for itself: what is not understood of one does not concern the others.
+    /// Reads each part by itself: an unknown form of one does not affect the others.
     fn read(mut body: Value) -> Self {
         let mut part = |name: &str| body.get_mut(name).map(Value::take).unwrap_or_default();
         Self {
@@ -316,7 +319,7 @@ impl Left {
     }
 }
 
-/// A number that was told of a member.
+/// A number that was reported of a member.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Fact {
     pub(crate) group: String,

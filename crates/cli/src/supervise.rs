@@ -1,9 +1,10 @@
-//! The Supervisor: starts processes of our own binary, watches over them, and starts again those that fail.
+//! The Supervisor: starts processes of Plimsoll's own binary, watches over them, and starts again those that
+//! fail.
 //!
-//! What is to be done is decided by a value for each process (`plimsoll_brain::ward`); here it is carried out. One thread
-//! does it all, and waits for what the kernel tells it: that a process has ended (pidfd), has said something (pipe), that a
-//! file has changed (inotify), a signal, a command, or that a pause is over. Beside it a thread for each balancer receives the sockets
-//! that are held for the process after it. While nothing happens nothing runs.
+//! A value for each process (`plimsoll_brain::ward`) decides; this module carries the decisions out. One
+//! thread does it all, and waits for the kernel: the end of a process (pidfd), its output (pipe), the change
+//! of a file (inotify), a signal, a command, or the end of a pause. Beside it a thread for each balancer
+//! receives the sockets that are held for its next process. While nothing happens nothing runs.
 
 mod attend;
 mod charge;
@@ -42,56 +43,56 @@ use watch::Watch;
 
 pub(crate) use desk::Desk;
 
-/// Ends of processes that may wait to be seen; more wait where they are.
+/// The number of ends of processes that may wait; more wait where they are.
 const ENDS: usize = 64;
-/// Requests of balancers about their sockets that may wait.
+/// The number of requests of balancers about their sockets that may wait.
 const TOLD: usize = 16;
 
 /// A Supervisor and its processes.
 pub(crate) struct Supervisor {
     path: PathBuf,
     file: SuperviseFile,
-    /// What processes are processes of.
+    /// The program of its processes.
     program: PathBuf,
-    /// Is its log JSON?
+    /// Whether its log is JSON.
     json: bool,
     charges: Vec<Charge>,
     ends: mpsc::Receiver<Ended>,
-    /// For those who watch processes.
+    /// The sender for the watchers of processes.
     end: mpsc::Sender<Ended>,
     asked: mpsc::Receiver<Asked>,
-    /// From balancers, about their sockets; and for those who hear them.
+    /// The requests of balancers about their sockets; and the sender for the threads that receive them.
     told: mpsc::Receiver<Told>,
     tell: mpsc::Sender<Told>,
-    /// Where balancers are heard, if anywhere.
+    /// The socket for balancers, if there is one.
     holder: Option<PathBuf>,
     desk: Arc<Desk>,
-    /// Who may do what over TLS.
+    /// The rights of clients over TLS.
     rules: Arc<Rules>,
     audit: Option<Arc<Audit>>,
     watch: Watch,
     reload_error: Option<String>,
     started_unix_ms: u64,
-    /// Set once it is to end.
+    /// The children to end; set once the Supervisor is to end.
     ending: Option<Children>,
-    /// Children started so far, by which their ends are told apart.
+    /// The number of children started so far, by which their ends are told apart.
     count: u64,
-    /// What was last written down, and told to systemd.
+    /// The last state written, and the last notification of systemd.
     written: String,
     said: String,
 }
 
 /// Signals to the Supervisor.
 pub(crate) struct Signals {
-    /// Read the file again.
+    /// Reads the file again.
     pub(crate) hangup: Signal,
-    /// End.
+    /// Ends the Supervisor.
     pub(crate) terminate: Signal,
-    /// End.
+    /// Ends the Supervisor.
     pub(crate) interrupt: Signal,
 }
 
-/// What has happened.
+/// An event.
 enum News {
     Ended(Ended),
     Asked(Asked),
@@ -99,16 +100,16 @@ enum News {
     Changed,
     Due,
     HangUp,
-    /// By a signal of this name.
+    /// The end by a signal of this name.
     Terminate(&'static str),
 }
 
 impl Supervisor {
-    /// One that has not begun. Must be called within a tokio runtime; `asked` are the commands that
-    /// come over `desk`.
+    /// Returns a Supervisor that has not begun. It must be called within a tokio runtime; `asked` are the
+    /// commands that come over `desk`.
     ///
     /// # Errors
-    /// The system does not give what it takes.
+    /// Fails if the system does not give the needed resources.
     pub(crate) fn new(
         path: PathBuf,
         file: SuperviseFile,
@@ -151,10 +152,10 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Looks after the processes until it is told to end.
+    /// Runs the processes until the Supervisor is stopped.
     ///
     /// # Errors
-    /// It was told to end at once, and killed what still ran.
+    /// Fails if it had to end at once, and killed the running processes.
     pub(crate) async fn run(mut self, mut signals: Signals) -> Result<(), Failure> {
         self.take_over();
         self.hear_balancers();
@@ -243,17 +244,17 @@ impl Supervisor {
         }
     }
 
-    /// A balancer asks for its sockets, or has them held.
+    /// Handles a balancer's request for its sockets, or to hold them.
     fn told(&mut self, Told { pid, wish, reply }: Told) {
         let place = self.charges.iter().position(|charge| charge.is(pid));
         let place = place.or_else(|| self.charges.iter().position(|charge| charge.is_followed_by(pid)));
         if let Some(place) = place {
-            // It may have ended.
+            // The balancer may have ended.
             let _ = reply.send(self.charges[place].grant(wish));
         }
     }
 
-    /// Nothing is left to be found.
+    /// Removes the files, so that the next Supervisor finds nothing.
     fn leave_nothing(&self) {
         let _ = std::fs::remove_file(self.file.state());
         if let Some(path) = &self.holder {
@@ -261,7 +262,7 @@ impl Supervisor {
         }
     }
 
-    /// Finds what a Supervisor before this one left.
+    /// Takes over the processes that a Supervisor before this one left.
     fn take_over(&mut self) {
         let path = self.file.state();
         let state = match State::read(&path) {
@@ -309,9 +310,9 @@ impl Supervisor {
         }
     }
 
-    /// Does what is to be done, and tells the world how things are.
+    /// Carries out all orders, and publishes the state.
     fn settle(&mut self) {
-        // Before anybody is told to end.
+        // The sockets come before any process is ended.
         self.charges.iter_mut().for_each(|charge| charge.look_at_sockets(now()));
         for place in 0..self.charges.len() {
             while let Some(order) = self.charges[place].ward.poll_order() {
@@ -321,7 +322,7 @@ impl Supervisor {
         self.charges.retain(|charge| !charge.gone());
         let waiting = self.charges.iter().filter(|charge| charge.ward.phase() == Phase::Failed);
         self.watch.follow(waiting.filter_map(|charge| charge.file.as_deref()));
-        // What changed since a process read it changed before it was watched.
+        // A file that changed after a process read it may have changed before it was watched.
         self.changed_before();
         let household = self.household();
         self.tell_systemd(&household);
@@ -389,7 +390,7 @@ impl Supervisor {
         }
     }
 
-    /// A file may have changed that a process failed for.
+    /// Handles a change of files, for which a process may have failed.
     fn changed(&mut self) {
         self.charges.iter_mut().for_each(|charge| charge.look(now()));
     }
@@ -413,7 +414,7 @@ impl Supervisor {
                     |household: Household| household.processes.into_iter().find(|one| one.name == process);
                 let gone =
                     || Denied::Impossible(format!("{process} is gone: it is not in the file any more"));
-                // Whoever asked may have gone.
+                // The client may have gone.
                 let _ = reply.send(told.and_then(|household| own(household).ok_or_else(gone)));
             }
             Asked::Reload { reply } => {
@@ -465,11 +466,11 @@ impl Supervisor {
         }
     }
 
-    /// If anything is different from what was written last.
+    /// Writes the state, if anything differs from what was written last.
     fn write_down(&mut self) {
         let processes = self.charges.iter().map(|charge| charge.kept(now())).collect();
         let state = State { boot: state::boot(), processes };
-        // What is told of time moves by a millisecond each time it is asked for.
+        // The mark has no times, as those move by a millisecond each time.
         let text = self.charges.iter().map(Charge::mark).collect();
         if text != self.written {
             match state.write(&self.file.state()) {

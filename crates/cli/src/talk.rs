@@ -1,4 +1,4 @@
-//! The two channels: standard output carries data, standard error carries talk.
+//! The two channels: standard output carries data, standard error carries messages.
 
 use std::io::{self, Write as _};
 
@@ -68,17 +68,17 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Is it a form that only results of `plimsoll load` have?
+    /// Returns `true` for a form that only results of `plimsoll load` have.
     pub(crate) fn of_load(self) -> bool {
         matches!(self, Self::Hgrm | Self::Html)
     }
 
-    /// Is it a form that only object references have?
+    /// Returns `true` for a form that only object references have.
     pub(crate) fn of_references(self) -> bool {
         matches!(self, Self::Ior | Self::Corbaloc)
     }
 
-    /// Is it a form that only models and their results have?
+    /// Returns `true` for a form that only models and their results have.
     pub(crate) fn of_models(self) -> bool {
         matches!(self, Self::Csv | Self::Lqxo | Self::Lqnx | Self::Lqn | Self::Toml | Self::Svg)
     }
@@ -96,17 +96,17 @@ pub(crate) enum Color {
 }
 
 impl Globals {
-    /// Tells the person something, unless they asked for silence. Ends in a newline.
+    /// Prints a message for the person, unless silence was asked for. It ends in a newline.
     pub(crate) fn say(&self, text: &str) {
         if !self.quiet {
             self.insist(text);
         }
     }
 
-    /// Tells the person something in any case.
+    /// Prints a message for the person in any case.
     pub(crate) fn insist(&self, text: &str) {
         let text = if self.paints(&io::stderr()) { paint(text) } else { text.to_owned() };
-        // Nobody is left to be told when this fails.
+        // A failure here has no reader left.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 
@@ -121,17 +121,17 @@ impl Globals {
         }
     }
 
-    /// Is the data on standard output for programs?
+    /// Returns `true` if the data on standard output is for programs.
     pub(crate) fn json(&self) -> bool {
         self.output == Output::Json
     }
 
-    /// May data on standard output have colour?
+    /// Returns `true` if data on standard output may have colour.
     pub(crate) fn color(&self) -> bool {
         self.paints(&io::stdout())
     }
 
-    /// May this stream have colour?
+    /// Returns `true` if this stream may have colour.
     pub(crate) fn paints(&self, stream: &impl io::IsTerminal) -> bool {
         match self.color {
             Color::Always => true,
@@ -143,7 +143,7 @@ impl Globals {
     }
 }
 
-/// Writes data to standard output. A reader that has had enough (`| head`) is no error.
+/// Writes data to standard output. A reader that ends early (`| head`) is not an error.
 pub(crate) fn write(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -156,7 +156,7 @@ const RED: &str = "\x1b[1;31m";
 const YELLOW: &str = "\x1b[1;33m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Colours the words that say how bad it is, and the carets.
+/// Colours the words for severities, and the carets.
 fn paint(text: &str) -> String {
     let mut painted = String::new();
     let mut color = RED;

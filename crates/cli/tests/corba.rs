@@ -60,14 +60,14 @@ fn run(args: &[&str]) -> Output {
     plimsoll(args).output().unwrap()
 }
 
-/// What a run says on standard output; it ends well.
+/// Returns the standard output of a run that succeeds.
 fn said(args: &[&str]) -> String {
     let output = run(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a run says on standard error that ends with an exit code.
+/// Returns the standard error of a run that ends with an exit code.
 fn refused(args: &[&str], code: i32) -> String {
     let output = run(args);
     let error = String::from_utf8(output.stderr).unwrap();
@@ -100,7 +100,7 @@ fn members_at(listen: &str, file: &Path, more: &[&str]) -> (Process, Vec<String>
     (process, fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect())
 }
 
-/// How many requests have come to a member that obeys orders at this port.
+/// Returns the number of requests that have come to a member that obeys orders at this port.
 fn requests(orders: u16) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", orders)).unwrap();
     stream.write_all(b"GET /_plimsoll/count HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();

@@ -127,7 +127,8 @@ fn the_demo_loses_no_request_and_leaves_nothing_behind() {
     let share =
         |phase: usize, member: usize| report["phases"][phase]["members"][member]["share"].as_f64().unwrap();
     assert!((0..4).all(|member| share(0, member) > 0.0), "{report:#}");
-    // Its workers bound what the slow one can do in two thirds of the time: half of what another does that stands still for a second.
+    // Its workers bound what the slow one can do in two thirds of the time: half of what another does that
+    // stands still for a second.
     let slowed = |member: usize| -> u64 {
         (1..3).map(|phase| report["phases"][phase]["members"][member]["answered"].as_u64().unwrap()).sum()
     };

@@ -28,7 +28,7 @@ struct Shared {
 struct State {
     version: u64,
     slices: BTreeMap<String, Value>,
-    /// With their versions; what is older than the first is forgotten.
+    /// The events with their versions; those before `oldest` are forgotten.
     events: Vec<(u64, Value)>,
     oldest: u64,
     stopped: bool,
@@ -43,7 +43,7 @@ impl Shared {
 
 impl Api {
     pub(super) fn start() -> Self {
-        // Nobody else gets the port while nobody listens there.
+        // No other process gets the port while the server is stopped.
         let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
         let mut api = Self { address: listener.local_addr().unwrap(), shared: Arc::default(), task: None };
         api.listen(listener);
@@ -54,7 +54,7 @@ impl Api {
         self.address
     }
 
-    /// Nobody is there any more, and all connections are cut.
+    /// Stops the server and cuts all connections.
     pub(super) fn stop(&mut self) {
         {
             let mut state = self.shared.lock();
@@ -64,19 +64,19 @@ impl Api {
             }
         }
         self.shared.changed.notify_all();
-        // Wakes whoever accepts.
+        // The connection wakes the thread that accepts.
         let _ = TcpStream::connect(self.address);
         self.task.take().into_iter().for_each(|task| task.join().unwrap());
     }
 
     pub(super) fn again(&mut self) {
         self.shared.lock().stopped = false;
-        // Connections of before may still be about to end.
+        // Old connections may still be about to end.
         let listener = found("the port is free", || TcpListener::bind(self.address).ok());
         self.listen(listener);
     }
 
-    /// It knows what there is, and nothing of how that came to be.
+    /// Forgets the history; the current slices stay.
     pub(super) fn forget(&self) {
         let mut state = self.shared.lock();
         state.version += 1;
@@ -136,7 +136,7 @@ impl Slices for Api {
     }
 }
 
-/// One question and its answer.
+/// Serves one question.
 fn serve(mut stream: TcpStream, shared: &Shared) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut target = None;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Folder, PATIENCE, Process, found, get, part, until};
 
-/// The binary that is tested: the one that `PLIMSOLL_BIN` names, or cargo's own.
+/// Returns the binary that is tested: the one that `PLIMSOLL_BIN` names, or cargo's own.
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("PLIMSOLL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
 }
@@ -30,14 +30,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Runs a command of ours in a folder.
+    /// Runs a command of Plimsoll in a folder.
     pub(crate) fn plimsoll(args: &[&str], folder: &Path) -> Self {
         Self::of(&binary(), args, folder)
     }
 
-    /// Runs a program to its end; one that does not come in time is killed.
+    /// Runs a program to its end; one that does not end in time is killed.
     pub(crate) fn of(program: &Path, args: &[&str], folder: &Path) -> Self {
-        // Killed with the test's own process, and when it is out of patience.
+        // The program is killed with the test's own process, and when its time is over.
         let (limit, setpriv) = (PATIENCE.as_secs().to_string(), part("setpriv"));
         let mut command = Command::new(&setpriv);
         command.args(["--pdeathsig", "KILL", "--", "timeout", "--signal=KILL", &limit]);
@@ -55,19 +55,19 @@ impl Run {
     }
 }
 
-/// A file with one http listener on group `web` of these members. `rest` goes to the end, into the table
-/// of the group.
+/// Returns a file with one http listener on group `web` of these members. `rest` goes to the end, into the
+/// table of the group.
 pub(crate) fn web(members: &[SocketAddr], rest: &str) -> String {
     listening("", members, rest)
 }
 
-/// The same with more settings of the listener, such as `protocol = "tcp"`.
+/// Returns the same with more settings of the listener, such as `protocol = "tcp"`.
 pub(crate) fn listening(listener: &str, members: &[SocketAddr], rest: &str) -> String {
     let groups = groups(&[("web", members)], rest);
     format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{listener}\n{groups}")
 }
 
-/// Tables of groups; slow start is off, so that shares are what they will be. `rest` is the last one's.
+/// Returns tables of groups; slow start is off, so that shares are final at once. `rest` is the last group's.
 pub(crate) fn groups(groups: &[(&str, &[SocketAddr])], rest: &str) -> String {
     let table = |(name, members): &(&str, &[SocketAddr])| {
         format!("[[group]]\nname = \"{name}\"\nslow_start = \"0s\"\nmembers = {}\n", members_list(members))
@@ -75,26 +75,26 @@ pub(crate) fn groups(groups: &[(&str, &[SocketAddr])], rest: &str) -> String {
     groups.iter().map(table).collect::<String>() + rest
 }
 
-/// Members as a file lists them.
+/// Returns members as a file lists them.
 pub(crate) fn members_list(members: &[SocketAddr]) -> String {
     let quoted: Vec<String> = members.iter().map(|address| format!("\"{address}\"")).collect();
     format!("[{}]", quoted.join(", "))
 }
 
 impl Balancer {
-    /// Starts one on `text` and waits until it serves.
+    /// Starts a balancer on `text` and waits until it serves.
     #[track_caller]
     pub(crate) fn start(text: &str) -> Self {
         Self::start_in(Folder::new(), text)
     }
 
-    /// The same in a folder that is there already.
+    /// Starts a balancer in an existing folder.
     #[track_caller]
     pub(crate) fn start_in(folder: Folder, text: &str) -> Self {
         Self::of(&binary(), folder, text)
     }
 
-    /// The same of another binary.
+    /// Starts a balancer of another binary.
     #[track_caller]
     pub(crate) fn of(program: &Path, folder: Folder, text: &str) -> Self {
         write(&folder, text);
@@ -114,32 +114,33 @@ impl Balancer {
         Self { process, folder, addresses, admin }
     }
 
-    /// Where its first listener listens.
+    /// Returns the address of its first listener.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addresses[0]
     }
 
-    /// Where its listeners listened when it started, in the order of the file.
+    /// Returns the addresses of its listeners at the start, in the order of the file.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where reports of members are taken.
+    /// Returns the address where reports of members are taken.
     pub(crate) fn reports(&self) -> SocketAddr {
         self.said("listening reports ")
     }
 
-    /// Where the load manager is, if the file has one.
+    /// Returns the address of the load manager, if the file has one.
     pub(crate) fn load_manager(&self) -> SocketAddr {
         self.said("listening load manager ")
     }
 
-    /// Where control over TLS is, if the file has it, as `--host` takes it.
+    /// Returns the address of control over TLS, if the file has it, as `--host` takes it.
     pub(crate) fn host(&self) -> String {
         format!("https://{}", self.said("listening control tls://"))
     }
 
-    /// The address behind these words in a line of its log, which is written some time after the one that it was waited for.
+    /// Returns the address behind these words in a line of its log, which is written some time after the line
+    /// that the start waited for.
     #[track_caller]
     fn said(&self, words: &str) -> SocketAddr {
         let line = self.process.line(words);
@@ -150,13 +151,13 @@ impl Balancer {
         format!("http://{}{path}", self.address())
     }
 
-    /// kill -9; its folder, for another one.
+    /// Kills the balancer by SIGKILL; returns its folder, for another one.
     pub(crate) fn killed(mut self) -> Folder {
         self.process.kill();
         self.folder
     }
 
-    /// Where its read-only listener listens.
+    /// Returns the address of its read-only listener.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.admin
     }
@@ -165,12 +166,12 @@ impl Balancer {
         &self.folder
     }
 
-    /// Runs a command of this balancer's.
+    /// Runs a command in this balancer's folder.
     pub(crate) fn run(&self, args: &[&str]) -> Run {
         Run::plimsoll(args, self.folder.path())
     }
 
-    /// Writes another file; it is not read until something asks for it.
+    /// Writes another file; it is not read before a reload.
     pub(crate) fn write(&self, text: &str) {
         write(&self.folder, text);
     }
@@ -193,8 +194,8 @@ impl Balancer {
         until("a reload", || self.status()["reloads"].as_u64() > before);
     }
 
-    /// Returns what `plimsoll status -o json` prints, asked over HTTP: tests look often, and a process each time would
-    /// keep the machine busy.
+    /// Returns what `plimsoll status -o json` prints, asked over HTTP: tests look often, and a process each
+    /// time would keep the machine busy.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {
         let answer = get(self.admin, "/status");
@@ -210,19 +211,19 @@ impl Balancer {
         found.unwrap_or_else(|| panic!("no group {name}")).take()
     }
 
-    /// A member of the group `web`.
+    /// Returns a member of the group `web`.
     #[track_caller]
     pub(crate) fn member(&self, address: SocketAddr) -> Value {
         member_of(&self.group("web"), address)
     }
 
-    /// How often the balancer answered for group `web` itself, for this reason.
+    /// Returns how often the balancer answered for group `web` itself, for this reason.
     #[track_caller]
     pub(crate) fn rejected(&self, reason: &str) -> u64 {
         self.metric(&format!("plimsoll_rejected_total{{group=\"web\",reason=\"{reason}\"}}")) as u64
     }
 
-    /// What happened to a member, oldest first.
+    /// Returns a member's events of this kind, oldest first.
     #[track_caller]
     pub(crate) fn events(&self, member: SocketAddr, kind: &str) -> Vec<Value> {
         let run = self.run(&["events", "-o", "json"]);
@@ -231,13 +232,13 @@ impl Balancer {
         run.out.lines().map(event).filter(wanted).collect()
     }
 
-    /// The page of metrics.
+    /// Returns the page of metrics.
     #[track_caller]
     pub(crate) fn metrics(&self) -> String {
         get(self.admin, "/metrics").text()
     }
 
-    /// A sample of the metrics, by name and labels.
+    /// Returns a sample of the metrics, by name and labels.
     #[track_caller]
     pub(crate) fn metric(&self, series: &str) -> f64 {
         let page = self.metrics();
@@ -246,7 +247,7 @@ impl Balancer {
     }
 }
 
-/// A member of a group that was asked for.
+/// Returns a member of a group.
 #[track_caller]
 fn member_of(group: &Value, address: SocketAddr) -> Value {
     let members = group["members"].as_array().unwrap();
@@ -254,7 +255,8 @@ fn member_of(group: &Value, address: SocketAddr) -> Value {
     found.unwrap_or_else(|| panic!("no {address} in {group}")).clone()
 }
 
-/// The last table of `text` ends where that of the admin plane begins, unless that is its last one itself.
+/// Writes the file with a table of the admin plane. The last table of `text` ends where that begins, unless
+/// it is the last one itself.
 fn write(folder: &Folder, text: &str) {
     let control = folder.join("control.sock");
     let header = if text.contains("\n[admin]\n") { "" } else { "\n[admin]" };
@@ -263,7 +265,7 @@ fn write(folder: &Folder, text: &str) {
         false => format!("control = \"unix:{}\"\n", control.display()),
     };
     let admin = format!("{header}\nlisten = \"127.0.0.1:0\"\nreports = \"127.0.0.1:0\"\n{control}");
-    // All at once: a reload must not read the half of it.
+    // The rename is atomic: a reload must not read half of the file.
     let half = folder.write("plimsoll.toml.new", text.to_owned() + &admin);
     std::fs::rename(half, folder.join("plimsoll.toml")).unwrap();
 }

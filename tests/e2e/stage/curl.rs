@@ -1,28 +1,28 @@
-//! curl, the client that everybody has.
+//! curl, the common client.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// What curl came back with.
+/// The result of curl.
 pub(crate) struct Curled {
     pub(crate) code: Option<i32>,
     pub(crate) body: Vec<u8>,
-    /// What `-v` says, and errors.
+    /// The output of `-v`, and errors.
     pub(crate) talk: String,
 }
 
-/// Runs curl, with something for it to read.
+/// Runs curl with this standard input.
 #[track_caller]
 pub(crate) fn curl(args: &[&str], input: &[u8]) -> Curled {
     let mut command = Command::new(super::part("curl"));
-    // -q: what the user's own file says does not count here.
+    // -q: curl must not read the user's own file.
     command.args(["-q", "-sS", "--noproxy", "*", "--max-time", "60"]).args(args);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let output = thread::scope(|scope| {
-        // It may not want all of it.
+        // curl may not read all of it.
         scope.spawn(move || stdin.write_all(input));
         child.wait_with_output().unwrap()
     });
@@ -33,7 +33,7 @@ pub(crate) fn curl(args: &[&str], input: &[u8]) -> Curled {
     }
 }
 
-/// The status curl gets; it must get one.
+/// Returns the status that curl gets; it must get one.
 #[track_caller]
 pub(crate) fn curl_status(args: &[&str], input: &[u8]) -> u16 {
     let all = [&["-o", "/dev/null", "-w", "%{http_code}"], args].concat();

@@ -1,4 +1,4 @@
-//! Debian's etcd, as many nodes as a test wants, each a process of its own.
+//! Debian's etcd, with as many nodes as a test wants, each in a process of its own.
 
 use super::{Folder, Process, Run, free_port, part, until};
 
@@ -6,9 +6,9 @@ use super::{Folder, Process, Run, free_port, part, until};
 pub(crate) struct Etcd {
     nodes: Vec<Node>,
     folder: Folder,
-    /// Over TLS, with client certificates.
+    /// Whether the nodes use TLS with client certificates.
     secure: bool,
-    /// For etcdctl, once authentication is on.
+    /// The user for etcdctl, once authentication is on.
     user: Option<String>,
 }
 
@@ -19,13 +19,14 @@ struct Node {
 }
 
 impl Etcd {
-    /// So many nodes.
+    /// Starts `count` nodes.
     #[track_caller]
     pub(crate) fn start(count: usize) -> Self {
         Self::run(Folder::new(), count, false)
     }
 
-    /// One that asks for client certificates; `ca.pem`, `etcd.pem`, `etcd.key`, `client.pem` and `client.key` are in the folder.
+    /// Starts a node that asks for client certificates; `ca.pem`, `etcd.pem`, `etcd.key`, `client.pem` and
+    /// `client.key` are in the folder.
     #[track_caller]
     pub(crate) fn secure(folder: Folder) -> Self {
         Self::run(folder, 1, true)
@@ -80,13 +81,13 @@ impl Etcd {
         until("etcd takes changes", || self.try_ctl(&["put", "probe", "x"]).code == Some(0));
     }
 
-    /// As the key `endpoints` of a configuration has them.
+    /// Returns the value of the key `endpoints` of a configuration.
     pub(crate) fn endpoints(&self) -> String {
         let quoted: Vec<String> = self.nodes.iter().map(|node| format!("\"{}\"", self.url(node))).collect();
         format!("[{}]", quoted.join(", "))
     }
 
-    /// The port of the first node's clients.
+    /// Returns the port of the first node's clients.
     pub(crate) fn port(&self) -> u16 {
         self.nodes[0].client
     }
@@ -96,17 +97,17 @@ impl Etcd {
         format!("{scheme}://127.0.0.1:{}", node.client)
     }
 
-    /// kill -9 of one node.
+    /// Kills one node by SIGKILL.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].process.kill();
     }
 
-    /// Starts it again with what it had.
+    /// Starts a node again with its old data.
     pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node].process = launch(&self.nodes[node].args, &self.folder);
     }
 
-    /// kill -9 of one node, which begins anew with nothing.
+    /// Kills one node by SIGKILL; it begins anew without data.
     pub(crate) fn wipe(&mut self, node: usize) {
         self.kill(node);
         std::fs::remove_dir_all(self.folder.join(&format!("n{node}"))).unwrap();
@@ -114,7 +115,7 @@ impl Etcd {
         self.healthy();
     }
 
-    /// From now on etcdctl says that it is this user.
+    /// Makes etcdctl log in as this user from now on.
     pub(crate) fn login(&mut self, user: &str) {
         self.user = Some(user.to_owned());
     }
@@ -135,7 +136,7 @@ impl Etcd {
         Run::of(&part("etcdctl"), &all, self.folder.path())
     }
 
-    /// Runs etcdctl, which must do what it is told; what it says.
+    /// Runs etcdctl, which must succeed; returns its output.
     #[track_caller]
     pub(crate) fn ctl(&self, args: &[&str]) -> String {
         let run = self.try_ctl(args);
@@ -143,7 +144,7 @@ impl Etcd {
         run.out
     }
 
-    /// Forgets all but what is there now.
+    /// Compacts the history, so that only the current state is left.
     #[track_caller]
     pub(crate) fn compact(&self) {
         let said = self.ctl(&["get", "probe", "-w", "json"]);

@@ -1,5 +1,5 @@
-//! Programs in Go: h2spec, and grpc-go's own. `scripts/install-go-tools` builds them once for a checkout; `make test` has done
-//! so before any test begins.
+//! Programs in Go: h2spec, and grpc-go's own. `scripts/install-go-tools` builds them once for a checkout;
+//! `make test` runs it before any test begins.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 use super::peers::settle;
 use super::{Folder, Process, listens, part, until};
 
-/// Where one of the programs is.
+/// Returns the path of one of the programs.
 ///
 /// # Panics
-/// It cannot be built.
+/// Panics if it cannot be built.
 #[track_caller]
 pub(crate) fn go_tool(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -28,7 +28,8 @@ pub(crate) fn go_tool(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// Runs one of the programs to its end, for two minutes at most: has it succeeded, and what it said.
+/// Runs one of the programs to its end, for two minutes at most; returns whether it succeeded, and its
+/// output.
 pub(crate) fn go_run(name: &str, args: &[&str]) -> (bool, String) {
     let mut command = Command::new(part("timeout"));
     let output = command.arg("120").arg(go_tool(name)).args(args).output().unwrap();
@@ -52,7 +53,7 @@ impl InteropServer {
         Self { process, address, folder }
     }
 
-    /// Another one, where this was.
+    /// Starts another server at the same address.
     pub(crate) fn restart(mut self) -> Self {
         self.process.kill();
         let port = format!("-port={}", self.address.port());

@@ -1,4 +1,4 @@
-//! Open-loop load that counts what failed.
+//! An open-loop load generator that counts failures.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use plimsoll_bench::target::Http;
 
 use super::{PATIENCE, until};
 
-/// Load that goes on until it is told to stop.
+/// Load that goes on until it is stopped.
 pub(crate) struct Load {
     run: Run,
     so_far: Record,
 }
 
 impl Load {
-    /// So many requests per second, of independent clients.
+    /// Starts `rate` requests per second, of independent clients.
     pub(crate) fn start(address: SocketAddr, method: &str, rate: f64) -> Self {
         Self::with(address, method, &[], rate)
     }
 
-    /// The same with header fields.
+    /// Starts the same with header fields.
     pub(crate) fn with(address: SocketAddr, method: &str, fields: &[(&str, &str)], rate: f64) -> Self {
         let body: &[u8] = if method == "POST" { b"something to do" } else { b"" };
         let target = Http::new(method, &format!("http://{address}/"), fields, body).unwrap();
@@ -30,15 +30,15 @@ impl Load {
         Self { run: run::start(target, pace, patient()).unwrap(), so_far: Record::new() }
     }
 
-    /// So many clients, each of which sends its next request when it has the answer to the last one: what is in flight stays
-    /// the same, however slow the machine is.
+    /// Starts `clients` clients, each of which sends its next request when it has the answer to the last one.
+    /// The number in flight stays the same, however slow the machine is.
     pub(crate) fn closed(address: SocketAddr, clients: usize) -> Self {
         let target = Http::new("GET", &format!("http://{address}/"), &[], b"").unwrap();
         let run = run::closed(target, clients, Duration::from_secs(600), patient()).unwrap();
         Self { run, so_far: Record::new() }
     }
 
-    /// Waits until so many more requests have been answered or have failed.
+    /// Waits until `requests` more have been answered or have failed.
     #[track_caller]
     pub(crate) fn more(&mut self, requests: u64) {
         let ended = |record: &Record| record.ok + record.failures();
@@ -49,7 +49,7 @@ impl Load {
         });
     }
 
-    /// Ends it: what came of all requests.
+    /// Ends the load and returns the record of all requests.
     pub(crate) fn stop(self) -> Record {
         self.run.stop();
         let mut all = self.so_far;
@@ -57,7 +57,7 @@ impl Load {
         all
     }
 
-    /// Ends it; not one request may have failed.
+    /// Ends the load; not one request may have failed.
     #[track_caller]
     pub(crate) fn stop_unharmed(self) -> Record {
         let record = self.stop();
@@ -67,7 +67,7 @@ impl Load {
     }
 }
 
-/// Limits that no slow machine reaches.
+/// Returns limits that no slow machine reaches.
 fn patient() -> Limits {
     Limits { timeout: PATIENCE, connect_timeout: PATIENCE, grace: PATIENCE, ..Limits::default() }
 }

@@ -10,7 +10,7 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Runs commands (see `tests/corba/manager.cc`) to their end; what each said.
+    /// Runs commands (see `tests/corba/manager.cc`) to their end; returns the line of each.
     #[track_caller]
     pub(crate) fn run(balancer: &Balancer, commands: &[&str]) -> Vec<String> {
         let reference = reference(balancer);
@@ -20,13 +20,13 @@ impl Manager {
         run.out.lines().filter(|line| *line != "done").map(str::to_owned).collect()
     }
 
-    /// Starts one that registers what the commands say, and waits until it serves that.
+    /// Starts a client that registers the objects of the commands, and waits until it serves them.
     #[track_caller]
     pub(crate) fn serve(balancer: &Balancer, commands: &[&str]) -> Self {
         let folder = Folder::new();
         let program = parts().join("omniorb/omniorb-manager").display().to_string();
         let reference = reference(balancer);
-        // What it prints is collected with what it complains of; the shell's process goes on as the client.
+        // Its output is collected with its errors; the shell's process becomes the client.
         let mut all = vec!["-c", "exec \"$0\" \"$@\" >&2", &program, &reference];
         all.extend_from_slice(commands);
         all.push("serve");
@@ -36,7 +36,7 @@ impl Manager {
         Self { process, _folder: folder }
     }
 
-    /// How often it has said a line.
+    /// Counts how often it has printed a line.
     pub(crate) fn count(&self, line: &str) -> usize {
         self.process.lines().iter().filter(|said| *said == line).count()
     }

@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::{Folder, Process, Wire, found, free_port};
 
-/// A test server of ours in a process of its own.
+/// A test server of Plimsoll in a process of its own.
 pub(crate) struct Member {
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
@@ -19,13 +19,14 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Starts one on a free port, such as `["--service", "const:2ms"]`. The port stays this test's while the member is away.
+    /// Starts a member on a free port with arguments such as `["--service", "const:2ms"]`. The port stays
+    /// this test's while the member is away.
     #[track_caller]
     pub(crate) fn start(args: &[&str]) -> Self {
         Self::start_at(([127, 0, 0, 1], free_port()).into(), args)
     }
 
-    /// The same at an address.
+    /// Starts a member at an address.
     #[track_caller]
     pub(crate) fn start_at(address: SocketAddr, args: &[&str]) -> Self {
         let folder = Folder::new();
@@ -34,13 +35,13 @@ impl Member {
         Self { process, address, args, folder }
     }
 
-    /// So many of the same kind.
+    /// Starts `count` members of the same kind.
     #[track_caller]
     pub(crate) fn several(count: usize, args: &[&str]) -> Vec<Self> {
         (0..count).map(|_| Self::start(args)).collect()
     }
 
-    /// Starts it again where it was, after it ended.
+    /// Starts it again at its address, after it ended.
     #[track_caller]
     pub(crate) fn restart(&mut self) {
         self.process = run(&self.folder, &self.args, self.address).0;
@@ -61,19 +62,19 @@ fn run(folder: &Folder, args: &[String], address: SocketAddr) -> (Process, Socke
     (process, address)
 }
 
-/// A member that does with each connection what its script says, on a thread of its own.
+/// A member that handles each connection by its script, on a thread of its own.
 pub(crate) struct Script {
     pub(crate) address: SocketAddr,
     accepted: Arc<AtomicUsize>,
 }
 
 impl Script {
-    /// Plays `play` for each connection. Errors of the play are the peer's business.
+    /// Runs `play` for each connection. Errors of `play` are ignored: the peer sees them.
     pub(crate) fn start<R>(play: impl Fn(&mut Wire) -> R + Send + Sync + 'static) -> Self {
         Self::start_at(([127, 0, 0, 1], 0).into(), play)
     }
 
-    /// The same at an address.
+    /// Runs `play` for each connection to this address.
     pub(crate) fn start_at<R>(
         address: SocketAddr,
         play: impl Fn(&mut Wire) -> R + Send + Sync + 'static,
@@ -99,7 +100,7 @@ impl Script {
         Self::answering_at(([127, 0, 0, 1], 0).into(), answer)
     }
 
-    /// The same at an address.
+    /// Answers the same at an address.
     pub(crate) fn answering_at(address: SocketAddr, answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
         Self::start_at(address, move |wire| {
@@ -111,13 +112,13 @@ impl Script {
         })
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
 }
 
-/// An address that refuses connections for as long as the socket is kept.
+/// Returns an address that refuses connections for as long as the socket is kept.
 pub(crate) fn refusing() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -125,8 +126,8 @@ pub(crate) fn refusing() -> (Socket, SocketAddr) {
     (socket, address)
 }
 
-/// An address that does not answer to connections at all, for as long as what comes with it is kept: its queue
-/// is full and nobody takes anything out.
+/// Returns an address that does not answer to connections at all, for as long as the values beside it are
+/// kept. Its queue is full, and no process accepts from it.
 pub(crate) fn deaf() -> (Socket, Vec<TcpStream>, SocketAddr) {
     let (socket, address) = refusing();
     socket.listen(0).unwrap();

@@ -1,8 +1,8 @@
 //! Real ORBs: on each of them a server and a client of the object in `tests/corba/latency.idl`.
 //!
-//! `scripts/build-corba-parts` builds them once for a checkout, when the first test asks for one. omniORB comes from
-//! Debian and is always there. JacORB and GlassFish ORB are where Java is and `scripts/install-corba-java` has been;
-//! elsewhere what they would have tested is left out, and the output says so.
+//! `scripts/build-corba-parts` builds them once for a checkout, when the first test asks for one. omniORB
+//! comes from Debian and is always there. JacORB and GlassFish ORB are there if Java is and
+//! `scripts/install-corba-java` has run. Elsewhere their tests are left out, and the output reports that.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use super::{Folder, Process, found, free_port, part};
 
-/// An ORB that is not ours.
+/// A foreign ORB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Orb {
     Omni,
@@ -22,28 +22,28 @@ pub(crate) enum Orb {
 }
 
 impl Orb {
-    /// Those that are here.
+    /// Returns those that are installed.
     pub(crate) fn here() -> Vec<Self> {
         [&[Self::Omni], Self::java()].concat()
     }
 
-    /// Those on Java, if they are here.
+    /// Returns those on Java, if they are installed.
     pub(crate) fn java() -> &'static [Self] {
         const ORBS: &[Orb] = &[Orb::Jacorb, Orb::Glassfish];
         if ORBS.iter().all(|orb| orb.home().join("classes").is_dir()) {
             return ORBS;
         }
-        // Not by a macro: cargo would keep what a test that passes says to itself.
+        // The line is not printed by a macro: cargo would keep the output of a passing test to itself.
         let _ = std::io::stderr().write_all(
             b"SKIPPED: JacORB and GlassFish ORB are not here (scripts/install-corba-java): not tested with them\n",
         );
         &[]
     }
 
-    /// One client's commands (see `tests/corba/client.cc`), with a new ORB, to their end.
+    /// Runs one client's commands (see `tests/corba/client.cc`), with a new ORB, to their end.
     ///
     /// # Panics
-    /// Something came back wrong, or an exception was not asked for.
+    /// Panics if an answer is wrong, or an exception was not asked for.
     #[track_caller]
     pub(crate) fn calls(self, reference: &str, commands: &str) -> Vec<Call> {
         let mut client = OrbClient::start(self, reference, commands);
@@ -59,12 +59,12 @@ impl Orb {
         })
     }
 
-    /// The program and what comes before its own arguments; for a server, with its port.
+    /// Returns the program and the arguments before its own; for a server, with its port.
     fn command(self, name: &str, port: Option<u16>) -> (PathBuf, Vec<String>) {
         let class = match self {
             Self::Omni => {
                 let program = self.home().join(format!("omniorb-{}", name.to_lowercase()));
-                // By itself it takes 2 MB at most.
+                // The default maximum is 2 MB.
                 let mut args = ["-ORBgiopMaxMsgSize", "16777216"].map(str::to_owned).to_vec();
                 args.extend(port.into_iter().flat_map(|port| ["--port".to_owned(), port.to_string()]));
                 return (program, args);
@@ -73,7 +73,7 @@ impl Orb {
             Self::Glassfish => "com.sun.corba.ee.impl.orb.ORB",
         };
         let home = self.home().display().to_string();
-        // A virtual machine that is there at once; the ORB's address is the test's.
+        // The options make the virtual machine start fast; the ORB's address is the test's.
         let mut args = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-cp"]
             .map(str::to_owned)
             .to_vec();
@@ -87,13 +87,14 @@ impl Orb {
             }
             _ => {
                 args.push(format!("-Dorg.omg.CORBA.ORBClass={class}Impl"));
-                // Its management of beans does not start on a JDK of today.
+                // Its management of beans does not start on current JDKs.
                 args.push("-Dorg.omg.CORBA.SkipGmbalInit=true".to_owned());
                 args.push("-Dcom.sun.corba.ee.ORBServerHost=127.0.0.1".to_owned());
                 args.push("-Dorg.omg.CORBA.ORBServerId=1".to_owned());
-                // By itself it takes no message, or fragment of one, above 256 kB.
+                // The default maximum of a message, or of a fragment, is 256 kB.
                 args.push("-Dcom.sun.corba.ee.transport.ORBMaximumReadByteBufferSize=16777216".to_owned());
-                // How long a client tries to reach a server that is gone; by itself, a minute.
+                // The option limits how long a client tries to reach a server that is gone; the default is a
+                // minute.
                 args.push("-Dcom.sun.corba.ee.transport.ORBTCPConnectTimeouts=100:1000:100:500".to_owned());
                 args.extend(
                     port.map(|port| format!("-Dcom.sun.corba.ee.POA.ORBPersistentServerPort={port}")),
@@ -109,14 +110,14 @@ impl Orb {
 pub(crate) struct OrbMember {
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
-    /// Its object's reference, `IOR:...`.
+    /// The reference of its object, `IOR:...`.
     pub(crate) ior: String,
     orb: Orb,
     folder: Folder,
 }
 
 impl OrbMember {
-    /// Starts one that calls itself `name`; `args` as `tests/corba/server.cc` and `Server.java` take them.
+    /// Starts a server named `name`; `args` are those of `tests/corba/server.cc` and `Server.java`.
     #[track_caller]
     pub(crate) fn start(orb: Orb, name: &str, args: &[&str]) -> Self {
         let folder = Folder::new();
@@ -130,13 +131,13 @@ impl OrbMember {
         panic!("no port is free for {orb:?}");
     }
 
-    /// So many on omniORB, called `m0`, `m1` and so on.
+    /// Starts `count` servers on omniORB, called `m0`, `m1` and so on.
     #[track_caller]
     pub(crate) fn several(count: usize, args: &[&str]) -> Vec<Self> {
         (0..count).map(|number| Self::start(Orb::Omni, &format!("m{number}"), args)).collect()
     }
 
-    /// Starts it where it was, after it ended.
+    /// Starts it at its address, after it ended.
     #[track_caller]
     pub(crate) fn restart(&mut self, name: &str, args: &[&str]) {
         let all = [&["--name", name], args].concat();
@@ -145,7 +146,10 @@ impl OrbMember {
     }
 }
 
-/// A server and its reference; or what it said, if it ended.
+/// Starts a server; returns it with its reference.
+///
+/// # Errors
+/// Fails with the process and its output if it ended.
 fn run(orb: Orb, folder: &Folder, port: u16, args: &[&str]) -> Result<(Process, String), Box<Process>> {
     let (program, mut all) = orb.command("Server", Some(port));
     all.extend(args.iter().map(|arg| (*arg).to_owned()));
@@ -170,13 +174,14 @@ pub(crate) struct OrbClient {
 }
 
 impl OrbClient {
-    /// Starts one on a reference; `commands` as `tests/corba/client.cc` takes them, its ORB's options among them.
+    /// Starts a client on a reference; `commands` are those of `tests/corba/client.cc`, its ORB's options
+    /// among them.
     #[track_caller]
     pub(crate) fn start(orb: Orb, reference: &str, commands: &str) -> Self {
         let folder = Folder::new();
         let (program, args) = orb.command("Client", None);
         let program = program.display().to_string();
-        // What it prints is collected with what it complains of; the shell's process goes on as the client.
+        // Its output is collected with its errors; the shell's process becomes the client.
         let mut all = vec!["-c", "exec \"$0\" \"$@\" >&2", &program];
         // Options of the virtual machine come before the class.
         let (properties, commands): (Vec<&str>, Vec<&str>) =
@@ -190,7 +195,7 @@ impl OrbClient {
         Self { process: Process::start(&part("sh"), &all, folder.path()), _folder: folder }
     }
 
-    /// Waits until it has said all; its exit code.
+    /// Waits until all output has come; returns the exit code.
     #[track_caller]
     pub(crate) fn end(&mut self) -> Option<i32> {
         let code = self.process.end();
@@ -198,12 +203,12 @@ impl OrbClient {
         code
     }
 
-    /// What it has called so far.
+    /// Returns the calls so far.
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.process.lines().iter().filter_map(|line| Call::read(line)).collect()
     }
 
-    /// Waits for a call that is so, after the first `skip`; how many there were with it.
+    /// Waits for a call that `wanted` accepts, after the first `skip`; returns the number of calls up to it.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, skip: usize, wanted: impl Fn(&Call) -> bool) -> usize {
         found(&format!("{what}: {}", self.process), || {
@@ -227,12 +232,12 @@ impl Call {
         Some(Self { command, fields: fields.map(|(name, value)| (name.into(), value.into())).collect() })
     }
 
-    /// A field of its line.
+    /// Returns a field of its line.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.get(name).map(String::as_str)
     }
 
-    /// Who answered; empty if an exception came.
+    /// Returns the name of the server that answered; empty if an exception came.
     pub(crate) fn who(&self) -> &str {
         self.field("who").unwrap_or_default()
     }
@@ -241,14 +246,14 @@ impl Call {
         self.field("exception")
     }
 
-    /// Returns whether it was in flight at a server that died: nobody may make such a call again, as the server may have
-    /// carried it out.
+    /// Returns whether it was in flight at a server that died: such a call may not be made again, as the
+    /// server may have carried it out.
     pub(crate) fn was_in_flight(&self) -> bool {
         self.exception() == Some("COMM_FAILURE") && self.field("completed") == Some("MAYBE")
     }
 }
 
-/// Where the programs are, built from the sources as they are now.
+/// Returns the folder of the programs, built from the current sources.
 pub(super) fn parts() -> &'static Path {
     static PARTS: OnceLock<PathBuf> = OnceLock::new();
     PARTS.get_or_init(|| {

@@ -11,25 +11,25 @@ pub(crate) struct OrbGroup {
     text: String,
     /// The group's reference, `IOR:...`.
     pub(crate) ior: String,
-    /// Where it listens, which a restart does not change.
+    /// The address of the listener, which a restart does not change.
     pub(crate) address: SocketAddr,
 }
 
 impl OrbGroup {
-    /// One for these members, taking turns. `rest` goes into the group's table.
+    /// Starts a group for these members, taking turns. `rest` goes into the group's table.
     #[track_caller]
     pub(crate) fn start(binding: &str, members: &[OrbMember], rest: &str) -> Self {
         Self::in_folder(Folder::new(), binding, &members.iter().map(entry).collect::<Vec<_>>(), rest)
     }
 
-    /// The same with an object key of its own.
+    /// Starts a group with an object key of its own.
     #[track_caller]
     pub(crate) fn keyed(binding: &str, members: &[OrbMember], key: &str) -> Self {
         Self::start(binding, members, &format!("iiop.key = \"{key}\""))
     }
 
-    /// The same in a folder that is there, for members as the file lists them; the group's reference is in the
-    /// folder's file `group.ior`.
+    /// Starts a group in an existing folder, for members as the file lists them; the group's reference is in
+    /// the folder's file `group.ior`.
     #[track_caller]
     pub(crate) fn in_folder(folder: Folder, binding: &str, members: &[String], rest: &str) -> Self {
         // The references name the port, so that it has to be the same after a restart.
@@ -46,7 +46,7 @@ impl OrbGroup {
         Self { balancer, text, ior, address }
     }
 
-    /// A corbaloc of the group, of the version that it does not name: 1.0.
+    /// Returns a corbaloc of the group without a version, which means 1.0.
     pub(crate) fn corbaloc(&self) -> String {
         format!("corbaloc::{}/web", self.address)
     }
@@ -75,12 +75,12 @@ impl Deref for OrbGroup {
     }
 }
 
-/// A member as the file lists it, by its reference.
+/// Returns a member as the file lists it, by its reference.
 fn entry(member: &OrbMember) -> String {
     format!("{{ ior = \"{}\" }}", member.ior)
 }
 
-/// What `plimsoll ior show` says in this format.
+/// Returns the output of `plimsoll ior show` in this format.
 #[track_caller]
 pub(crate) fn shown(balancer: &Balancer, format: &str) -> String {
     let run = balancer.run(&["ior", "show", "--group", "web", "-o", format]);
@@ -88,7 +88,8 @@ pub(crate) fn shown(balancer: &Balancer, format: &str) -> String {
     run.out.trim().to_owned()
 }
 
-/// Servers on omniORB that shed, called `m0`, `m1` and so on, and a balancer in front of them that they know.
+/// Starts servers on omniORB that shed, called `m0`, `m1` and so on, and a balancer in front of them that
+/// they know.
 #[track_caller]
 pub(crate) fn shedding(count: usize, binding: &str) -> (Vec<OrbMember>, OrbGroup) {
     let folder = Folder::new();
@@ -102,7 +103,7 @@ pub(crate) fn shedding(count: usize, binding: &str) -> (Vec<OrbMember>, OrbGroup
     (members, group)
 }
 
-/// How many oneways these servers took, when there were `expected` and a moment later.
+/// Returns the number of oneways that these servers took, when there were `expected` and a moment later.
 #[track_caller]
 pub(crate) fn notes(members: &[OrbMember], expected: usize) -> usize {
     let count = || {

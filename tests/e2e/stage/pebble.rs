@@ -1,48 +1,49 @@
-//! Pebble, Let's Encrypt's small certificate authority for tests of ACME, and a server of names that sends it to this host.
+//! Pebble, Let's Encrypt's small certificate authority for tests of ACME, and a name server that leads it to
+//! this host.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{Authority, Balancer, Folder, Process, curl, free_port, listens, part, until};
 
-/// A program that `scripts/install-go-tools` built.
+/// Returns a program that `scripts/install-go-tools` built.
 ///
 /// # Panics
-/// It is not there.
+/// Panics if it is not there.
 #[track_caller]
 fn go_part(name: &str) -> PathBuf {
-    // TARGET/debug/deps/e2e-…
+    // The path is TARGET/debug/deps/e2e-…
     let test = std::env::current_exe().unwrap();
     let file = test.ancestors().nth(3).unwrap().join("go/bin").join(name);
     assert!(file.is_file(), "{} is not there: run scripts/install-go-tools {name}", file.display());
     file
 }
 
-/// What an authority is asked to be like.
+/// The properties of a wanted authority.
 pub(crate) struct Wish<'a> {
-    /// Where the names lead by TLS and by plain HTTP.
+    /// The port to which the names lead by TLS; `http` is that of plain HTTP.
     pub(crate) tls: u16,
     pub(crate) http: u16,
-    /// Seconds that certificates live.
+    /// The lifetime of certificates, in seconds.
     pub(crate) life: u32,
-    /// Accounts must belong to one of these: id and key, base64url.
+    /// The accounts, to one of which each client must belong: id and key, base64url.
     pub(crate) accounts: &'a [(&'a str, &'a str)],
 }
 
-/// A running authority. Its directory is at `https://127.0.0.1:PORT/dir`, its own certificate leads to `pebble-ca.pem` in the
-/// folder.
+/// A running authority. Its directory is at `https://127.0.0.1:PORT/dir`, its own certificate leads to
+/// `pebble-ca.pem` in the folder.
 pub(crate) struct Pebble {
     process: Process,
     folder: Folder,
     address: SocketAddr,
     management: SocketAddr,
-    /// Sends it to this host.
+    /// The name server that leads it to this host.
     _names: Balancer,
     dns: u16,
 }
 
 impl Pebble {
-    /// An authority that finds the name, and `127-0-0-1.` below it, at 127.0.0.1.
+    /// Starts an authority that finds the name, and `127-0-0-1.` below it, at 127.0.0.1.
     #[track_caller]
     pub(crate) fn start(name: &str, wish: &Wish<'_>) -> Self {
         let folder = Folder::new();
@@ -65,19 +66,20 @@ impl Pebble {
         panic!("no port is free for pebble");
     }
 
-    /// Kills it, with all that it knows.
+    /// Kills the authority, with all its state.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again where it was. It has new authorities and knows nobody.
+    /// Starts it again at its address. It has new certificates of its own and knows no accounts.
     #[track_caller]
     pub(crate) fn restart(&mut self) {
         self.process = run(&self.folder, self.dns);
         until("pebble listens again", || listens(self.address) && listens(self.management));
     }
 
-    /// The beginning of a table `acme` for these domains, its cache in the folder `acme` of the balancer.
+    /// Returns the beginning of a table `acme` for these domains, its cache in the folder `acme` of the
+    /// balancer.
     pub(crate) fn table(&self, domains: &[&str], more: &str) -> String {
         let root = self.folder.join("pebble-ca.pem");
         format!(
@@ -88,7 +90,7 @@ impl Pebble {
         )
     }
 
-    /// Writes the certificate that all that it issues leads to.
+    /// Writes the root certificate of all certificates that it issues.
     #[track_caller]
     pub(crate) fn root(&self, folder: &Folder) -> PathBuf {
         let ca = self.folder.join("pebble-ca.pem");
@@ -99,7 +101,7 @@ impl Pebble {
     }
 }
 
-/// A balancer of ours that is asked for names.
+/// Starts a Plimsoll that serves names by DNS.
 #[track_caller]
 fn names_server(zone: &str) -> (u16, Balancer) {
     let port = free_port();
@@ -112,7 +114,7 @@ fn names_server(zone: &str) -> (u16, Balancer) {
 
 #[track_caller]
 fn run(folder: &Folder, dns: u16) -> Process {
-    // It logs to its standard output, and refuses one good nonce in twenty unless it is told not to.
+    // Pebble logs to its standard output, and by default refuses one good nonce in twenty.
     let script = "PEBBLE_VA_NOSLEEP=1 PEBBLE_AUTHZREUSE=0 PEBBLE_WFE_NONCEREJECT=0 exec \"$0\" -config pebble.json -dnsserver \"$1\" >&2";
     let program = go_part("pebble");
     let args = ["-c", script, program.to_str().unwrap(), &format!("127.0.0.1:{dns}")];

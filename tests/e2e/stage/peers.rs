@@ -1,4 +1,4 @@
-//! Programs of other people: nginx and HAProxy with a configuration of the test's.
+//! Foreign programs: nginx and HAProxy with a configuration of the test's.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use super::{Folder, PATIENCE, Process, free_port, listens};
 
 const INSTALL: &str = "run scripts/install-test-deps (or make deps)";
 
-/// Where a program is.
+/// Returns the path of a program.
 ///
 /// # Panics
-/// It is not installed.
+/// Panics if it is not installed.
 #[track_caller]
 pub(crate) fn part(name: &str) -> PathBuf {
     let path = std::env::var("PATH").unwrap_or_default();
-    // Debian keeps servers in sbin, which is not in everyone's PATH.
+    // Debian keeps servers in sbin, which may not be in the PATH.
     let folders = path.split(':').chain(["/usr/local/sbin", "/usr/sbin", "/sbin"]);
     let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
     found.unwrap_or_else(|| panic!("{name} is not installed: {INSTALL}"))
 }
 
-/// nginx, one process.
+/// An nginx of one process.
 pub(crate) struct Nginx {
     _process: Process,
     pub(crate) address: SocketAddr,
@@ -29,7 +29,7 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// A server with these directives; its root is `files` of its folder.
+    /// Starts a server with these directives; its root is `files` of its folder.
     #[track_caller]
     pub(crate) fn http(server: &str) -> Self {
         Self::start(|address| {
@@ -42,13 +42,13 @@ impl Nginx {
         })
     }
 
-    /// Contexts such as `http {}`, given the address to listen on.
+    /// Starts an nginx with contexts such as `http {}`, given the address to listen on.
     #[track_caller]
     pub(crate) fn start(contexts: impl Fn(SocketAddr) -> String) -> Self {
         Self::run("", contexts)
     }
 
-    /// A server of byte streams or datagrams with these directives.
+    /// Starts a server of byte streams or datagrams with these directives.
     #[track_caller]
     pub(crate) fn stream(server: impl Fn(SocketAddr) -> String) -> Self {
         let module = "/usr/lib/nginx/modules/ngx_stream_module.so";
@@ -64,7 +64,7 @@ impl Nginx {
             std::fs::create_dir(folder.join(name)).unwrap();
         }
         let (process, address) = settle(&part("nginx"), &folder, |address| {
-            // As root nginx would give up its rights and then not be let into the folder.
+            // As root nginx would drop its privileges and could not read the folder.
             let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
             let text = format!(
                 "{modules} {user} daemon off; master_process off; pid nginx.pid; error_log stderr;\n\
@@ -78,18 +78,18 @@ impl Nginx {
         Self { _process: process, address, folder }
     }
 
-    /// Puts a file under its root.
+    /// Writes a file under its root.
     pub(crate) fn file(&self, name: &str, content: &[u8]) {
         std::fs::write(self.folder.join("files").join(name), content).unwrap();
     }
 
-    /// A file under its root.
+    /// Reads a file under its root.
     pub(crate) fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.folder.join("files").join(name)).unwrap()
     }
 }
 
-/// HAProxy, one process.
+/// An HAProxy of one process.
 pub(crate) struct Haproxy {
     _process: Process,
     pub(crate) address: SocketAddr,
@@ -97,7 +97,7 @@ pub(crate) struct Haproxy {
 }
 
 impl Haproxy {
-    /// `sections` of its file, given the address to listen on.
+    /// Starts an HAProxy with these `sections` of its file, given the address to listen on.
     #[track_caller]
     pub(crate) fn start(sections: impl Fn(SocketAddr) -> String) -> Self {
         let folder = Folder::new();

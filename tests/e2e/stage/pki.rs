@@ -13,7 +13,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Writes its certificate as `NAME.pem`, and its key as `NAME.key`.
+    /// Makes an authority; writes its certificate as `NAME.pem`, and its key as `NAME.key`.
     pub(crate) fn new(folder: &Folder, name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -25,7 +25,7 @@ impl Authority {
         Self { key, params }
     }
 
-    /// A certificate for these names (of hosts, or addresses), as `FILE.pem` and `FILE.key`.
+    /// Writes a certificate for these names (of hosts, or addresses), as `FILE.pem` and `FILE.key`.
     pub(crate) fn issue(&self, folder: &Folder, file: &str, names: &[&str]) {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -40,7 +40,7 @@ impl Authority {
     }
 }
 
-/// In lines that openssl reads.
+/// Returns the lines that openssl reads.
 fn pem(label: &str, der: &[u8]) -> String {
     let text = BASE64_STANDARD.encode(der);
     let lines: Vec<&str> = (0..text.len()).step_by(64).map(|at| &text[at..text.len().min(at + 64)]).collect();

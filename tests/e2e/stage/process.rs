@@ -13,14 +13,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{found, until};
 
-/// Lines of its log that are shown when its test fails.
+/// The number of lines of its log that a failing test shows.
 const SHOWN: usize = 40;
 
-/// How long one is waited for that is to stand still.
+/// The maximum time to wait for a process to stand still.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running program, its standard error line by line. Killed, by its number and with what it started, when it is dropped; by
-/// the kernel when the test's own process is.
+/// A running program, with its standard error line by line. When it is dropped, it is killed by its id, with
+/// all that it started. The kernel kills it when the test's own process ends.
 pub(crate) struct Process {
     name: String,
     child: Child,
@@ -31,7 +31,7 @@ impl Process {
     /// Starts `program`, which must be installed or a path.
     pub(crate) fn start(program: &Path, args: &[&str], folder: &Path) -> Self {
         let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // The same process goes on as the program: its number is the program's.
+        // The same process becomes the program: its id is the program's.
         let mut command = Command::new(super::part("setpriv"));
         command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(args).current_dir(folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -52,13 +52,13 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// kill -9, and no trace is left.
+    /// Kills the program by SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// What it started and has not waited for.
+    /// Returns the processes that it started and has not waited for.
     fn children(&self) -> Vec<Pid> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
         let of =
@@ -69,7 +69,8 @@ impl Process {
         threads.map(of).flat_map(numbers).filter_map(Pid::from_raw).collect()
     }
 
-    /// Does each of its threads stand still, or end? One that is about to start a program stops when that runs.
+    /// Returns `true` if each of its threads stands still or has ended. A thread that is about to start a
+    /// program stops when that runs.
     fn stands(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
         let mut states =
@@ -78,19 +79,19 @@ impl Process {
             .all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X'])))
     }
 
-    /// Has it ended?
+    /// Returns `true` if it has ended.
     pub(crate) fn ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits until it ends; its exit code.
+    /// Waits until it ends; returns its exit code.
     #[track_caller]
     pub(crate) fn end(&mut self) -> Option<i32> {
         until(&format!("{} ended", self.name), || self.ended());
         self.child.wait().unwrap().code()
     }
 
-    /// What it has said so far.
+    /// Returns its output so far.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
@@ -103,14 +104,14 @@ impl Process {
         })
     }
 
-    /// Bytes of memory in use.
+    /// Returns the bytes of memory in use.
     pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// Open files and sockets.
+    /// Returns the number of open files and sockets.
     pub(crate) fn files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
@@ -127,7 +128,8 @@ impl fmt::Display for Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if !self.ended() {
-            // One that stands still starts nothing more, and the numbers of its children stay theirs. It does so soon after it is told to.
+            // A stopped process starts nothing more, and its children's ids stay theirs. It stops soon after
+            // the signal.
             self.signal(Signal::STOP);
             let begun = Instant::now();
             // bound: a safety net

@@ -1,4 +1,4 @@
-//! A shell that a test types into, line by line. What it started ends with it.
+//! A shell into which a test types, line by line. All that it started ends with it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -13,16 +13,16 @@ pub(crate) struct Shell {
     child: Child,
     input: ChildStdin,
     ended: Receiver<String>,
-    /// Programs and outputs; not where it runs.
+    /// The folder of programs and outputs; not the working folder.
     own: Folder,
     lines: usize,
 }
 
 impl Shell {
-    /// Starts one in a folder.
+    /// Starts a shell in a folder.
     pub(crate) fn start(folder: &Path) -> Self {
         let own = Folder::new();
-        // The kernel ends what the shell has started when the shell ends.
+        // The kernel ends the shell's children when the shell ends.
         let setpriv = part("setpriv");
         let program = format!(
             "#!/bin/sh\nexec {} --pdeathsig KILL -- {} \"$@\"\n",
@@ -30,7 +30,7 @@ impl Shell {
             binary().display()
         );
         own.script("plimsoll", &program);
-        // What answers with an error is one.
+        // An answer with an error status is an error of curl.
         own.write(".curlrc", "silent\nshow-error\nfail-with-body\nnoproxy = \"*\"\n");
         let paths = format!("{}:{}", own.path().display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new(setpriv);
@@ -52,7 +52,7 @@ impl Shell {
         shell
     }
 
-    /// Types a line and waits until its command has ended, or has been put behind.
+    /// Types a line and waits until its command has ended, or runs in the background.
     #[track_caller]
     pub(crate) fn run(&mut self, line: &str) -> Run {
         self.lines += 1;
@@ -68,7 +68,7 @@ impl Shell {
         Run { code: code.trim().parse().ok(), out, err }
     }
 
-    /// All that was said on standard error, by what runs behind, too.
+    /// Returns all output on standard error, that of background jobs included.
     pub(crate) fn said(&self) -> String {
         let files = (1..=self.lines).map(|line| self.own.join(&format!("err.{line}")));
         files.map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect()

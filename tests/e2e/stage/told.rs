@@ -1,9 +1,9 @@
-//! A program that does as it is told, line by line, and answers each line with one.
+//! A program that follows commands, line by line, and answers each line with one.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// It is killed when it is dropped.
+/// A running program, killed when it is dropped.
 pub(crate) struct Told {
     child: Child,
     out: ChildStdin,
@@ -11,7 +11,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Starts it. The ports of its servers stand in its first line.
+    /// Starts the program. Its first line has the ports of its servers.
     pub(crate) fn start(program: &mut Command) -> (Self, Vec<u16>) {
         let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (out, lines) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
@@ -20,7 +20,7 @@ impl Told {
         (told, ports)
     }
 
-    /// Tells it something; its answer.
+    /// Sends a command; returns its answer.
     #[track_caller]
     pub(crate) fn tell(&mut self, line: &str) -> String {
         writeln!(self.out, "{line}").unwrap();

@@ -1,8 +1,8 @@
-//! A page of the documents, done as a reader does it: its configuration is written, its commands are typed into one shell in their
-//! order, and each has to end as the page says. Addresses of the page become free ones of this machine; members that the page names and does
-//! not start are started.
+//! A page of the documents, done as a reader does it: its configuration is written, its commands are typed
+//! into one shell in their order, and each has to end as the page describes. Addresses of the page become
+//! free ones of this machine. Members that the page names and does not start are started.
 //!
-//! What is not done is listed with a reason, so that a page cannot gain an example that nobody tries.
+//! All that is not done is listed with a reason, so that a page cannot gain an example that is never tried.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,29 +12,29 @@ use std::path::Path;
 use super::shell::Shell;
 use super::{Folder, Member, Run, free_port, listens, until};
 
-/// Commands that run until they are told to stop.
+/// The begin of commands that run until they are stopped.
 const DAEMONS: [&str; 4] =
     ["plimsoll member ", "plimsoll agent", "plimsoll lottery -", "plimsoll supervise -"];
-/// What makes a command of these one that ends.
+/// The options with which these commands end.
 const ENDS: [&str; 2] = ["--once", "--help"];
-/// What a reader of ours types.
+/// The begin of commands that a reader types.
 const COMMANDS: [&str; 8] =
     ["plimsoll ", "curl ", "dig ", "kill ", "sed -i ", "wait ", "export ", "openssl "];
-/// Ends of names of files that a page has its reader write.
+/// The ends of names of files that a page has its reader write.
 const FILES: [&str; 3] = [".toml", ".lqn", ".csv"];
-/// What does not stand in a command that can be typed.
+/// The marks of text that is not a command to type.
 const FORMS: [&str; 2] = ["…", "..."];
 
-/// Something to do.
+/// A step of a page.
 #[derive(Debug)]
 enum Step {
-    /// A file, by its name.
+    /// A file: its name and its text.
     File(String, String),
     /// A line for the shell.
     Line(String),
 }
 
-/// A page, and how this machine differs from the one it speaks of.
+/// A page, and the differences of this machine from the page's.
 pub(crate) struct Walk {
     page: String,
     text: String,
@@ -50,7 +50,7 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// All of a page, below the top of the repository.
+    /// Reads all of a page, below the top of the repository.
     pub(crate) fn of(page: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
         Self {
@@ -68,12 +68,12 @@ impl Walk {
         }
     }
 
-    /// A page of the guide.
+    /// Reads a page of the guide.
     pub(crate) fn guide(page: &str) -> Self {
         Self::of(&format!("docs/guide/{page}"))
     }
 
-    /// Only what stands under a heading.
+    /// Keeps only the text under a heading.
     pub(crate) fn under(mut self, heading: &str) -> Self {
         let level = heading.split(' ').next().unwrap();
         let begin = self.text.find(&format!("{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
@@ -83,19 +83,22 @@ impl Walk {
         self
     }
 
-    /// Which of its configurations that are whole; otherwise the first, and others where the page says to write them.
+    /// Chooses one of its complete configurations by its number; otherwise the first is used, and others
+    /// where the page has them written.
     pub(crate) fn config(mut self, number: usize) -> Self {
         self.config = number;
         self
     }
 
-    /// What this machine needs beside what the page has: the end of the configuration, or all of it if the page has none.
+    /// Adds text that this machine needs beside the page: at the end of the configuration, or all of it if
+    /// the page has none.
     pub(crate) fn with(mut self, text: &str) -> Self {
         self.added += text;
         self
     }
 
-    /// A part of a configuration that the page has, by its place among them, behind what was added so far.
+    /// Adds a part of a configuration of the page, by its place among them, behind the text that was added so
+    /// far.
     pub(crate) fn part(mut self, number: usize) -> Self {
         let blocks = self.text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
         let part = blocks.into_iter().nth(number).unwrap_or_else(|| panic!("no part {number}"));
@@ -103,55 +106,55 @@ impl Walk {
         self
     }
 
-    /// A file that the page takes for granted.
+    /// Adds a file that the page presupposes.
     pub(crate) fn file(mut self, name: &str, text: &str) -> Self {
         self.files.push((name.into(), text.into()));
         self
     }
 
-    /// Something else in place of a name of the page, in files and lines; `FOLDER` in it is where the page is done.
+    /// Replaces a name of the page, in files and lines; `FOLDER` in the new name is the folder of the walk.
     pub(crate) fn put(mut self, old: &str, new: &str) -> Self {
         self.put.push((old.into(), new.into()));
         self
     }
 
-    /// What this address of the page is here, where any free one would not do.
+    /// Sets the address here for an address of the page, where not any free one would do.
     pub(crate) fn place(mut self, address: &str, here: SocketAddr) -> Self {
         self.places.push((address.into(), here));
         self
     }
 
-    /// Lines that begin so are not done, and why; with a line feed at its end it is a whole line.
+    /// Skips lines that begin so, for this reason; with a line feed at its end `begin` is a whole line.
     pub(crate) fn skip(mut self, begin: &str, why: &'static str) -> Self {
         self.skipped.push((begin.into(), why));
         self
     }
 
-    /// Lines that begin so end with this code.
+    /// Sets the exit code of lines that begin so.
     pub(crate) fn code(mut self, begin: &str, code: i32) -> Self {
         self.codes.push((begin.into(), code));
         self
     }
 
-    /// How its members are started.
+    /// Sets the arguments of its members.
     pub(crate) fn members(mut self, args: &[&str]) -> Self {
         self.member = args.iter().map(|arg| (*arg).to_owned()).collect();
         self
     }
 
-    /// Some requests come by before the first line.
+    /// Sends some requests before the first line.
     pub(crate) fn traffic(mut self) -> Self {
         self.traffic = true;
         self
     }
 
-    /// Does it; all that went wrong is told at once.
+    /// Runs the page; all failures are reported at once.
     #[track_caller]
     pub(crate) fn go(self) {
         self.done();
     }
 
-    /// The same, and what each line printed.
+    /// Runs the page, and returns the output of each line.
     #[track_caller]
     pub(crate) fn done(self) -> Vec<(String, Run)> {
         let steps = self.steps();
@@ -191,7 +194,7 @@ impl Walk {
         ran
     }
 
-    /// What there is to do, in its order.
+    /// Returns the steps in their order.
     #[track_caller]
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -204,7 +207,8 @@ impl Walk {
                 let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
                 let text = block.join("\n") + "\n";
                 let prompts = kind == "sh" || text.starts_with("$ ");
-                // "`NAME.toml`:", or "`NAME.lqn`, in seconds:", is the file to write it into.
+                // A paragraph such as "`NAME.toml`:", or "`NAME.lqn`, in seconds:", names the file to write
+                // the block into.
                 let names = paragraph.split('`').skip(1).step_by(2);
                 let last = names.filter(|name| FILES.iter().any(|end| name.ends_with(end))).last();
                 let name = last.filter(|_| paragraph.ends_with(": ")).map(str::to_owned);
@@ -242,7 +246,7 @@ impl Walk {
         if !steps.iter().any(config) && !self.added.is_empty() {
             steps.insert(0, Step::File("plimsoll.toml".into(), String::new()));
         }
-        // What the configuration names is written before it, where both stand together.
+        // Files that the configuration names are written before it, if both stand together.
         for files in steps.chunk_by_mut(|one, other| matches!((one, other), (Step::File(..), Step::File(..))))
         {
             files.sort_by_key(config);
@@ -250,8 +254,8 @@ impl Walk {
         steps
     }
 
-    /// The commands of a block that can be typed, those that are too long for a line put together. Where some begin with a prompt, the
-    /// other lines are what they print.
+    /// Appends the commands of a block that can be typed; a command on several lines is joined. If some lines
+    /// begin with a prompt, the other lines are their output.
     fn commands(&self, block: &[&str], used: &mut [bool], steps: &mut Vec<Step>) {
         let prompts = block.iter().any(|line| line.starts_with("$ "));
         let mut lines = block.iter();
@@ -276,19 +280,19 @@ impl Walk {
     }
 }
 
-/// Is it the balancer that a line starts?
+/// Returns `true` if a line starts the balancer.
 fn serves(line: &str) -> bool {
     line == "plimsoll up" || line.starts_with("plimsoll up ")
 }
 
-/// Where a page is done.
+/// The state of a walk.
 struct Stage<'w> {
     walk: &'w Walk,
-    /// What the page starts itself.
+    /// The commands that the page starts itself.
     typed: String,
     shell: Shell,
     folder: Folder,
-    /// Addresses of the page, and ours.
+    /// Addresses of the page, and those here.
     places: BTreeMap<String, SocketAddr>,
     members: Vec<Member>,
 }
@@ -309,7 +313,7 @@ impl<'w> Stage<'w> {
         stage
     }
 
-    /// Ours for an address of the page: the same for all interfaces and for this machine.
+    /// Returns the address here for an address of the page: the same for all interfaces and for this machine.
     fn place(&mut self, address: &str) -> SocketAddr {
         let key = address
             .replace("0.0.0.0:", "127.0.0.1:")
@@ -318,7 +322,7 @@ impl<'w> Stage<'w> {
         *self.places.entry(key).or_insert_with(|| ([127, 0, 0, 1], free_port()).into())
     }
 
-    /// A text of the page with our addresses.
+    /// Returns a text of the page with the addresses here.
     fn here(&mut self, text: &str) -> String {
         let mut text = text.to_owned();
         for (old, new) in &self.walk.put {
@@ -427,7 +431,7 @@ impl<'w> Stage<'w> {
             return self.shell.run(&text);
         }
         if code.starts_with("plimsoll agent") {
-            // The one before it may have the same place.
+            // The command before it may have the same address.
             self.shell.run("[ -z \"$agent\" ] || { kill $agent; wait $agent; }");
         }
         let run = self.shell.run(&if behind { text.clone() } else { format!("{text} &") });
@@ -450,7 +454,8 @@ impl<'w> Stage<'w> {
             wanted.push(self.place("127.0.0.1:9900"));
         }
         for address in wanted {
-            // Who takes datagrams says so, and whether its server is there; others can be reached.
+            // A daemon on datagrams prints that it listens, and whether its server is there; others can be
+            // reached.
             let there = || {
                 if !code.starts_with("plimsoll lottery") {
                     return listens(address);
@@ -462,7 +467,8 @@ impl<'w> Stage<'w> {
             until(&format!("{address} of `{text}` listened at: {}", self.shell.said()), there);
         }
         if supervisor {
-            // It answers before it has started anything, and all is well with what is not started.
+            // The Supervisor answers before it has started anything, and reports no fault of processes that
+            // are not started.
             until("what the Supervisor started answers", || {
                 let status = Run::plimsoll(&["supervise", "status"], self.folder.path());
                 status.code == Some(0) && status.out.contains(" running ")
@@ -480,7 +486,7 @@ impl<'w> Stage<'w> {
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
-        // Who took over from another, or outlives who started it, is no child of the shell's.
+        // A process that took over from another, or outlives its parent, is not a child of the shell.
         if self.folder.join("supervise.toml").exists() {
             Run::plimsoll(&["supervise", "shutdown"], self.folder.path());
         }

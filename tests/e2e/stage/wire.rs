@@ -1,18 +1,18 @@
-//! One end of a connection that speaks HTTP/1.1 exactly as it is told, and reads strictly.
+//! One end of a connection that speaks scripted HTTP/1.1, and reads strictly.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use super::PATIENCE;
 
-/// A client or a member; whatever it waits for comes within [`PATIENCE`] or is an error.
+/// A client or a member; all that it waits for comes within [`PATIENCE`] or is an error.
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// Read and not yet taken.
+    /// The bytes that were read and not taken yet.
     ahead: Vec<u8>,
 }
 
-/// An answer, or what stands before a body.
+/// An answer, or the head before a body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -29,12 +29,12 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
 }
 
 impl Answer {
-    /// The value of a field.
+    /// Returns the value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         field(&self.head, name)
     }
 
-    /// Why the balancer answered itself, if it did.
+    /// Returns the reason for which the balancer answered itself, if it did.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.field("plimsoll-reason")
     }
@@ -70,17 +70,17 @@ impl Wire {
         self.stream.write_all(bytes.as_ref()).unwrap();
     }
 
-    /// The same, where the peer may have had enough.
+    /// Sends bytes to a peer that may have closed.
     pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// Sends no more.
+    /// Ends the sending direction.
     pub(crate) fn finish(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// All until the empty line, with it; `None` if the peer closes before its first byte.
+    /// Reads all until the empty line, with it; `None` if the peer closes before its first byte.
     pub(crate) fn head(&mut self) -> io::Result<Option<String>> {
         loop {
             if let Some(end) = self.ahead.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -117,7 +117,7 @@ impl Wire {
         Ok(Answer { status, head, body })
     }
 
-    /// The body that belongs to a head: of an answer it may be all until the end.
+    /// Reads the body that belongs to a head: that of an answer may be all until the end.
     pub(crate) fn body(&mut self, head: &str, of_answer: bool) -> io::Result<Vec<u8>> {
         if field(head, "transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
             return self.chunks();
@@ -129,7 +129,7 @@ impl Wire {
         }
     }
 
-    /// So many bytes.
+    /// Reads `length` bytes.
     pub(crate) fn exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.ahead.len() < length {
             if self.more()? == 0 {
@@ -139,13 +139,13 @@ impl Wire {
         Ok(self.ahead.drain(..length).collect())
     }
 
-    /// All until the peer closes.
+    /// Reads all until the peer closes.
     pub(crate) fn rest(&mut self) -> io::Result<Vec<u8>> {
         while self.more()? > 0 {}
         Ok(std::mem::take(&mut self.ahead))
     }
 
-    /// A line without its end.
+    /// Reads a line without its end.
     pub(crate) fn line(&mut self) -> io::Result<String> {
         loop {
             if let Some(end) = self.ahead.windows(2).position(|two| two == b"\r\n") {
@@ -167,7 +167,7 @@ impl Wire {
         }
     }
 
-    /// The content of chunks; extensions and trailers are dropped.
+    /// Reads the content of chunks; extensions and trailers are dropped.
     fn chunks(&mut self) -> io::Result<Vec<u8>> {
         let mut content = Vec::new();
         loop {

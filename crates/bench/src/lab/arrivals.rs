@@ -1,21 +1,21 @@
-//! Arrivals at each member from tick to tick, from the counts that the members keep.
+//! Arrivals at each member per tick, from the counts that the members keep.
 //!
-//! A member that does not say in time is not known in that tick; what came to it in the meantime is spread evenly
-//! over the ticks since it last said something, or its whole history would look like a surge. Only a process that
-//! was started anew counts from nothing again.
+//! The count of a member that does not answer in time is unknown in that tick. The requests that arrived
+//! since its last answer are spread evenly over the ticks in between; otherwise they would look like a surge.
+//! Only a process that was restarted counts from zero again.
 
 use std::collections::BTreeMap;
 
 use super::point::Tick;
 
-/// What is known of a member's count at the end of a tick.
+/// The known count of a member at the end of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
-    /// So many requests in this life of it.
+    /// The number of requests of this process; `life` numbers the member's processes.
     Said { life: u32, requests: u64 },
-    /// It is dead or stopped: nothing can have come to it.
+    /// The process is dead or stopped: no request can have arrived.
     Still,
-    /// It did not say.
+    /// The member did not answer.
     Silent,
 }
 
@@ -26,15 +26,15 @@ struct Known {
     at: f64,
 }
 
-/// The last that is known of each member.
+/// The last known count of each member.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     known: BTreeMap<String, Known>,
 }
 
 impl Arrivals {
-    /// Requests that came to the member in a tick of so many seconds that ends `now`; `None` if that is not
-    /// known.
+    /// Returns the requests that arrived at the member in a tick of `seconds` that ends `now`; `None` if
+    /// unknown.
     pub(super) fn tick(&mut self, name: &str, count: Count, now: f64, seconds: f64) -> Option<u64> {
         match count {
             Count::Silent => None,
@@ -58,7 +58,8 @@ impl Arrivals {
     }
 }
 
-/// How unequal the arrivals at the members were in these ticks; `None` if one of them did not say.
+/// Returns the dispersion of the arrivals over the members in these ticks, standard deviation over mean;
+/// `None` if a member did not answer, or nothing arrived.
 pub(super) fn dispersion(ticks: &[Tick]) -> Option<f64> {
     let first = ticks.first()?;
     let mut counts = Vec::new();
@@ -71,8 +72,9 @@ pub(super) fn dispersion(ticks: &[Tick]) -> Option<f64> {
     (mean > 0.0).then(|| variance.sqrt() / mean)
 }
 
-/// How much the part of the arrivals that comes to each member swings over these ticks: its standard deviation over its mean, in
-/// the mean over those members that get something; `None` if one of them did not say, or nothing came in a tick.
+/// Returns the swing over these ticks. A member's swing is the standard deviation of its part of the arrivals
+/// over the mean of that part. The result is the mean over the members that receive requests; `None` if one
+/// of them did not answer, or a tick has no arrivals.
 pub(super) fn swing(ticks: &[Tick]) -> Option<f64> {
     let first = ticks.first()?;
     let (mut sum, mut count) = (0.0, 0.0);
@@ -132,13 +134,13 @@ mod tests {
         assert_eq!(tick(2.0, said(1, 1100)), Some(100));
         assert_eq!(tick(3.0, Count::Silent), None);
         assert_eq!(tick(4.0, said(1, 1300)), Some(100));
-        // Stopped: what is counted when it goes on came then.
+        // Stopped: requests counted when it continues arrived then.
         assert_eq!(tick(5.0, Count::Still), Some(0));
         assert_eq!(tick(6.0, Count::Still), Some(0));
         assert_eq!(tick(7.0, said(1, 1360)), Some(60));
         assert_eq!(tick(8.0, said(2, 30)), Some(30));
         assert_eq!(tick(9.0, said(2, 70)), Some(40));
-        // Another life that has had more than the one before.
+        // A further process, with a higher count than the one before.
         assert_eq!(tick(10.0, said(3, 90)), Some(90));
     }
 }

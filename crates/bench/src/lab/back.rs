@@ -1,30 +1,33 @@
-//! A member that comes back: how much it gets at once, and whether it gets its share again.
+//! The return of a member: the surge it receives at first, and whether it regains its share.
 
 use super::experiment::{Act, Experiment, Fault, Mode};
 use super::point::Tick;
 
-/// A member that came back is watched for a surge for so long beyond its slow start, in seconds, from when it
-/// gets this share of its usual requests again.
+/// The seconds beyond its slow start in which a returned member is watched for a surge. They begin when the
+/// member receives the share `USED` of its usual requests again.
 const RETURN: f64 = 5.0;
 const USED: f64 = 0.05;
-/// Its first whole second of use lies within so many seconds from the beginning of the tick in which it begins.
+/// The seconds from the beginning of the tick in which its use begins that contain its first whole second of
+/// use.
 const FIRST: f64 = 2.0;
-/// It may take so long, in seconds, until it is used again; after that and its slow start its requests are counted
-/// for so long.
+/// The maximum seconds until it is used again. After that and its slow start, its requests are counted for
+/// `COUNTED` seconds.
 const CHECKED: f64 = 10.0;
 const COUNTED: f64 = 5.0;
-/// Arrivals at a member after it was started again, or joined the network again, over its usual rate before.
+/// Rates of arrivals at a member after a restart, or after it rejoined the network, over its usual rate
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Back {
-    /// Greatest rate while it comes back.
+    /// The maximum rate during the return.
     pub(super) surge: f64,
-    /// Greatest rate of the ticks in which its first whole second of use lies; 0 if it is not used any more.
+    /// The maximum rate of the ticks with its first whole second of use; 0 if it is not used any more.
     pub(super) first: f64,
-    /// Rate once that should be over; `None` if the run ended before.
+    /// The rate after the return; `None` if the run ended before.
     pub(super) regained: Option<f64>,
 }
 
-/// Of the member that a fault brings back; `None` if there is none, or it was not used before.
+/// Computes the return of the member that a fault brings back; `None` if there is none, or it was not used
+/// before.
 pub(super) fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<Back> {
     let faults = &experiment.faults;
     let start = faults.iter().find(|fault| matches!(fault.act, Act::Start | Act::Join))?;
@@ -32,7 +35,7 @@ pub(super) fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Op
     let kill = faults.iter().find(|fault| fault.act == away && fault.member == start.member)?;
     let seconds = |fault: &Fault| fault.at.of(mode).0.as_secs_f64();
     let name = format!("m{}", start.member);
-    // End, beginning and rate of each tick in which it is known.
+    // The end, beginning and rate of each tick in which the count is known.
     let rates: Vec<(f64, f64, f64)> = timeline
         .iter()
         .filter(|tick| tick.seconds > 0.0)
@@ -47,10 +50,10 @@ pub(super) fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Op
     let usual =
         mean(&|end, begin| begin >= warm - 0.1 && end <= seconds(kill)).filter(|usual| *usual > 0.0)?;
     let slow_start = experiment.balancer.slow_start.map_or(0.0, |span| span.0.as_secs_f64());
-    // The balancer may take its time: the first seconds are those in which it is used again.
+    // The balancer may need time: the first seconds are those in which it uses the member again.
     let after = || rates.iter().filter(|(end, ..)| *end > seconds(start));
     let used = after().find(|(_, _, rate)| *rate >= USED * usual).map(|(_, begin, _)| *begin);
-    // Within so many seconds, from when it is used again.
+    // The maximum rate within `seconds` from `from`.
     let most = |from: f64, seconds: f64| {
         let watched = after().filter(|(_, begin, _)| *begin >= from && *begin < from + seconds);
         watched.map(|(_, _, rate)| *rate).fold(0.0, f64::max)
@@ -114,7 +117,7 @@ mod tests {
     #[test]
     fn the_first_second_is_that_in_which_it_is_used_again() {
         let first = |arrivals: &[u64]| back(&faulty(), Mode::Full, &timeline(arrivals)).unwrap().first;
-        // A tick of which it had only the end, and the one after that.
+        // A tick whose end alone has arrivals, and the one after that.
         assert_eq!(first(&[900, 100, 110, 90, 0, 0, 0, 30, 320, 100]), 3.2);
         assert_eq!(first(&[900, 100, 110, 90, 0, 0, 0, 30, 40, 500]), 0.4);
         assert_eq!(first(&[900, 100, 100, 100, 0, 0, 0, 0, 0]), 0.0);
@@ -129,7 +132,7 @@ mod tests {
             back(experiment, Mode::Full, &timeline(&[900, 100, 100, 100, 0, 0, 250, 100]))
         };
         assert_eq!(surge(&cut).unwrap().surge, 2.5);
-        // One is not the return from the other.
+        // A restart is not the return from a cut-off.
         cut.faults[1].act = Act::Start;
         assert_eq!(surge(&cut), None);
     }
@@ -142,7 +145,7 @@ mod tests {
         };
         assert_eq!(regained([0; 15]), Some(0.0));
         assert_eq!(regained([1, 2, 5, 100, 100, 100, 100, 100, 100, 100, 90, 90, 90, 90, 90]), Some(0.9));
-        // The run ended before it could be known.
+        // The run ended too early.
         let short = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
         assert_eq!(back(&faulty(), Mode::Full, &short).unwrap().regained, None);
     }

@@ -1,8 +1,9 @@
-//! Processes of a point: their talk goes to files, and they end with the runner whatever happens to it.
+//! Child processes of a point: their output goes to files, and they end with the runner whatever happens to
+//! it.
 //!
-//! A child is started by way of a command that asks the kernel for its death with its parent's and then
-//! becomes the program (the request outlives exec). Each is a process group of its own, so that Ctrl-C in the
-//! terminal reaches the runner alone, which then ends them one by one.
+//! The runner starts a child by a command that asks the kernel to kill it when its parent dies, and then
+//! becomes the program (the request survives exec). Each child is a process group of its own, so that Ctrl-C
+//! in the terminal reaches only the runner, which then ends the children one by one.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -17,23 +18,22 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use super::Trouble;
 use crate::pick;
 
-/// How children are tied to this process: a program and what comes before the child's own command line. And what else the lab
-/// has from this program.
+/// The command that ties children to this process, and the other parts of this program that the lab needs.
 #[derive(Clone, Debug)]
 pub struct Tie {
-    /// This very program.
+    /// The path of this program.
     pub program: PathBuf,
-    /// Makes it tie itself and become what follows.
+    /// The arguments that make it tie itself to its parent and execute the rest of the command line.
     pub arguments: Vec<OsString>,
-    /// Opens a client of the lottery.
+    /// The function that opens a client of the lottery.
     pub picker: pick::Open,
 }
 
-/// Between two looks.
+/// The time between two polls.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
-/// Time that a child has to say where it listens, and to answer.
+/// The time within which a child must report its address, and answer requests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest end of a child's talk that a message repeats.
+/// The maximum number of characters of a child's last line in a message.
 const SAID: usize = 300;
 
 /// A running child. Dropping it kills it.
@@ -46,7 +46,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts `program` in `folder`; what it says goes to `folder/name.log`.
+    /// Starts `program` in `folder`; its output goes to `folder/name.log`.
     pub(super) fn start(
         tie: &Tie,
         name: &str,
@@ -73,23 +73,23 @@ impl Child {
         Ok(Self { name: name.to_owned(), command, process, log })
     }
 
-    /// As it was started.
+    /// Returns the command line.
     pub(super) fn command(&self) -> &str {
         &self.command
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub(super) fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits until it says `listening WHAT ADDRESS`.
+    /// Waits until the child prints `listening WHAT ADDRESS`.
     pub(super) fn address(&mut self, what: &str) -> Result<SocketAddr, Trouble> {
         let found = self.addresses(what, 1)?.into_iter().next();
         found.ok_or_else(|| Trouble::failed(format!("{} does not listen", self.name)))
     }
 
-    /// Waits until it says so of so many addresses, in their order.
+    /// Waits until it has printed `count` such addresses; returns them in order.
     pub(super) fn addresses(&mut self, what: &str, count: usize) -> Result<Vec<SocketAddr>, Trouble> {
         let words = format!("listening {what} ");
         let end = Instant::now() + PATIENCE;
@@ -110,7 +110,7 @@ impl Child {
         }
     }
 
-    /// An error with the last it said, if it has ended.
+    /// Fails with the last line of its output if it has ended.
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
         match self.process.try_wait() {
             Ok(None) => Ok(()),
@@ -121,26 +121,27 @@ impl Child {
         }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the child.
     pub(super) fn signal(&mut self, signal: Signal) -> Result<(), Trouble> {
         self.alive()?;
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        // Not waited for yet, hence the pid is its own.
+        // The process has not been waited for, so the pid is still its own.
         let sent = pid.map_or(Ok(()), |pid| kill_process(pid, signal));
         sent.map_err(|error| Trouble::failed(format!("cannot signal {}: {error}", self.name)))
     }
 
-    /// Ends it as a crash would, with whatever processes it has made.
+    /// Kills the child, with all processes of its group.
     pub(super) fn kill(&mut self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let (Ok(None), Some(group)) = (self.process.try_wait(), pid) {
-            // Not waited for yet, hence the number is its own. An error says that it has ended.
+            // The process has not been waited for, so the number is still its own. An error means that it has
+            // ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.process.wait();
     }
 
-    /// All it has said.
+    /// Returns its whole output.
     pub(super) fn said(&self) -> String {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }

@@ -1,8 +1,8 @@
-//! Claims: sentences that the results must bear out, each decided by a named test. One file per test.
+//! Claims: statements that the results must support, each decided by a named test. One file per test.
 //!
-//! A test decides on estimates and says which numbers decided it. Where two curves are compared their
-//! confidence intervals must not overlap; where points are missing the claim fails, because nothing was shown. Where
-//! they are missing because something is not on this machine the claim is not decided.
+//! A test decides on estimates and lists the numbers that decided it. The confidence intervals of two
+//! compared curves must not overlap. A claim fails if points are missing, because nothing was shown. If they
+//! are missing because this machine lacks something, the claim is undecided.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,77 +35,77 @@ use super::experiment::{Factor, Level};
 use super::metric::Metric;
 use super::table::{Levels, Table, name};
 
-/// How a claim is decided.
+/// The test of a claim.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Test {
-    /// One curve lies below another somewhere.
+    /// One curve lies below another in a region.
     LessInARegion(LessInARegion),
-    /// Every curve lies above a bound somewhere.
+    /// Every curve lies above a bound in a region.
     ExceedsSomewhere(ExceedsSomewhere),
-    /// Each curve has its top further to the right than the one before.
+    /// The top of each curve lies further right than that of the one before.
     TopMovesRight(TopMovesRight),
     /// Each curve lies lower than the one before.
     FallsWith(FallsWith),
-    /// One level in a bounded ratio to the best of others, at every point.
+    /// One level has a bounded ratio to the best of others, at every point.
     RatioToBest(RatioToBest),
     /// Every point is at or above a value.
     AtLeast(Bound),
     /// Every point is at or below a value.
     AtMost(Bound),
-    /// From one level to another something changes by so much.
+    /// A metric changes by a given part from one level to another.
     Changes(Changes),
-    /// Hardly more is refused than must be.
+    /// The balancer rejects hardly more than it must.
     RefusesNoMore(RefusesNoMore),
-    /// The model is off what was measured by so much at most.
+    /// The error of the model against the measurement is bounded.
     ModelError(ModelError),
-    /// What holds the model back is what is said.
+    /// The bottleneck of the model is the given one.
     Bottleneck(Bottleneck),
 }
 
-/// What a test found.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Do the results bear the claim out?
+    /// Whether the results support the claim.
     pub pass: bool,
-    /// Is there an answer at all? If not it does not pass either.
+    /// Whether the claim is decided; an undecided claim does not pass either.
     pub decided: bool,
-    /// The numbers that decided it, one fact a line.
+    /// The numbers that decided it, one fact per line.
     pub numbers: Vec<String>,
 }
 
-/// How the only fact of an empty verdict begins.
+/// The beginning of the only fact of an empty verdict.
 const NOTHING: &str = "nothing was measured";
 
 impl Verdict {
-    /// Decided, without numbers yet.
+    /// Creates a decided verdict, without numbers yet.
     fn new(pass: bool) -> Self {
         Self { pass, decided: true, numbers: Vec::new() }
     }
 
-    /// Fails for want of points.
+    /// Creates the verdict of a claim that fails because points are missing.
     fn nothing(what: &str) -> Self {
         Self { pass: false, decided: true, numbers: vec![format!("{NOTHING}: {what}")] }
     }
 
-    /// Of a claim that nobody can decide.
+    /// Creates the verdict of a claim that cannot be decided.
     pub(super) fn open(why: &str) -> Self {
         Self { pass: false, decided: false, numbers: vec![why.to_owned()] }
     }
 
-    /// Was there something to look at?
+    /// Returns `true` if there were points to evaluate.
     fn saw(&self) -> bool {
         self.numbers.first().is_some_and(|number| !number.starts_with(NOTHING))
     }
 }
 
 impl Test {
-    /// Decides. Where points were left out because something is not here, a claim about them is not decided, unless
-    /// those that are there are enough to refute it.
+    /// Decides the claim. If points were skipped because this machine lacks something, a claim about them is
+    /// undecided, unless the existing points refute it.
     pub fn decide(&self, table: &Table) -> Verdict {
         let mut verdict = self.of_those_there(table);
         let absent = table.absent(|levels| self.looks_at(levels));
-        // A point that breaks a bound breaks it whatever the others would be; a shape needs all its points.
+        // A single point can break a bound; a shape needs all its points.
         let by_points = self.by_points();
         let refuted = by_points && verdict.saw() && !verdict.pass && verdict.decided;
         if !absent.is_empty() && !refuted {
@@ -117,7 +117,8 @@ impl Test {
         verdict
     }
 
-    /// Does it look at every point by itself, or at those that differ in what it names alone?
+    /// Returns `true` if the test evaluates every point by itself, or compares only points that differ in the
+    /// factor it names.
     pub fn by_points(&self) -> bool {
         matches!(
             self,
@@ -131,12 +132,12 @@ impl Test {
         )
     }
 
-    /// Does it look at the model whichever column the claim is of?
+    /// Returns `true` if the test is about the model in any column of the claim.
     pub fn of_model(&self) -> bool {
         matches!(self, Self::ModelError(_) | Self::Bottleneck(_))
     }
 
-    /// Why it cannot be decided whatever is measured.
+    /// Returns the reason why the test is invalid for any measurement.
     pub(super) fn wrong(&self) -> Option<&'static str> {
         match self {
             Self::RatioToBest(test) => test.wrong(),
@@ -146,7 +147,7 @@ impl Test {
         }
     }
 
-    /// Does it need points with these levels?
+    /// Returns `true` if the test needs points with these levels.
     fn looks_at(&self, levels: &Levels) -> bool {
         let among = |factor: Factor, holds: &dyn Fn(&Level) -> bool| levels.get(&factor).is_some_and(holds);
         match self {
@@ -165,7 +166,8 @@ impl Test {
         }
     }
 
-    /// Can points that have these levels decide it at all? A short form of an experiment may have too few of them.
+    /// Returns `true` if points with these levels can decide the test. The quick form of an experiment may
+    /// have too few.
     pub fn is_asked(&self, points: &[&Levels]) -> bool {
         let points: Vec<&Levels> = points.iter().copied().filter(|levels| self.looks_at(levels)).collect();
         let has =
@@ -207,7 +209,7 @@ impl Test {
         }
     }
 
-    /// The factors that must be varied for it.
+    /// Returns the factors that must be varied for the test.
     pub fn factors(&self) -> Vec<Factor> {
         match self {
             Self::LessInARegion(test) => vec![test.along, test.series],
@@ -223,7 +225,7 @@ impl Test {
         }
     }
 
-    /// What it looks at.
+    /// Returns the metric of the test.
     pub fn metric(&self) -> Metric {
         match self {
             Self::LessInARegion(test) => test.metric,
@@ -235,7 +237,7 @@ impl Test {
             Self::Changes(test) => test.metric,
             Self::RefusesNoMore(_) => Metric::Refused,
             Self::ModelError(test) => test.metric,
-            // It looks at all of them.
+            // The test covers all metrics.
             Self::Bottleneck(_) => Metric::Response,
         }
     }
@@ -245,7 +247,7 @@ fn factors(only: &[Only]) -> impl Iterator<Item = Factor> {
     only.iter().map(|only| only.factor)
 }
 
-/// Four significant digits, for people.
+/// Formats a number with four significant digits.
 pub(super) fn digits(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
@@ -255,12 +257,12 @@ pub(super) fn digits(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// `1.52 ± 0.03`.
+/// Formats an estimate like `1.52 ± 0.03`.
 pub(super) fn shown(estimate: &super::statistics::Estimate) -> String {
     shown_pair((estimate.mean, estimate.half))
 }
 
-/// The same, of a mean and a half width.
+/// Formats a mean and a half width in the same way.
 pub fn shown_pair((mean, half): (f64, f64)) -> String {
     format!("{} ± {}", digits(mean), digits(half))
 }

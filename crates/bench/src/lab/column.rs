@@ -1,12 +1,12 @@
-//! What numbers are of: of the running system, or of its model.
+//! The origin of numbers: the running system, or its model.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a number comes from.
+/// The origin of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Column {
-    /// Measured.
+    /// A measurement.
     #[default]
     Measured,
     /// The model, solved by formulas.
@@ -16,10 +16,10 @@ pub enum Column {
 }
 
 impl Column {
-    /// Those that come from the model.
+    /// The columns of the model.
     pub const OF_MODEL: [Self; 2] = [Self::Model, Self::Simulated];
 
-    /// As in experiment files.
+    /// Returns the name as in experiment files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Measured => "measured",

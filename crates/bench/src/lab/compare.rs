@@ -1,4 +1,4 @@
-//! Two runs side by side: the points that both have, and where they differ by more than their intervals.
+//! The comparison of two runs: their common points, and those that differ by more than their intervals.
 
 use std::path::Path;
 
@@ -13,28 +13,29 @@ use super::table::name;
 /// One number of one point in both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pair {
-    /// Of the point.
+    /// The name of the point.
     pub point: String,
-    /// Of the metric.
+    /// The name of the metric.
     pub metric: &'static str,
-    /// In the first run: mean and half width of the 95 % interval.
+    /// The value in the first run: mean and half width of the 95 % interval.
     pub a: (f64, f64),
-    /// In the second.
+    /// The value in the second run.
     pub b: (f64, f64),
     /// The second over the first.
     pub ratio: f64,
-    /// Do the intervals lie apart?
+    /// Whether the intervals do not overlap.
     pub apart: bool,
 }
 
-/// What is compared.
+/// The compared metrics.
 const METRICS: [Metric; 5] =
     [Metric::Throughput, Metric::Response, Metric::P99, Metric::Success, Metric::BalancerCpu];
 
 /// Compares the runs in two folders.
 ///
 /// # Errors
-/// If one cannot be read, they are of different experiments or lengths, or they have no point in common.
+/// Fails if a folder cannot be read, the runs are of different experiments or lengths, or they have no point
+/// in common.
 pub fn compare(a: &Path, b: &Path) -> Result<Vec<Pair>, Trouble> {
     let (one, other) = (RunFile::read(a)?, RunFile::read(b)?);
     same(&one, &other)?;
@@ -55,7 +56,8 @@ pub fn compare(a: &Path, b: &Path) -> Result<Vec<Pair>, Trouble> {
     Ok(pairs)
 }
 
-/// Numbers of different experiments do not compare, even where their levels have the same names.
+/// Checks that both runs are of the same experiment: others do not compare, even if their levels have the
+/// same names.
 fn same(a: &RunFile, b: &RunFile) -> Result<(), Trouble> {
     let (one, other) = (format!("{} ({})", a.name, a.mode), format!("{} ({})", b.name, b.mode));
     if one != other {

@@ -1,8 +1,8 @@
-//! Members that come and go: how many there are, how many there should be, and how well that was met.
+//! Members under autoscaling: their number, the needed number, and a rating of both.
 //!
-//! *Hindsight* is who knows the curve of the load beforehand: a member that is needed is started in time, paid for from then on, and
-//! kept over a gap that is shorter than a start. That is what `crates/brain/tests/scale` measures the same day in virtual time
-//! against.
+//! *Hindsight* is an ideal scaler that knows the load curve in advance. It starts a needed member in time,
+//! pays for it from then on, and keeps it over a gap that is shorter than a start. `crates/brain/tests/scale`
+//! compares with it on the same day in virtual time.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,44 +13,46 @@ use super::front::{Front, ask_within};
 use super::point::Tick;
 use super::reactive::Reactive;
 
-/// Members in a tick.
+/// The numbers of members in a tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Roll {
-    /// Those that were started and have not been stopped, in the mean.
+    /// The mean number of those that were started and have not been stopped.
     pub there: f64,
-    /// Those that served, at least.
+    /// The minimum number of those that served.
     pub serving: u32,
-    /// Those that have to, for the goal to be met.
+    /// The number needed to meet the goal.
     pub needed: u32,
 }
 
-/// Members at a time, as plimsoll says.
+/// The numbers of members at a time, as reported by plimsoll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) there: u32,
     pub(super) serving: u32,
 }
 
-/// What a balancer is told of its members: how they are started, and how many there are to be if it does not decide itself.
+/// The balancer's settings for starting members, and their fixed number if it does not scale itself.
 #[derive(Clone, Debug)]
 pub(super) struct Hire {
     pub(super) crew: Crew,
-    /// The command of one, with `{address}` and `{index}`.
+    /// The command that starts a member, with `{address}` and `{index}`.
     pub(super) command: Vec<String>,
     pub(super) count: Option<u32>,
 }
 
-/// Sleeps and becomes a member: `$0` is this program, the first argument the time, the others what it is told.
+/// Sleeps and becomes a member: `$0` is this program, the first argument the time, the others the member's
+/// arguments.
 const SLEEP: &str = r#"sleep "$1"; shift; exec "$0" "$@""#;
 
 impl Hire {
-    /// Members with these flags, the same in all points with this `seed`.
+    /// Creates the settings for members with the flags `told`, the same in all points with this `seed`.
     pub(super) fn new(tie: &Tie, crew: &Crew, told: &[String], seed: u64) -> Self {
         let program = tie.program.display().to_string();
-        // The last word of what ties is the parent, which is plimsoll here.
+        // The last argument of the tie is the parent, which is plimsoll here.
         let words = tie.arguments.split_last().map_or(&[][..], |(_, words)| words);
         let tied: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        // It ends with plimsoll even if that is killed, as all processes of a point end with the runner.
+        // The member ends with plimsoll even if that is killed, as all processes of a point end with the
+        // runner.
         let script = format!("exec \"$0\" {} \"$PPID\" /bin/sh -c '{SLEEP}' \"$0\" \"$@\"", tied.join(" "));
         let mut command: Vec<String> = ["/bin/sh", "-c", &script, &program].map(str::to_owned).to_vec();
         command.push(format!("{:.3}", crew.rules.start.0.as_secs_f64()));
@@ -61,13 +63,13 @@ impl Hire {
         Self { crew: crew.clone(), command, count }
     }
 
-    /// Members that are always there.
+    /// Returns the minimum number of members.
     pub(super) fn least(&self) -> u32 {
         self.crew.rules.min
     }
 }
 
-/// Who has members come and go beside the balancer, if it does not decide itself.
+/// The scaler beside the balancer, if the balancer does not scale itself.
 #[derive(Debug)]
 pub(super) struct Hirer(Option<Reactive>);
 
@@ -77,7 +79,7 @@ impl Hirer {
         Self(Some(Reactive::new(crew.rules.reactive, wanted, crew.rules.min, crew.rules.max)))
     }
 
-    /// Decides if it is time to, so many seconds since the load began.
+    /// Decides if a decision is due; `now` is in seconds since the load began.
     pub(super) fn tend(&mut self, front: &mut Front, now: f64) -> Result<(), Trouble> {
         let Some(reactive) = self.0.as_mut().filter(|reactive| reactive.is_due(now)) else { return Ok(()) };
         let busy = front.serving().into_iter().filter_map(|address| {
@@ -92,19 +94,20 @@ impl Hirer {
     }
 }
 
-/// For a member to say how busy it was.
+/// The time within which a member must report its use.
 const PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// What came of a day.
+/// The rating of a day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Day {
-    /// Part of the time in which the goal was met: as many served as it takes, nothing failed and the answers took no longer.
+    /// The part of the time in which the goal was met: enough members served, no request failed, and the mean
+    /// response time was within its limit.
     pub(super) met: f64,
     /// Member-seconds over those of hindsight.
     pub(super) cost: f64,
 }
 
-/// Judges these ticks; `None` if members did not come and go in them.
+/// Rates these ticks; `None` if the members were not scaled in them.
 pub(super) fn judge(crew: &Crew, ticks: &[Tick]) -> Option<Day> {
     let goal = crew.rules.response.0.as_secs_f64();
     let (mut met, mut paid, mut all) = (0.0, 0.0, 0.0);
@@ -121,20 +124,20 @@ pub(super) fn judge(crew: &Crew, ticks: &[Tick]) -> Option<Day> {
     (all > 0.0 && hindsight > 0.0).then(|| Day { met: met / all, cost: paid / hindsight })
 }
 
-/// Member-seconds of whoever knows all beforehand, by how long how many are needed; a member takes `start` seconds to start. Those
-/// that are needed at the beginning are there.
+/// Returns the member-seconds of hindsight for the needed numbers and their times; a member takes `start`
+/// seconds to start. The members needed at the beginning are already running.
 fn hindsight(needed: &[(f64, u32)], start: f64) -> f64 {
     let most = needed.iter().map(|(_, count)| *count).max().unwrap_or(0);
     let mut paid = 0.0;
     for member in 1..=most {
-        // For how long it was not needed; nobody was before the beginning.
+        // The time for which it was not needed; `None` before its first use.
         let mut idle = Some(0.0);
         for (seconds, count) in needed {
             if *count < member {
                 idle = idle.map(|idle| idle + seconds);
                 continue;
             }
-            // What it is kept for costs no more than a new one.
+            // Keeping a member costs no more than starting a new one.
             paid += seconds + idle.unwrap_or(0.0).min(start);
             idle = Some(0.0);
         }
@@ -148,10 +151,10 @@ mod tests {
 
     #[test]
     fn hindsight_pays_for_starts_and_keeps_over_short_gaps() {
-        // One all the time, a second for the last of three seconds.
+        // One all the time, and a second one for the last of three seconds.
         assert_eq!(hindsight(&[(1.0, 1), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
         assert_eq!(hindsight(&[(1.0, 1), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 4.0);
-        // A gap of a second is no start.
+        // A gap of a second is cheaper than a start.
         assert_eq!(hindsight(&[(1.0, 2), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
         assert_eq!(hindsight(&[(1.0, 2), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 2.0 + 3.0);
         assert_eq!(hindsight(&[], 3.0), 0.0);

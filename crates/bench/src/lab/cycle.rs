@@ -1,13 +1,15 @@
-//! Clients of the application: each does one cycle after another, bind A, call A, bind B, call B, on a thread of its own.
+//! Clients of the application: each does one cycle after another (bind A, call A, bind B, call B) on a thread
+//! of its own.
 //!
-//! What is real: choosing a server and telling the client (a client's bind), taking a message and bringing it to a server
-//! (the relay), calls, answers, and the sockets between all of them. What is emulated here: the sleeps for the inter-node
-//! delay, which the paper emulated likewise; the client's own work; and what the paper's agent costs, which is a processor
-//! that serves in order ([`Processors`](crate::busy::Processors)) and, where it forwards, its clones: a client holds one
-//! from when it comes to the agent until its message is with a server. Servers are processes.
+//! Real parts are the choice of a server and the reply to the client (a client's bind), the relay of a
+//! message to a server, calls, answers, and all sockets. Emulated parts are the sleeps for the inter-node
+//! delay, as in the paper, and the client's own work. The cost of the paper's agent is also emulated, by a
+//! processor that serves in order ([`Processors`](crate::busy::Processors)). In the forwarding architecture
+//! its clones are emulated, too: a client holds one from its arrival at the agent until its message is with a
+//! server. Servers are processes.
 //!
-//! A client keeps a time of its own, which emulated steps move exactly and real ones by what they take: that a thread wakes
-//! late makes one step late and no more. The response time is that of a whole cycle.
+//! A client keeps its own time. Emulated steps advance it by their exact length and real steps by their
+//! duration, so that a late wake-up delays one step and no more. The response time is that of a whole cycle.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -29,37 +31,38 @@ mod clones;
 use caller::{Caller, Plug};
 use clones::Clones;
 
-/// After a failure, so that a server that is not there is not asked all the time.
+/// The pause after a failure, so that a missing server is not called in a busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longest sleep: how soon an end is noticed.
+/// The maximum sleep, which bounds the delay until the end of the run is noticed.
 const NAP: Duration = Duration::from_millis(50);
-/// How far a client's own time may be behind the clock. What a machine is late beyond that is counted.
+/// The maximum lag of a client's own time behind the clock. Further lateness of the machine counts as
+/// response time.
 const LAG: Duration = Duration::from_millis(5);
-/// How much later than asked for the kernel may wake a thread, in nanoseconds; it is 50,000 otherwise.
+/// The kernel's tolerance for late wake-ups of a thread, in nanoseconds; the default is 50,000.
 const SLACK: NonZeroU64 = NonZeroU64::MIN;
 
-/// What clients must know.
+/// The environment of clients.
 pub(super) struct Scene {
-    /// What they do.
+    /// The application.
     pub(super) setting: Setting,
-    /// What they speak.
+    /// The protocol.
     pub(super) protocol: Protocol,
-    /// Where A, then B, are asked for.
+    /// The addresses of A, then B.
     pub(super) doors: Vec<Door>,
     /// The servers, with their names.
     pub(super) members: Vec<(String, SocketAddr)>,
-    /// For an answer to a call.
+    /// The time-out of an answer to a call.
     pub(super) timeout: Duration,
 }
 
-/// Clients at work.
+/// The running clients.
 #[derive(Debug)]
 pub(super) struct Cycles {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What all clients share.
+/// The state shared by all clients.
 #[derive(Debug)]
 struct Shared {
     start: Instant,
@@ -67,16 +70,16 @@ struct Shared {
     record: Mutex<Record>,
     processor: Mutex<Processors>,
     clones: Clones,
-    /// Clients at the agent, or clones that are busy.
+    /// The use of the agent: clients at it, or busy clones.
     agent: Mutex<InUse>,
 }
 
-/// A lock whose holder left nothing half done, whatever became of it.
+/// Locks a mutex; a panic of another holder leaves nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts so many clients.
+/// Starts `clients` clients.
 pub(super) fn start(scene: Scene, clients: usize, seed: u64) -> Result<Cycles, Trouble> {
     let start = Instant::now();
     let clones = match scene.setting.architecture {
@@ -102,29 +105,29 @@ pub(super) fn start(scene: Scene, clients: usize, seed: u64) -> Result<Cycles, T
 }
 
 impl Cycles {
-    /// Since the load began.
+    /// Returns the time since the load began.
     pub(super) fn elapsed(&self) -> Duration {
         self.shared.start.elapsed()
     }
 
-    /// What ended since the last look.
+    /// Takes the results since the last call.
     pub(super) fn take(&self) -> Record {
         std::mem::take(&mut *lock(&self.shared.record))
     }
 
-    /// Have all clients ended?
+    /// Returns `true` if all clients have ended.
     pub(super) fn finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Seconds for which the agent's threads, over all of them, and its processor have been busy.
+    /// Returns the busy times of the agent's threads (summed) and of its processor, in seconds.
     pub(super) fn used(&self) -> (f64, f64) {
         let now = Instant::now();
         let threads = lock(&self.shared.agent).busy(now);
         (threads.as_secs_f64(), lock(&self.shared.processor).busy(now).as_secs_f64())
     }
 
-    /// Ends it now.
+    /// Stops and joins the clients.
     pub(super) fn end(mut self) -> Result<(), Trouble> {
         self.shared.stop.store(true, Relaxed);
         for thread in std::mem::take(&mut self.threads) {
@@ -140,11 +143,11 @@ impl Drop for Cycles {
     }
 }
 
-/// Why a cycle has no good end.
+/// The reason why a cycle failed.
 enum Broken {
-    /// The run is over.
+    /// The end of the run.
     Over,
-    /// A call failed.
+    /// A failed call.
     Failed(Fault),
 }
 
@@ -159,11 +162,11 @@ struct Client {
     scene: Arc<Scene>,
     shared: Arc<Shared>,
     chance: Chance,
-    /// Until when its emulated steps have taken it.
+    /// The client's own time.
     now: Instant,
-    /// How it asks for A and B: for a server, or to bring a message to one.
+    /// The connections for A and B: they ask for a server, or deliver a message to one.
     doors: Vec<Caller>,
-    /// How it calls each server.
+    /// The connections to the servers.
     servers: Vec<Caller>,
 }
 
@@ -193,9 +196,9 @@ impl Client {
         })
     }
 
-    /// Cycle after cycle until the run is over.
+    /// Performs cycles until the run is over.
     fn run(mut self) {
-        // Where that is not allowed it wakes a little later.
+        // Where that is not allowed, the client wakes a little later.
         let _ = rustix::thread::set_current_timer_slack(Some(SLACK));
         self.now = Instant::now();
         if matches!(self.fall_in(), Err(Broken::Over)) {
@@ -224,8 +227,8 @@ impl Client {
         }
     }
 
-    /// Begins anywhere in a cycle: clients that all began at once would be in step for a hundred cycles, and queue more, or
-    /// less, than in the long run. Nothing of it is counted.
+    /// Begins at a random place in a cycle, which is not counted. Clients that begin together would stay in
+    /// step for a hundred cycles and queue differently than in the long run.
     fn fall_in(&mut self) -> Result<(), Broken> {
         let half = self.scene.setting.alone() / 2.0;
         let part = self.chance.unit();
@@ -240,7 +243,7 @@ impl Client {
         (0..self.doors.len()).try_for_each(|service| self.request(service))
     }
 
-    /// Comes to a server of A, or of B, and calls it.
+    /// Obtains a server of A, or of B, and calls it.
     fn request(&mut self, service: usize) -> Result<(), Broken> {
         let server = match self.scene.setting.architecture {
             Architecture::Handle => self.bind(service)?,
@@ -253,14 +256,15 @@ impl Client {
         Ok(())
     }
 
-    /// Its own time goes on by what a real step has taken, so that a late wake before it is not counted, as it is not before
-    /// an emulated one.
+    /// Advances the client's own time by the duration of a real step. A late wake-up before the step is
+    /// thereby not counted, as before an emulated one.
     fn took(&mut self, begin: Instant) {
         let end = Instant::now();
         self.now = (self.now + end.saturating_duration_since(begin)).max(end.checked_sub(LAG).unwrap_or(end));
     }
 
-    /// Asks the agent where a server is, and goes there: two delays for the question and its answer, one for the call.
+    /// Asks the agent for a server and goes there: two delays for the question and its answer, one for the
+    /// call.
     fn bind(&mut self, service: usize) -> Result<usize, Broken> {
         let Setting { delay, agent, .. } = self.scene.setting;
         self.pass(delay)?;
@@ -276,7 +280,7 @@ impl Client {
         Ok(server)
     }
 
-    /// Sends a message to the agent, one of whose clones takes it, looks for a server, sleeps and brings it there.
+    /// Sends a message to the agent: a clone takes it, looks for a server, sleeps and delivers it there.
     fn forward(&mut self, service: usize) -> Result<usize, Broken> {
         let Setting { delay, agent, locate, .. } = self.scene.setting;
         self.pass(delay)?;
@@ -304,7 +308,7 @@ impl Client {
         brought
     }
 
-    /// Which server it is, by who says that it serves.
+    /// Returns the index of the server that names itself in the answer.
     fn ask(&mut self, service: usize) -> Result<usize, Broken> {
         let caller = self.doors.get_mut(service).ok_or(Fault::Malformed)?;
         let begin = Instant::now();
@@ -315,24 +319,24 @@ impl Client {
             member.as_deref().is_some_and(|said| said == name || said == address.to_string())
         };
         let found = own.into_iter().find(|number| self.scene.members.get(*number).is_some_and(is));
-        // Somebody who does not serve this, or says no name.
+        // The answer names no server, or one of another service.
         found.ok_or(Broken::Failed(Fault::Malformed))
     }
 
-    /// Nothing, for so many seconds.
+    /// Waits for `seconds`.
     fn pass(&mut self, seconds: f64) -> Result<(), Broken> {
         self.now += Duration::from_secs_f64(seconds);
         self.sleep()
     }
 
-    /// So much work, in the mean, at the agent's processor, behind that of others.
+    /// Queues work with this mean at the agent's processor, and waits for its end.
     fn work(&mut self, mean: f64) -> Result<(), Broken> {
         let time = self.scene.setting.piece(mean).draw(&mut self.chance);
         self.now = lock(&self.shared.processor).serve(self.now, time);
         self.sleep()
     }
 
-    /// Until its own time has come.
+    /// Sleeps until the client's own time.
     fn sleep(&self) -> Result<(), Broken> {
         loop {
             if self.shared.stop.load(Relaxed) {
@@ -347,7 +351,7 @@ impl Client {
     }
 }
 
-/// A call that ended with the run did not fail.
+/// Converts a fault; a call that ended with the run did not fail.
 fn broken(fault: Option<Fault>) -> Broken {
     fault.map_or(Broken::Over, Broken::Failed)
 }

@@ -1,33 +1,34 @@
-//! Servers that several groups of one balancer have members at: each server has a door for every group, and tells the balancer how
-//! many requests it has in all, whichever door they came by.
+//! Servers with members in several groups of one balancer. Each server has an address for every group, and
+//! reports its total number of requests over all addresses.
 //!
-//! What is told is of the host as a whole, at one moment and to all groups, as a monitor of hosts tells it. That the members of
-//! different groups are on one host the balancer is told by their `host`, unless it is to be hidden.
+//! The reports are of the host as a whole, at one moment and to all groups, like those of a host monitor. The
+//! balancer learns by `host` that members of different groups share a host, unless that is hidden.
 
 use std::net::SocketAddr;
 
 use super::Trouble;
 use super::network::{Network, Seat};
 
-/// The doors of all servers.
+/// The addresses of all servers.
 #[derive(Clone, Debug)]
 pub(super) struct Doors {
     groups: usize,
     hidden: bool,
-    /// Where the balancer takes reports.
+    /// The address at which the balancer takes reports.
     reports: SocketAddr,
-    /// By server, one for each group.
+    /// The addresses by server, one for each group.
     servers: Vec<Vec<SocketAddr>>,
 }
 
 impl Doors {
-    /// Of so many groups, before any server runs; `hidden` if the balancer is not to know who is where.
+    /// Prepares `groups` groups before any server runs. With `hidden`, the balancer does not learn which
+    /// members share a host.
     pub(super) fn new(network: &Network, groups: usize, hidden: bool) -> Result<Self, Trouble> {
         let reports = network.listen(Seat::Balancer)?;
         Ok(Self { groups, hidden, reports, servers: Vec::new() })
     }
 
-    /// Those of the next server, whose first is `listen`: what it is to be told.
+    /// Adds the next server with its first address `listen`; returns its further arguments.
     pub(super) fn open(&mut self, network: &Network, listen: SocketAddr) -> Result<Vec<String>, Trouble> {
         let seat = Seat::Member(self.servers.len() + 1);
         let mut doors = vec![listen];
@@ -37,7 +38,7 @@ impl Doors {
         let mut told = vec![format!("--tell={}", self.reports)];
         told.extend(doors[1..].iter().map(|door| format!("--also={door}")));
         self.servers.push(doors);
-        // What it tells is of the host, by each name that this has.
+        // The server's reports are of the host, under each of its names.
         let number = self.servers.len();
         let mut hosts: Vec<_> = (0..self.groups).map(|group| self.host(number, group)).collect();
         hosts.dedup();
@@ -45,22 +46,22 @@ impl Doors {
         Ok(told)
     }
 
-    /// What a group, counted from 0, calls the host of a server, counted from 1.
+    /// Returns the host name of a server, counted from 1, in a group, counted from 0.
     fn host(&self, number: usize, group: usize) -> String {
         if self.hidden { format!("host{number}-{}", group + 1) } else { format!("host{number}") }
     }
 
-    /// How many groups there are.
+    /// Returns the number of groups.
     pub(super) fn groups(&self) -> usize {
         self.groups
     }
 
-    /// Where the balancer takes reports.
+    /// Returns the address at which the balancer takes reports.
     pub(super) fn reports(&self) -> SocketAddr {
         self.reports
     }
 
-    /// The members of a group, counted from 0, as the balancer's file has them.
+    /// Returns the members of a group, counted from 0, for the balancer's file.
     pub(super) fn members(&self, group: usize) -> Vec<serde_json::Value> {
         let member = |(number, doors): (usize, &Vec<SocketAddr>)| {
             let host = self.host(number, group);

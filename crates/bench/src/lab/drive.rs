@@ -14,29 +14,30 @@ use crate::replay::{Log, Site, Workload};
 use crate::run::{self, Limits, Run};
 use crate::target::{Http, Iiop, Request, Target};
 
-/// What the clients do, with every share of a capacity worked out.
+/// The load, with shares of a capacity converted to rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Drive {
-    /// Requests per second.
+    /// An open loop, in requests per second.
     Open(f64),
-    /// Clients that each wait for their answer.
+    /// A closed loop with this many clients.
     Closed(usize),
 }
 
-/// Longest that a client waits for the one before it.
+/// The maximum time that a client waits for the one before it.
 const TURN: Duration = Duration::from_millis(20);
 
-/// The clients of a point: as many generators as there are balancers, each with its part of the load.
+/// The clients of a point: one generator for each balancer, or for each client of groups, with its part of
+/// the load.
 #[derive(Debug)]
 pub(super) enum Clients {
-    /// Requests that are all alike.
+    /// Generators of independent requests.
     Runs(Vec<Run>),
     /// Cycles of an application.
     Cycles(Cycles),
 }
 
 impl Clients {
-    /// Since the load began.
+    /// Returns the time since the load began.
     pub(super) fn elapsed(&self) -> Duration {
         match self {
             Self::Runs(runs) => runs.first().map_or(Duration::ZERO, Run::elapsed),
@@ -44,7 +45,7 @@ impl Clients {
         }
     }
 
-    /// What ended since the last look.
+    /// Takes the results since the last call.
     pub(super) fn take(&self) -> Record {
         match self {
             Self::Runs(runs) => {
@@ -58,7 +59,7 @@ impl Clients {
         }
     }
 
-    /// Has everything that was due ended?
+    /// Returns `true` if all due requests have ended.
     pub(super) fn finished(&self) -> bool {
         match self {
             Self::Runs(runs) => runs.iter().all(Run::finished),
@@ -66,7 +67,8 @@ impl Clients {
         }
     }
 
-    /// Seconds for which an agent that is emulated beside the clients was busy: its threads, and its processor.
+    /// Returns the busy times of an emulated agent beside the clients, in seconds: its threads, and its
+    /// processor.
     pub(super) fn agent(&self) -> Option<(f64, f64)> {
         match self {
             Self::Runs(_) => None,
@@ -74,7 +76,7 @@ impl Clients {
         }
     }
 
-    /// Ends it now.
+    /// Stops and joins the clients.
     pub(super) fn end(self) -> Result<(), Trouble> {
         let runs = match self {
             Self::Runs(runs) => runs,
@@ -88,27 +90,27 @@ impl Clients {
     }
 }
 
-/// Where the load goes.
+/// The destination of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Door {
-    /// An HTTP server's address.
+    /// The address of an HTTP server.
     Http(SocketAddr),
-    /// Reference of an object.
+    /// The reference of an object.
     Iiop(String),
-    /// A lottery that says where each request goes.
+    /// A lottery that picks the destination of each request.
     Pick(pick::Settings),
 }
 
-/// Lines of the log that is replayed: more than are sent in most points, which then have different ones.
+/// The lines of the replayed log: more than most points send, so that the points send different ones.
 const LINES: usize = 20_000;
 
-/// The access log whose requests are replayed, the same in all points of all runs.
+/// Returns the access log for the replay, the same in all points of all runs.
 pub(super) fn log() -> String {
     Site::of_the_report(LINES).log(1)
 }
 
-/// Starts the load at the `doors`, split evenly, for so long. A part of Poisson arrivals is one itself, and so is
-/// their sum. Clients of groups go to the doors in turn; `concurrency` is what their shares are of.
+/// Starts the load at the `doors`, split evenly, for the given time. A part of Poisson arrivals is Poisson
+/// itself, and so is their sum. Clients of groups use the doors in turn; their shares refer to `concurrency`.
 pub(super) fn start(
     load: &Load,
     drive: Drive,
@@ -135,7 +137,7 @@ pub(super) fn start(
     }
     let mut runs = Vec::new();
     for (index, ((part, client), door)) in parts.into_iter().zip(doors.iter().cycle()).enumerate() {
-        // Parts need chances of their own; the first keeps that of the whole.
+        // Each part needs its own seed; the first keeps that of the whole.
         let seed = seed.wrapping_add((index as u64) << 32);
         let think = client.and_then(|client| client.think).map_or(Duration::ZERO, |span| span.0);
         let limits = Limits {
@@ -154,20 +156,20 @@ pub(super) fn start(
     Ok(Clients::Runs(runs))
 }
 
-/// Waits for the first request of a client, so that the next one comes after it and not at the same time: who gets
-/// which member in turn is a part of what is measured.
+/// Waits for the first request of a client, so that the next one follows it and does not coincide: the
+/// assignment of members in turn is part of the measurement.
 fn connected(run: &Run) {
     while run.in_flight() == 0 && run.elapsed() < TURN {
         std::thread::sleep(TURN / 200);
     }
 }
 
-/// The part of so many clients that goes to one of `count` balancers.
+/// Returns the part of the clients that uses one of `count` balancers.
 fn share(clients: usize, index: usize, count: usize) -> usize {
     clients / count + usize::from(index < clients % count)
 }
 
-/// What one generator does.
+/// The work of one generator.
 struct Part {
     drive: Drive,
     lasting: Lasting,
@@ -199,7 +201,7 @@ fn one(load: &Load, door: &Door, part: Part, picker: pick::Open) -> Result<Run, 
     run.map_err(|error| failed(&error))
 }
 
-/// What is asked for: always the same page, or those of the log one after another.
+/// Returns the requests: the same page repeatedly, or those of the log in order.
 fn requests<E: std::fmt::Display>(
     load: &Load,
     make: impl Fn(&str, &[(&str, &str)], &[u8]) -> Result<Request, E>,
@@ -216,7 +218,7 @@ fn requests<E: std::fmt::Display>(
     Http::sequence(requests).map_err(|error| failed(&error))
 }
 
-/// The requests of the log, to where the first one goes.
+/// Returns the requests of the log, with the destination of `first`.
 fn replayed(first: &Request, workload: Workload) -> Result<Vec<Request>, String> {
     let log = Log::read(log().as_bytes(), workload, 1).map_err(|error| error.to_string())?;
     let mut known: HashMap<&str, Request> = HashMap::new();
@@ -264,7 +266,7 @@ mod tests {
         let all = replayed(&first, Workload::All).unwrap();
         let plain = replayed(&first, Workload::Static).unwrap();
         assert_eq!(all.len(), LINES);
-        // Workload B is workload A without what scripts make.
+        // Workload B is workload A without dynamic pages.
         assert!((0.88..0.92).contains(&(plain.len() as f64 / LINES as f64)), "{}", plain.len());
         let text = log();
         let path = |line: usize| text.lines().nth(line).unwrap().split(' ').nth(6).unwrap().to_owned();

@@ -1,7 +1,7 @@
-//! The experiment file: what is run, varied, broken, recorded, drawn and claimed. Data, no code.
+//! The experiment file: what is run, varied, broken, recorded, drawn and claimed. It is data without code.
 //!
-//! TOML into plain structs without flattening or tags, so that every error has its line and column. What the
-//! parts say of one another is checked after that.
+//! TOML is read into plain structs without flattening or tags, so that every error has its line and column.
+//! Constraints between the parts are checked after that.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -35,17 +35,17 @@ use crate::member::Refusal;
 use crate::pace::Arrival;
 use crate::units;
 
-/// How long a run may be.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Minutes: fewer levels, shorter points.
     Quick,
-    /// As the experiment means it.
+    /// The full length of the experiment.
     Full,
 }
 
 impl Mode {
-    /// As on the command line and in file names.
+    /// Returns the name as on the command line and in file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Quick => "quick",
@@ -58,171 +58,173 @@ impl Mode {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// One line.
+    /// The title, one line.
     pub title: String,
-    /// Which paper and figures it follows; empty if none.
+    /// The paper and figures it follows; empty if none.
     #[serde(default)]
     pub paper: String,
-    /// What is done and why so.
+    /// The method and its reasons.
     pub about: String,
-    /// Where the results differ from the paper's, and why.
+    /// The differences of the results from the paper's, and their reasons.
     #[serde(default)]
     pub differs: String,
-    /// Servers under test.
+    /// The servers under test.
     pub members: Fleet,
-    /// What stands between.
+    /// The balancer.
     #[serde(default)]
     pub balancer: Settings,
-    /// What joins clients, balancer and members.
+    /// The network between clients, balancer and members.
     #[serde(default)]
     pub network: Network,
-    /// What the clients do.
+    /// The load.
     pub load: Load,
-    /// Members that come and go by load, in place of those that are always there.
+    /// The scaler that starts and stops members by load, in place of a fixed number.
     #[serde(default)]
     pub scaler: Option<Spanned<Scaler>>,
-    /// A cycle of calls of several servers, in place of requests that are all alike.
+    /// A cycle of calls of several servers, in place of independent requests.
     #[serde(default)]
     pub application: Option<Spanned<Application>>,
-    /// A model of it all, whose numbers stand beside the measured ones.
+    /// A model of the experiment; its results stand beside the measured ones.
     #[serde(default)]
     pub model: Option<Spanned<model::Part>>,
-    /// How long and how often.
+    /// The lengths and numbers of runs.
     pub plan: Plan,
-    /// What is varied; every combination is a point. The last one varies fastest.
+    /// The varied factors; every combination of levels is a point. The last one varies fastest.
     #[serde(default, rename = "factor")]
     pub factors: Vec<Vary>,
-    /// What goes wrong in every point, by the time since its load began.
+    /// The faults of every point, by the time since its load began.
     #[serde(default, rename = "fault")]
     pub faults: Vec<Fault>,
-    /// What is drawn.
+    /// The figures.
     #[serde(default, rename = "figure")]
     pub figures: Vec<Figure>,
-    /// What the results must satisfy.
+    /// The claims about the results.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
 }
 
-/// Settings of the balancer, as far as each kind has them.
+/// The balancer's settings, as far as each kind supports them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Which, where `balancer` is no factor: `plimsoll:round_robin`.
+    /// The kind, where `balancer` is no factor: `plimsoll:round_robin`.
     pub kind: Option<Balancer>,
-    /// Idle connections kept for each member (and thread).
+    /// The idle connections kept for each member (and thread).
     pub pool: Option<u32>,
-    /// For so long (plimsoll and nginx; HAProxy's own purge is not touched).
+    /// The time for which they are kept (plimsoll and nginx; HAProxy's own purge is unchanged).
     pub pool_idle: Option<Span>,
-    /// Most requests at once at each member; more wait in the balancer.
+    /// The maximum concurrent requests at each member; excess ones wait in the balancer.
     pub max_connections: Option<u32>,
-    /// How many may wait in the balancer.
+    /// The maximum number of requests that wait in the balancer.
     pub queue: Option<u32>,
-    /// And for how long.
+    /// The maximum time that they wait.
     pub queue_timeout: Option<Span>,
-    /// For a member to answer a request that it was given (plimsoll; HAProxy and nginx by what is nearest to it).
+    /// The time-out of a member's answer (plimsoll; HAProxy and nginx by their nearest setting).
     pub per_try: Option<Span>,
-    /// How members are checked.
+    /// The health checks.
     pub health: Health,
-    /// Between two health checks of a member.
+    /// The time between two health checks of a member.
     pub health_interval: Option<Span>,
-    /// How long a member that came back takes to get its whole share (plimsoll, haproxy).
+    /// The time in which a returned member reaches its whole share (plimsoll, haproxy).
     pub slow_start: Option<Span>,
-    /// Threads that carry traffic (nginx has one).
+    /// The threads that carry traffic (nginx has one).
     pub threads: Option<usize>,
-    /// How many of them run, each with its part of the load and knowing nothing of the others; 1 if nothing is said.
+    /// The number of balancers, each with its part of the load and independent of the others; 1 by default.
     pub instances: Option<usize>,
-    /// So many groups of plimsoll, each with a listener, its part of the load and a member at every server, where `groups` is no factor.
+    /// The number of plimsoll's groups, where `groups` is no factor. Each has a listener, its part of the
+    /// load and a member at every server.
     pub groups: Option<Spanned<usize>>,
-    /// Tries after the first of a request that met a broken connection and may be sent again, where `retries` is no
-    /// factor; as each balancer does it by itself if nothing is said.
+    /// The maximum retries of a request after a broken connection, if it may be repeated, where `retries` is
+    /// no factor; by default those of each balancer.
     pub retries: Option<u32>,
-    /// What plimsoll alone has.
+    /// The settings of plimsoll alone.
     pub plimsoll: Own,
-    /// Take members out whose traffic fails, after five failures in a row and for ten seconds at first. If nothing is
-    /// said only those do that do it by themselves.
+    /// Whether to eject members with failing traffic, after five failures in a row and for ten seconds at
+    /// first. By default only balancers that do so by themselves eject members.
     pub ejection: Option<bool>,
 }
 
-/// Settings of plimsoll that the others do not have, as they stand in its own file.
+/// Settings of plimsoll that the others do not have, in the form of its own file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Own {
-    /// Of its listener.
+    /// The settings of its listener.
     pub listener: toml::Table,
-    /// Of its group.
+    /// The settings of its group.
     pub group: toml::Table,
 }
 
 impl Own {
-    /// How often members report, as far as the group's monitor says so.
+    /// Returns the report interval of the members, if the group's monitor sets it.
     pub(super) fn interval(&self) -> Option<Duration> {
         units::duration(self.group.get("monitor")?.get("interval")?.as_str()?).ok()
     }
 }
 
-/// How a balancer checks its members.
+/// The kind of a balancer's health checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// By a request, which waits for a worker like any other.
+    /// A request, which waits for a worker like any other.
     #[default]
     Http,
-    /// By a connection.
+    /// A connection.
     Tcp,
-    /// Not at all.
+    /// No checks.
     Off,
 }
 
-/// What joins clients, balancer and members; the loopback interface if nothing is said.
+/// The network between clients, balancer and members; the loopback interface by default.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// Each is a host of its own, a network namespace, joined to the others by a switch. Takes root: where that cannot
-    /// be had the experiment is skipped.
+    /// Whether each is a host of its own, a network namespace, joined to the others by a switch. This needs
+    /// root; without it the experiment is skipped.
     pub namespaces: bool,
-    /// How long a packet takes from one host to another.
+    /// The delay of a packet from one host to another.
     pub delay: Option<Span>,
 }
 
-/// How long and how often.
+/// The lengths and numbers of runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Times that each point is run.
+    /// The repetitions of each point.
     pub repetitions: Graded<Spanned<usize>>,
-    /// Parts of equal length that each of them is cut into, each a sample. In a closed loop they are as long as a client takes
-    /// to go around twice, if that is longer, and up to ten times as long as this makes them.
+    /// The batches of equal length in each repetition, each a sample. In a closed loop a batch is at least as
+    /// long as two rounds of a client, and at most ten times as long as this number gives.
     pub batches: Graded<usize>,
-    /// Run the balancers in turn, repetition by repetition, rather than one after the other: what the machine does
-    /// besides hits all of them alike.
+    /// Whether to run the balancers in turn, repetition by repetition, rather than one after the other: other
+    /// activity of the machine then affects all of them alike.
     #[serde(default)]
     pub interleaved: bool,
-    /// Left out at the beginning of each. In a closed loop it goes on until three times as many requests as there are
-    /// clients have been answered: only then does every client meet the queue and the sessions as they will stay.
+    /// The warm-up, which is left out of each repetition. In a closed loop it lasts until the number of
+    /// answers is three times that of the clients: only then does every client meet the queue and the
+    /// sessions in their steady state.
     pub warmup: Graded<Span>,
-    /// Measured, of each.
+    /// The measured time of each repetition.
     pub duration: Graded<Span>,
-    /// What is seen by time is seen so often: once a second unless this is said.
+    /// The time between two samples of values over time; a second by default.
     #[serde(default)]
     pub tick: Option<Graded<Span>>,
-    /// A closed loop goes on, batch by batch and ten times as long at most, until half of the 95 % interval of the response
-    /// time is no more than this part of it.
+    /// The precision of a closed loop: it continues, batch by batch and at most ten times as long, until half
+    /// of the 95 % interval of the response time is at most this part of it.
     #[serde(default)]
     pub precision: Option<Spanned<Graded<f64>>>,
 }
 
-/// One value for each length of run.
+/// One value for each length of a run.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Graded<T> {
-    /// With `--full`.
+    /// The value with `--full`.
     pub full: T,
-    /// With `--quick`.
+    /// The value with `--quick`.
     pub quick: T,
 }
 
 impl<T> Graded<T> {
-    /// The one for `mode`.
+    /// Returns the value for `mode`.
     pub fn of(&self, mode: Mode) -> &T {
         match mode {
             Mode::Quick => &self.quick,
@@ -231,20 +233,20 @@ impl<T> Graded<T> {
     }
 }
 
-/// What is varied.
+/// A varied factor.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vary {
-    /// Which.
+    /// The factor.
     pub vary: Spanned<Factor>,
-    /// Levels with `--full`.
+    /// The levels with `--full`.
     pub full: Spanned<Vec<Level>>,
-    /// Levels with `--quick`.
+    /// The levels with `--quick`.
     pub quick: Spanned<Vec<Level>>,
 }
 
 impl Vary {
-    /// The levels for `mode`.
+    /// Returns the levels for `mode`.
     pub fn levels(&self, mode: Mode) -> &[Level] {
         match mode {
             Mode::Quick => self.quick.get_ref(),
@@ -253,85 +255,85 @@ impl Vary {
     }
 }
 
-/// Something that goes wrong, or right again.
+/// A fault, or the end of one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Since the load began, the warm-up included.
+    /// The time since the load began, the warm-up included.
     pub at: Graded<Span>,
-    /// What.
+    /// The action.
     pub act: Act,
-    /// To which member, from 1 on; not for `add`.
+    /// The number of the member, from 1 on; not for `add`.
     #[serde(default = "one")]
     pub member: usize,
-    /// How many times slower, for `slow`.
+    /// The slowdown, for `slow`.
     #[serde(default)]
     pub factor: Option<f64>,
-    /// Share of the requests, for `fail`: 1 if nothing is said.
+    /// The share of the requests, for `fail`; 1 by default.
     #[serde(default)]
     pub rate: Option<f64>,
-    /// After what time they fail, for `fail`: at once if nothing is said.
+    /// The time after which they fail, for `fail`; at once by default.
     #[serde(default)]
     pub after: Option<Span>,
-    /// How they fail, for `fail`: `close`, or a status such as `"503"`; 500 if nothing is said.
+    /// The form of the failure, for `fail`: `close`, or a status such as `"503"`; 500 by default.
     #[serde(default, deserialize_with = "value::refusal")]
     pub with: Option<Refusal>,
 }
 
-/// What a fault does.
+/// The action of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
-    /// The process is killed: connections are reset, its port refuses.
+    /// Kills the process: connections are reset, its port refuses.
     Kill,
-    /// It is started again on the same port.
+    /// Starts it again on the same port.
     Start,
-    /// The process is stopped: connections stay, nothing answers.
+    /// Stops the process: connections stay, it answers nothing.
     Stop,
-    /// It goes on.
+    /// Continues the process.
     Continue,
-    /// It becomes `factor` times slower.
+    /// Makes it `factor` times slower.
     Slow,
-    /// Its requests fail without being served.
+    /// Makes its requests fail without being served.
     Fail,
-    /// It is cut off the network: packets to it and from it are lost, nothing is reset. Needs namespaces.
+    /// Cuts it off the network: packets in both directions are lost, nothing is reset. Needs namespaces.
     CutOff,
-    /// It is on the network again.
+    /// Joins it to the network again.
     Join,
-    /// Another member joins (plimsoll only: its file is written anew and read again).
+    /// Adds another member (plimsoll only: its file is rewritten and reloaded).
     Add,
 }
 
-/// What is drawn.
+/// A figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// Name of its file.
+    /// The name of its file.
     pub name: String,
-    /// Above it.
+    /// The title above it.
     pub title: String,
-    /// From left to right.
+    /// The horizontal axis.
     pub x: Spanned<Along>,
-    /// From bottom to top.
+    /// The vertical axis.
     pub y: Metric,
-    /// And more of the same kind, each with a line of its own, where there is no `series`.
+    /// Further metrics of the same kind, each with a line of its own, where there is no `series`.
     #[serde(default)]
     pub also: Vec<Metric>,
-    /// A line for each level; for each member if `x` is `seconds` and this is not given.
+    /// The factor with one line per level. Without it, a figure over `seconds` has a line for each member.
     #[serde(default)]
     pub series: Option<Spanned<Factor>>,
-    /// Of points with all of these levels.
+    /// The conditions on the points.
     #[serde(default)]
     pub only: Vec<Only>,
-    /// Draw the vertical axis by powers of ten.
+    /// Whether the vertical axis is logarithmic.
     #[serde(default)]
     pub log: bool,
-    /// What the paper says of its figure.
+    /// The paper's description of its figure.
     #[serde(default)]
     pub paper: String,
 }
 
-/// What lies on the horizontal axis.
+/// The quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Along {
@@ -343,7 +345,7 @@ pub enum Along {
     Share,
     /// Requests per second.
     Rate,
-    /// Age of the loads that an application's agent believes.
+    /// Age of the loads that an application's agent uses.
     Age,
     /// Balancers at once.
     Instances,
@@ -354,7 +356,7 @@ pub enum Along {
 }
 
 impl Along {
-    /// The factor that it is; `None` for time.
+    /// Returns its factor; `None` for time.
     pub fn factor(self) -> Option<Factor> {
         match self {
             Self::Endpoints => Some(Factor::Endpoints),
@@ -369,31 +371,32 @@ impl Along {
     }
 }
 
-/// What the results must satisfy.
+/// A claim about the results.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// In a sentence.
+    /// The claim as a sentence.
     pub says: String,
-    /// Where the paper has it from, or what it says instead.
+    /// The paper's source of the claim, or its deviating result.
     #[serde(default)]
     pub paper: String,
-    /// Must it hold? One of the paper's that does not hold here, for the reasons in `differs`, is decided and shown
-    /// like any other, but the run does not fail by it.
+    /// Whether the claim must hold. A claim of the paper that does not hold here, for the reasons in
+    /// `differs`, is decided and shown like any other, but does not fail the run.
     #[serde(default = "yes")]
     pub required: bool,
-    /// By points with all of these levels.
+    /// The conditions on the points.
     #[serde(default)]
     pub only: Vec<Only>,
-    /// By what was measured, or what the model says of the same points.
+    /// The column: measurements, or the model's results for the same points.
     #[serde(default)]
     pub column: Column,
-    /// How it is decided.
+    /// The test.
     pub test: Spanned<Test>,
 }
 
 impl Claim {
-    /// Can these points decide it? Those of the quick form may be too few; those of the full one are not.
+    /// Returns `true` if these points can decide the claim. Those of the quick form may be too few; those of
+    /// the full form are not.
     pub fn is_asked(&self, points: &[Point]) -> bool {
         let levels = points.iter().map(|point| &point.levels);
         let levels = levels.filter(|levels| self.only.iter().all(|only| only.keeps(levels)));
@@ -401,20 +404,20 @@ impl Claim {
     }
 }
 
-/// What is wrong with an experiment file.
+/// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wrong {
-    /// Where, in bytes of the text.
+    /// The place, in bytes of the text.
     pub at: Range<usize>,
-    /// One sentence.
+    /// The message, one sentence.
     pub message: String,
 }
 
 impl Experiment {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// All that is wrong with it: one thing if it cannot be read at all.
+    /// Returns all errors; only the first if the text cannot be read at all.
     pub fn parse(text: &str) -> Result<Self, Vec<Wrong>> {
         let experiment: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().unwrap_or(text.len()..text.len());
@@ -424,12 +427,12 @@ impl Experiment {
         if wrong.is_empty() { Ok(experiment) } else { Err(wrong) }
     }
 
-    /// Are the members asked how many requests came to them?
+    /// Returns `true` if the members must report the number of their requests.
     pub fn counts(&self) -> bool {
         !self.faults.is_empty() || self.asks(&[Metric::Arrivals, Metric::Dispersion, Metric::Swing])
     }
 
-    /// Is the balancer asked how many sessions it moved?
+    /// Returns `true` if the balancer must report the number of moved sessions.
     pub fn follows(&self) -> bool {
         self.asks(&[Metric::Moves, Metric::Moved])
     }
@@ -439,17 +442,17 @@ impl Experiment {
             || self.claims.iter().any(|claim| metrics.contains(&claim.test.get_ref().metric()))
     }
 
-    /// What clients, balancer and members speak, where `protocol` is no factor.
+    /// Returns the protocol of clients, balancer and members, where `protocol` is no factor.
     pub fn protocol(&self) -> Protocol {
         self.load.protocol.as_ref().map(|protocol| *protocol.get_ref()).unwrap_or_default()
     }
 
-    /// The factor's levels, if it is varied.
+    /// Returns the factor's levels, if it is varied.
     pub fn levels(&self, factor: Factor, mode: Mode) -> Option<&[Level]> {
         self.factors.iter().find(|vary| *vary.vary.get_ref() == factor).map(|vary| vary.levels(mode))
     }
 
-    /// What joins them, for reports.
+    /// Returns a description of the network, for reports.
     pub fn joined(&self) -> String {
         if !self.network.namespaces {
             return "all on the loopback interface of one machine".to_owned();

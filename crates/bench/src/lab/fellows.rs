@@ -1,4 +1,5 @@
-//! Balancers of one point that know of each other: plimsoll's `[fleet]`, over UDP, with a key that is made for the point.
+//! Balancers of one point that form a fleet: plimsoll's `[fleet]`, over UDP, with a key that is created for
+//! the point.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +10,7 @@ use super::child::LOOK;
 use super::front::Front;
 use super::{Trouble, ports};
 
-/// One of them: where it hears the others, and where those are.
+/// One balancer of the fleet: its address, and those of the others.
 #[derive(Clone, Debug)]
 pub(super) struct Fellow {
     name: String,
@@ -19,14 +20,15 @@ pub(super) struct Fellow {
     interval: Duration,
 }
 
-/// Name of the file of keys.
+/// The name of the key file.
 const KEYS: &str = "fleet.keys";
 
-/// For all to hear of all others.
+/// The time within which all balancers must receive reports of all others.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Fellow {
-    /// So many on `host`, whose key is in `folder` and who tell the others so often.
+    /// Creates `count` balancers on `host` with the report interval `interval`; their key file is in
+    /// `folder`.
     pub(super) fn all(
         count: usize,
         host: IpAddr,
@@ -49,7 +51,7 @@ impl Fellow {
         Ok((1..).zip(&places).map(fellow).collect())
     }
 
-    /// Its table.
+    /// Returns its `[fleet]` table.
     pub(super) fn table(&self) -> serde_json::Value {
         serde_json::json!({
             "name": self.name,
@@ -61,7 +63,7 @@ impl Fellow {
     }
 }
 
-/// Waits until each of them hears all others.
+/// Waits until each balancer receives reports of all others.
 pub(super) fn met(fronts: &mut [Front]) -> Result<(), Trouble> {
     let end = Instant::now() + PATIENCE;
     let others = fronts.len().saturating_sub(1);
@@ -78,7 +80,7 @@ pub(super) fn met(fronts: &mut [Front]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// How many others a balancer hears.
+/// Returns the number of others from which a balancer receives reports.
 fn heard(status: &str) -> usize {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
     let others = status["fleet"]["balancers"].as_array();

@@ -1,4 +1,4 @@
-//! Charts of a run: from the table of estimates, or from the timelines of its points.
+//! Charts of a run, from the table of estimates or from the timelines of its points.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::store::PointFile;
 use super::table::{Table, name};
 use crate::plot::{Axis, Chart, Point, Series, Style};
 
-/// Draws one.
+/// Draws a chart.
 pub(super) fn chart(figure: &Figure, experiment: &Experiment, points: &[PointFile], table: &Table) -> Chart {
     let table = &table.only(&figure.only);
     let (label, series) = match figure.x.get_ref().factor() {
@@ -34,7 +34,7 @@ fn curves(figure: &Figure, table: &Table, along: Factor) -> Vec<Series> {
         style,
     };
     let mut all: Vec<Series> = Vec::new();
-    // What was measured, and after each curve what the model says of it.
+    // The measured curves, each followed by those of the model.
     for column in [Column::Measured, Column::Model, Column::Simulated] {
         let (of, style) = match column {
             Column::Measured => (String::new(), Style::Line),
@@ -56,7 +56,7 @@ fn curves(figure: &Figure, table: &Table, along: Factor) -> Vec<Series> {
     }
     all.retain(|series| !series.points.is_empty());
     let ends = || all.iter().flat_map(|series| &series.points).map(|point| point.x);
-    // What one would have without any loss.
+    // The value without any loss.
     let ideal: Option<fn(f64) -> f64> = match (figure.y, along) {
         (Metric::Utilisation, Factor::Share) => Some(|x| x.min(1.0)),
         (Metric::Efficiency, _) => Some(|_| 1.0),
@@ -72,7 +72,7 @@ fn curves(figure: &Figure, table: &Table, along: Factor) -> Vec<Series> {
     all
 }
 
-/// A line by time: for each member, or for each level.
+/// Returns the lines over time: one for each member, or for each level.
 fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
     let mut all = Vec::new();
     let keeps = |file: &&PointFile| figure.only.iter().all(|only| only.keeps(&file.levels));
@@ -84,7 +84,7 @@ fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
             members.sort_unstable();
             members.dedup();
             for member in members {
-                // A tick in which the member did not say is left out.
+                // A tick without the member's count is left out.
                 let value = |tick: &Tick| {
                     tick.arrived.get(member).map_or(f64::NAN, |count| *count as f64 / tick.seconds)
                 };
@@ -101,7 +101,7 @@ fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
                     _ => tick.response,
                 };
                 let label = match (y, points.len(), number) {
-                    // The same at all points.
+                    // The needed number is the same at all points.
                     (Metric::Needed, ..) => y.name().to_owned(),
                     (_, 1, _) => y.name().to_owned(),
                     (_, _, 0) => of.trim_end().to_owned(),
@@ -116,7 +116,7 @@ fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
     all.into_iter().map(|(name, points)| Series { name, points, style: Style::Line }).collect()
 }
 
-/// The mean over the repetitions, tick by tick.
+/// Returns the mean over the repetitions, tick by tick.
 fn by_tick(timelines: &[Vec<Tick>], value: impl Fn(&Tick) -> f64) -> Vec<Point> {
     let mut ticks: BTreeMap<usize, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for timeline in timelines {
@@ -145,7 +145,7 @@ fn legend(factor: Factor, level: &Level) -> String {
     }
 }
 
-/// Does the figure lie on time?
+/// Returns `true` if the horizontal axis of the figure is time.
 pub(super) fn over_time(figure: &Figure) -> bool {
     *figure.x.get_ref() == Along::Seconds
 }

@@ -1,4 +1,4 @@
-//! The balancer under test: its configuration, its process, and when it is ready.
+//! The balancer under test: its configuration, its process, and its readiness.
 
 use std::io::{Read, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -23,59 +23,59 @@ mod plimsoll;
 
 pub(super) use plimsoll::KEY;
 
-/// For it to be ready to use every member.
+/// The time within which it must be ready to use every member.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Ports that were free a moment ago and then were not.
+/// The maximum attempts with a port that was free shortly before and then was taken.
 const TRIES: usize = 10;
-/// Between two health checks where the experiment does not say.
+/// The default time between two health checks.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Name of plimsoll's group, and key of its object (iiop).
+/// The name of plimsoll's group, and the key of its object (iiop).
 pub(super) const GROUP: &str = "lab";
 
-/// What a balancer is joined by to those around it.
+/// The connections of a balancer to its environment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wiring {
-    /// What clients and members speak.
+    /// The protocol of clients and members.
     pub(super) protocol: Protocol,
-    /// Where plimsoll listens, if that had to be known before.
+    /// The address on which plimsoll listens, if it must be known in advance.
     pub(super) listen: Option<SocketAddr>,
-    /// Where it takes reports.
+    /// The address at which it takes reports.
     pub(super) reports: Option<SocketAddr>,
-    /// Between two of them.
+    /// The time between two reports.
     pub(super) interval: Option<Duration>,
-    /// The lottery that plimsoll follows, if it does.
+    /// The lottery that plimsoll follows.
     pub(super) lottery: Option<pick::Settings>,
-    /// Key of the members' object, if not the usual one (iiop).
+    /// The key of the members' object, if not the usual one (iiop).
     pub(super) key: Option<&'static str>,
-    /// Between two questions of plimsoll for the members' loads, if it asks (http).
+    /// The time between two of plimsoll's queries for the members' loads, if it queries them (http).
     pub(super) asks: Option<Duration>,
-    /// What several of plimsoll know of one another, if anything.
+    /// The balancer's place in a fleet.
     pub(super) fellow: Option<Fellow>,
-    /// How members are started by plimsoll, if they come and go.
+    /// The settings by which plimsoll starts members under autoscaling.
     pub(super) hire: Option<Hire>,
-    /// What other groups than the first plimsoll has at the same servers, if any.
+    /// The addresses of the servers for further groups of plimsoll.
     pub(super) doors: Option<Doors>,
 }
 
-/// A running balancer, or the member that stands in its place.
+/// A running balancer, or the member in its place.
 #[derive(Debug)]
 pub(super) struct Front {
     child: Option<Child>,
     balancer: Balancer,
     settings: Settings,
     wiring: Wiring,
-    /// Where it listens.
+    /// The host on which it listens.
     host: IpAddr,
     folder: PathBuf,
-    /// Where clients connect: a listener for each group.
+    /// The addresses for clients: a listener for each group.
     addresses: Vec<SocketAddr>,
-    /// Status of plimsoll, statistics of Envoy.
+    /// The address of plimsoll's status, or of Envoy's statistics.
     admin: Option<SocketAddr>,
 }
 
 impl Front {
-    /// Starts it on `host` in front of `members`; it is [`ready`](Self::ready) when it may use all of them.
+    /// Starts it on `host` in front of `members`; [`ready`](Self::ready) waits until it may use all of them.
     pub(super) fn start(
         tie: &Tie,
         balancer: &Balancer,
@@ -101,7 +101,7 @@ impl Front {
                     admin: None,
                 });
             }
-            // Its daemons are beside the members.
+            // The lottery's daemons are beside the members.
             (BalancerKind::Lottery, _) => {
                 return Err(Trouble::failed("nothing stands between with a lottery"));
             }
@@ -126,7 +126,7 @@ impl Front {
         })
     }
 
-    /// Where clients go: one for each group.
+    /// Returns the destinations of clients: one for each group.
     pub(super) fn doors(&self) -> impl Iterator<Item = Door> {
         let key = match self.balancer.kind {
             BalancerKind::None => KEY,
@@ -138,22 +138,23 @@ impl Front {
         })
     }
 
-    /// Sessions that it has sent to another member so far; `None` if it does not say.
+    /// Returns the number of sessions moved to another member so far; `None` if the balancer does not report
+    /// it.
     pub(super) fn moved(&self) -> Option<u64> {
         moved(&self.status()?)
     }
 
-    /// Its process, if it has one.
+    /// Returns its process, if it has one.
     pub(super) fn child(&self) -> Option<&Child> {
         self.child.as_ref()
     }
 
-    /// An error if it has ended.
+    /// Fails if the process has ended.
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
         self.child.as_mut().map_or(Ok(()), Child::alive)
     }
 
-    /// What plimsoll says of itself.
+    /// Returns plimsoll's status.
     pub(super) fn status(&self) -> Option<String> {
         let admin = self.admin.filter(|_| self.balancer.kind == BalancerKind::Plimsoll)?;
         ask(admin, "GET", "/status").ok()
@@ -169,7 +170,7 @@ impl Front {
         child.signal(Signal::HUP)
     }
 
-    /// Has so many members from now on, of those that come and go.
+    /// Sets the number of autoscaled members.
     pub(super) fn hire(&mut self, count: u32) -> Result<(), Trouble> {
         if let Some(hire) = &mut self.wiring.hire {
             hire.count = Some(count);
@@ -177,18 +178,19 @@ impl Front {
         self.members(&[])
     }
 
-    /// Members that come and go: how many there are, and serve. `None` if it does not say.
+    /// Returns the numbers of autoscaled members that exist and that serve; `None` if the balancer does not
+    /// report them.
     pub(super) fn crowd(&self) -> Option<Count> {
         plimsoll::crowd(&self.status()?)
     }
 
-    /// Those of them that serve.
+    /// Returns the autoscaled members that serve.
     pub(super) fn serving(&self) -> Vec<SocketAddr> {
         self.status().map_or_else(Vec::new, |status| plimsoll::serving(&status))
     }
 
-    /// Waits until all members may be used: by the status of plimsoll and Envoy, for the others until a request has
-    /// been answered. (Those count members as up from the start.)
+    /// Waits until all members may be used: by the status of plimsoll and Envoy, for the others until a
+    /// request has been answered. (Those consider members up from the start.)
     pub(super) fn ready(&mut self, members: usize) -> Result<(), Trouble> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -214,20 +216,20 @@ impl Front {
     }
 }
 
-/// What the listener of plimsoll speaks.
+/// Returns the protocol of plimsoll's listener.
 fn protocol<'a>(settings: &'a Settings, wiring: &Wiring) -> &'a str {
     let own = settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str);
     own.unwrap_or_else(|| wiring.protocol.name())
 }
 
-/// Sessions that have left a member of the first group.
+/// Returns the number of sessions that have left a member of the first group.
 fn moved(status: &str) -> Option<u64> {
     let status: serde_json::Value = serde_json::from_str(status).ok()?;
     let members = status["groups"][0]["members"].as_array()?;
     members.iter().map(|member| member["moved"].as_u64()).sum()
 }
 
-/// Why a balancer cannot be run on this machine; `None` if it can.
+/// Returns the reason why a balancer cannot be run on this machine; `None` if it can.
 pub(super) fn missing(tie: &Tie, balancer: &Balancer) -> Option<String> {
     program(tie, balancer.kind).err().map(|why| why.to_string())
 }
@@ -240,7 +242,7 @@ fn program(tie: &Tie, kind: BalancerKind) -> Result<PathBuf, Trouble> {
     }
 }
 
-/// Are so many members of each group up?
+/// Returns `true` if each group has `members` members and all of them are up.
 fn all_up(status: &str, members: usize) -> bool {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
     let up = |group: &serde_json::Value| {
@@ -250,12 +252,12 @@ fn all_up(status: &str, members: usize) -> bool {
     status["groups"].as_array().is_some_and(|groups| !groups.is_empty() && groups.iter().all(up))
 }
 
-/// Asks over HTTP; the body if the answer is 200.
+/// Sends an HTTP request; returns the body if the status is 200.
 pub(super) fn ask(address: SocketAddr, method: &str, path: &str) -> std::io::Result<String> {
     ask_within(super::child::PATIENCE, address, method, path)
 }
 
-/// The same, with so much patience for connecting and for each part of the answer.
+/// Sends an HTTP request like [`ask`], with a time-out for connecting and for each part of the answer.
 pub(super) fn ask_within(
     patience: Duration,
     address: SocketAddr,
@@ -275,8 +277,8 @@ pub(super) fn ask_within(
     }
 }
 
-/// Starts a program that cannot choose free ports itself, with others until it gets them; where clients and where
-/// operators connect.
+/// Starts a program that cannot choose free ports itself, and retries with others until it can bind them.
+/// Returns the addresses for clients and for operators.
 fn settle(
     tie: &Tie,
     balancer: &Balancer,
@@ -329,7 +331,7 @@ fn settle(
     Err(why)
 }
 
-/// Where a program is, by PATH and the places that users' paths lack.
+/// Returns the path of a program, from PATH and from folders that users' paths lack.
 pub(super) fn find(name: &str) -> Result<PathBuf, Trouble> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));

@@ -1,6 +1,6 @@
-//! The experiments that come with the program.
+//! The experiments that are part of the program.
 
-/// Names and texts, in the order of `lab list`.
+/// The names and texts, in the order of `lab list`.
 pub const ALL: &[(&str, &str)] = &[
     ("smoke", include_str!("../../../../experiments/smoke.toml")),
     ("l3b", include_str!("../../../../experiments/l3b.toml")),
@@ -54,18 +54,18 @@ pub const ALL: &[(&str, &str)] = &[
     ("shared-hosts", include_str!("../../../../experiments/shared-hosts.toml")),
 ];
 
-/// Models that experiments name, all of them.
+/// The models that experiments name, all of them.
 pub const MODELS: [(&str, &str); 2] = [
     ("h-orb", include_str!("../../../../experiments/models/h-orb.lqn")),
     ("f-orb", include_str!("../../../../experiments/models/f-orb.lqn")),
 ];
 
-/// The text of the model with this name.
+/// Returns the text of the model with this name.
 pub fn model(name: &str) -> Option<&'static str> {
     MODELS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The text of the experiment with this name.
+/// Returns the text of the experiment with this name.
 pub fn find(name: &str) -> Option<&'static str> {
     ALL.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }

@@ -1,10 +1,10 @@
-//! The lottery beside the members: a real daemon (`plimsoll lottery`) for each, on its host, with the keys that the first one
-//! makes in the point's folder.
+//! The lottery beside the members: a real daemon (`plimsoll lottery`) for each, on its host, with the keys
+//! that the first one creates in the point's folder.
 //!
-//! A member tells its daemon how many requests it has (`plimsoll member --tell`); the daemon's load is that over the member's
-//! workers or cores, and its capacity is their number. What daemons count is read from where they show it, and their processor
-//! time from the kernel. A member that is killed takes its daemon with it, as a host that loses its power does; both are
-//! started again at their old addresses.
+//! A member reports its number of requests to its daemon (`plimsoll member --tell`). The daemon's load is
+//! that number over the member's workers or cores, and its capacity is their number. The lab reads the
+//! daemons' counters from their status, and their processor time from the kernel. A member that is killed
+//! takes its daemon with it, like a host that loses power; both are started again at their old addresses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -20,13 +20,14 @@ use super::network::{Network, Seat};
 use super::{Trouble, ports, usage};
 use crate::pick;
 
-/// For all daemons to refer to all members.
+/// The time within which the daemons must refer to all members.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For a daemon to say what it has counted.
+/// The time-out for a daemon's counters.
 const TELL: Duration = Duration::from_millis(200);
-/// Requests for each member in a round: that one of those that are drawn gets none of them has a chance of e^-8.
+/// The requests for each member in a round: a member that is drawn receives none of them with probability
+/// e^-8.
 const ROUND: u64 = 8;
-/// Name of the file of keys, and where all are reached at once.
+/// The name of the key file, then the multicast group of all daemons.
 const KEYS: &str = "lottery.keys";
 const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 47);
 
@@ -36,7 +37,7 @@ pub(super) struct Cluster {
     daemons: Vec<Daemon>,
     folder: PathBuf,
     multicast: Option<SocketAddr>,
-    /// How it is asked first: `referral`, `multicast` or `unicast`.
+    /// The way in which clients ask it: `referral`, `multicast` or `unicast`.
     way: String,
 }
 
@@ -46,32 +47,34 @@ struct Daemon {
     child: Option<Child>,
     address: SocketAddr,
     status: SocketAddr,
-    /// What its file says, but for where it listens and whom it knows.
+    /// Its file, without its address and those of its peers.
     file: Value,
-    /// What it had counted in earlier lives.
+    /// The counts of its earlier processes.
     past: Counts,
 }
 
-/// What the daemons have counted and used.
+/// The counters and the use of the daemons.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Counts {
-    /// Answers that name a member, repetitions left out.
+    /// Answers that name a member, without repetitions.
     pub(super) answers: f64,
-    /// Those that another daemon gave as well.
+    /// Answers that another daemon gave as well.
     pub(super) duplicates: f64,
-    /// How long commits take, in seconds: the longest that a daemon measured; 0 if none did.
+    /// The duration of commits in seconds: the maximum over the daemons; 0 if none measured it.
     pub(super) commit_delay: f64,
     /// Seconds of processor time.
     pub(super) cpu: f64,
 }
 
-/// Where the daemon beside a member is told and shows numbers: to be known before either runs.
+/// Chooses the address at which the daemon beside a member takes reports and shows its status, before either
+/// runs.
 pub(super) fn status(network: &Network, number: usize) -> Result<SocketAddr, Trouble> {
     network.at(Seat::Member(number), || ports::free(IpAddr::V4(Ipv4Addr::LOCALHOST)))
 }
 
 impl Cluster {
-    /// Starts a daemon beside each of these members; it is [`ready`](Self::ready) when all of them are drawn.
+    /// Starts a daemon beside each of these members; [`ready`](Self::ready) waits until all of them are
+    /// drawn.
     pub(super) fn start(
         tie: &Tie,
         network: &Network,
@@ -99,7 +102,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the daemon of a member, at its address and with all others that there are.
+    /// Starts the daemon of a member, at its address and with all current others as peers.
     fn run(&mut self, tie: &Tie, network: &Network, number: usize) -> Result<(), Trouble> {
         let index = number.wrapping_sub(1);
         let others = self.daemons.iter().enumerate().filter(|(other, _)| *other != index);
@@ -120,13 +123,13 @@ impl Cluster {
         }
         let start = || Child::start(tie, &name, &tie.program, &arguments, &self.folder);
         let mut child = network.at(Seat::Member(number), start)?;
-        // Of an earlier life it is the same.
+        // After a restart it is the same address.
         daemon.address = child.address("lottery")?;
         daemon.child = Some(child);
         Ok(())
     }
 
-    /// How clients at this address ask.
+    /// Returns the picker settings of clients at this address.
     pub(super) fn known(&self, client: IpAddr) -> pick::Settings {
         pick::Settings {
             service: GROUP.to_owned(),
@@ -141,7 +144,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until every one of the members is drawn.
+    /// Waits until every member is drawn.
     pub(super) fn ready(
         &mut self,
         tie: &Tie,
@@ -183,17 +186,17 @@ impl Cluster {
         }
     }
 
-    /// An error if a daemon has ended that nobody killed.
+    /// Fails if a daemon has ended that no fault killed.
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
         self.daemons.iter_mut().filter_map(|daemon| daemon.child.as_mut()).try_for_each(Child::alive)
     }
 
-    /// Command lines.
+    /// Returns the command lines.
     pub(super) fn commands(&self) -> impl Iterator<Item = String> {
         self.daemons.iter().filter_map(|daemon| Some(daemon.child.as_ref()?.command().to_owned()))
     }
 
-    /// Ends the daemon of a member as a crash would.
+    /// Kills the daemon of a member.
     pub(super) fn kill(&mut self, network: &Network, number: usize) {
         let Some(daemon) = self.daemons.get_mut(number.wrapping_sub(1)) else { return };
         daemon.past = daemon.counts(network, number).unwrap_or(daemon.past);
@@ -202,17 +205,17 @@ impl Cluster {
         }
     }
 
-    /// Starts it again.
+    /// Starts the daemon of a member again.
     pub(super) fn again(&mut self, tie: &Tie, network: &Network, number: usize) -> Result<(), Trouble> {
         self.run(tie, network, number)
     }
 
-    /// Seconds of processor time of all daemons.
+    /// Returns the processor time of all daemons, in seconds.
     pub(super) fn cpu(&self) -> f64 {
         self.daemons.iter().map(Daemon::cpu).sum()
     }
 
-    /// What all of them have counted; `None` if one does not say.
+    /// Returns the sum of all daemons' counters; `None` if one does not answer.
     pub(super) fn counts(&self, network: &Network) -> Option<Counts> {
         let mut sum = Counts::default();
         for (number, daemon) in (1..).zip(&self.daemons) {
@@ -225,7 +228,7 @@ impl Cluster {
         Some(sum)
     }
 
-    /// What each says of itself, by its name.
+    /// Returns the status of each daemon, by its name.
     pub(super) fn said(&self, network: &Network) -> String {
         let all = (1..).zip(&self.daemons).map(|(number, daemon)| {
             (format!("d{number}"), daemon.load(network, number, PATIENCE).unwrap_or(Value::Null))
@@ -236,7 +239,7 @@ impl Cluster {
 
 impl Daemon {
     fn load(&self, network: &Network, number: usize, patience: Duration) -> Option<Value> {
-        // From its own host, where it hears even when that is cut off.
+        // The query runs on the daemon's own host, which works even while that is cut off.
         let ask = || Ok(ask_within(patience, self.status, "GET", "/load").ok());
         let text = network.at(Seat::Member(number), ask).ok()??;
         serde_json::from_str(&text).ok()
@@ -262,14 +265,14 @@ impl Daemon {
     }
 }
 
-/// A group with a port that is free now.
+/// Returns the multicast group with a port that is free now.
 fn group() -> Result<SocketAddr, Trouble> {
     let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| socket.local_addr());
     let port = port.map_err(|error| Trouble::failed(format!("no port is free: {error}")))?.port();
     Ok(SocketAddr::from((MULTICAST, port)))
 }
 
-/// The file of a daemon.
+/// Returns the file of a daemon.
 fn about(
     number: usize,
     server: SocketAddr,
@@ -281,7 +284,7 @@ fn about(
     let mut service = json!({
         "name": GROUP,
         "server": server.to_string(),
-        // Two digits of what is not whole.
+        // Two decimal places of a fractional capacity.
         "capacity": (places * 100.0).round().clamp(1.0, f64::from(u16::MAX)) as u16,
         "load": format!("in_flight / {places}"),
     });
@@ -296,7 +299,7 @@ fn about(
         "member": number,
         "keys": KEYS,
         "status": status.to_string(),
-        // One client is all of them.
+        // All requests come from one client.
         "rate": 0,
         "service": [service],
     });

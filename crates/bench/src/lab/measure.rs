@@ -1,13 +1,13 @@
-//! What is measured before the first point: the capacity that shares of load refer to, and what real work and
-//! a real session cost on this machine.
+//! Measurements before the first point: the capacity that shares of load refer to, and the cost of real work
+//! and of a real session on this machine.
 //!
 //! The capacity is the throughput of a closed loop with four clients for each worker, through the balancer of
-//! the first point with one: enough that no worker is ever idle, too little to time out.
+//! the first point with one. That load keeps every worker busy and is too low to time out.
 //!
-//! Work is timed in this process. A session is timed at a server of the plainest kind, a thread for each
-//! connection: the processor time of its threads for a request on a new connection, less that for a request on
-//! a connection that stays. (What the kernel does for the server in the client's time is not in it.) What a call takes beside
-//! its work is timed by one client of an application ([`wire`]).
+//! Work is timed in this process. A session is timed at a simple server with a thread for each connection.
+//! Its cost is the processor time of those threads for a request on a new connection, less that for a request
+//! on a persistent connection. (It excludes the kernel's work for the server in the client's time.) The time
+//! of a call beyond its work is measured by one client of an application ([`wire`]).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -34,32 +34,32 @@ mod wire;
 
 pub use wire::Wire;
 
-/// What was measured before the first point.
+/// The measurements before the first point.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Before {
-    /// Seconds that the swaps take.
+    /// The seconds that the swaps take.
     pub swaps: Option<f64>,
-    /// Seconds of processor time that a session costs a server.
+    /// The seconds of processor time that a session costs a server.
     pub session: Option<f64>,
-    /// Requests per second, of each part of the calibration.
+    /// The requests per second of each part of the calibration.
     pub capacity: Vec<f64>,
-    /// Requests per second, where they follow from what the members are told.
+    /// The requests per second, where they follow from the members' settings.
     #[serde(default)]
     pub computed: Option<f64>,
-    /// What the way takes, by protocol, where a model is to know of it.
+    /// The times of the network and the relay by protocol, where a model needs them.
     #[serde(default)]
     pub wires: BTreeMap<String, Wire>,
 }
 
-/// Parts of the calibration, each a sample, and their length.
+/// The parts of the calibration, each a sample, and their length.
 const PARTS: u32 = 5;
 const PART: Duration = Duration::from_millis(600);
-/// Clients for each worker.
+/// The clients for each worker.
 const CLIENTS: usize = 4;
-/// Rounds of the work, and requests of each kind, that are timed.
+/// The timed rounds of the work, and the timed requests of each kind.
 const ROUNDS: usize = 2000;
 const REQUESTS: usize = 500;
-/// Rounds of these, of which the median counts.
+/// The rounds of these requests, of which the median counts.
 const SESSIONS: usize = 7;
 
 impl Before {
@@ -95,12 +95,12 @@ impl Before {
         Ok(before)
     }
 
-    /// Requests per second that the members can serve.
+    /// Returns the requests per second that the members can serve.
     pub fn capacity(&self) -> Option<f64> {
         self.computed.or_else(|| Estimate::of(&self.capacity).map(|estimate| estimate.mean))
     }
 
-    /// What was found, a sentence each.
+    /// Returns a sentence for each result.
     pub fn sentences(&self, experiment: &Experiment) -> Vec<String> {
         let mut said = Vec::new();
         if let (Some(swaps), Some(session), Some(real)) =
@@ -145,7 +145,7 @@ impl Before {
         said
     }
 
-    /// How much longer an emulated member holds the first request of a connection.
+    /// Returns the additional time for which an emulated member holds the first request of a connection.
     pub(super) fn session(&self, experiment: &Experiment) -> Duration {
         match (self.swaps, self.session, experiment.members.first().service) {
             (Some(swaps), Some(session), Some(service)) => {
@@ -155,7 +155,7 @@ impl Before {
         }
     }
 
-    /// The load of a point.
+    /// Returns the load of a point.
     pub(super) fn drive(&self, offer: Offer) -> Result<Drive, Trouble> {
         match (offer, self.capacity()) {
             (Offer::Concurrency(clients), _) => Ok(Drive::Closed(clients)),
@@ -174,7 +174,7 @@ impl Before {
         watch: &mut dyn Watch,
     ) -> Result<Vec<f64>, Trouble> {
         watch.before("measuring the capacity");
-        // Without the bounds that keep an overload out: what they refuse at once would come again at once.
+        // Without the bounds against overload: a closed loop would repeat rejected requests at once.
         let mut free = experiment.clone();
         free.balancer.max_connections = None;
         let stage = Stage::build(tie, &free, point, self.session(experiment), folder)?;
@@ -193,7 +193,7 @@ impl Before {
             let now = run.elapsed();
             if now >= PART * (number + 1) {
                 let ok = run.take().ok as f64 / (now - last).as_secs_f64();
-                // The first is for warming up.
+                // The first part is a warm-up.
                 if number > 0 {
                     capacity.push(ok);
                 }
@@ -207,7 +207,7 @@ impl Before {
     }
 }
 
-/// Seconds that the swaps take: the median of many rounds.
+/// Returns the seconds that the swaps take: the median of many rounds.
 fn work(session: Session) -> f64 {
     let mut bytes: Vec<u8> = (0..session.integers * 4).map(|n| n as u8).collect();
     let mut chance = Chance::new(1);
@@ -222,7 +222,8 @@ fn work(session: Session) -> f64 {
     rounds[ROUNDS / 2]
 }
 
-/// Seconds of processor time that a new connection costs a server beyond a request of so many bytes.
+/// Returns the processor time in seconds that a new connection costs a server beyond a request of `bytes`
+/// bytes.
 fn session(bytes: usize) -> io::Result<f64> {
     let mut rounds = Vec::new();
     for _ in 0..SESSIONS {
@@ -232,7 +233,7 @@ fn session(bytes: usize) -> io::Result<f64> {
     Ok(rounds[SESSIONS / 2])
 }
 
-/// Seconds of the server's processor time for a request, with so many of them on each connection.
+/// Returns the server's processor time in seconds for a request, with `on_each` requests on each connection.
 fn served(bytes: usize, on_each: usize) -> io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -263,7 +264,7 @@ fn served(bytes: usize, on_each: usize) -> io::Result<f64> {
     Ok(used.load(Relaxed) as f64 / 1e9 / REQUESTS as f64)
 }
 
-/// Sends back every message until the connection ends.
+/// Echoes every message until the connection ends.
 fn answer(mut stream: TcpStream, bytes: usize) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut message = vec![0; bytes];
@@ -284,7 +285,7 @@ fn client(address: SocketAddr, message: &[u8], count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn thread_nanos() -> u64 {
     let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs() as u64

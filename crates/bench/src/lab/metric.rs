@@ -1,20 +1,31 @@
-//! What is measured of a point, and what follows from two of them.
+//! Metrics of a point, and those that follow from two points.
 //!
-//! Of N concurrent requests with response time T the speed is V = N / T. Against the response time T_1 of one
-//! server without a balancer, i servers behind one have the speed-up S_i = T_1 / T_iB and the efficiency
-//! E_i = S_i / i (Ristov, Cvetkov and Gusev, section 3).
+//! With N concurrent requests and response time T the speed is
+//!
+//! ```text
+//! V = N / T
+//! ```
+//!
+//! With the response time T_1 of one server without a balancer, and T_iB of i servers behind one, the
+//! speed-up and the efficiency are (Ristov, Cvetkov and Gusev, section 3):
+//!
+//! ```text
+//! S_i = T_1 / T_iB
+//! E_i = S_i / i
+//! ```
 
 use serde::{Deserialize, Serialize};
 
-/// A quantity.
+/// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Mean time from when a request was due (closed loop: sent) to the end of its answer; answered ones only.
+    /// Mean time from when a request was due (closed loop: sent) to the end of its answer; answered ones
+    /// only.
     Response,
-    /// Of all requests, failed ones counting with the time-out.
+    /// Median latency of all requests; failed ones count with the time-out.
     P50,
-    /// The same, 99th percentile.
+    /// The 99th percentile of the same latencies.
     P99,
     /// Concurrent requests over response time (closed loop).
     Speed,
@@ -30,45 +41,45 @@ pub enum Metric {
     Delivered,
     /// Share of the requests that ended, or were cut off at the end, which were answered without fault.
     Success,
-    /// Share that was not answered in time.
+    /// Share of the requests that timed out.
     TimedOut,
-    /// Share that was refused: answered with a status of 400 or more.
+    /// Share of the requests answered with a status of 400 or more.
     Refused,
-    /// Share that the balancer refused because there is no room, and said so: a part of `refused`.
+    /// Share of the requests that the balancer shed and marked as such: a part of `refused`.
     Shed,
-    /// Share that nobody was picked for: no daemon of the lottery answered, or nobody serves.
+    /// Share of the requests without a picked member: no daemon of the lottery answered, or no member serves.
     Unpicked,
     /// Mean time from asking the lottery to its answer, a part of the response.
     Pick,
-    /// The same, 99th percentile.
+    /// The 99th percentile of the same times.
     PickP99,
-    /// Share of the daemons' answers that another daemon gave as well: of a request with two answers both.
+    /// Share of the daemons' answers that another daemon gave as well; both answers of a request count.
     Duplicates,
-    /// Share of the requests for which the client was told two members, one after the other.
+    /// Share of the requests for which the client received two members, one after the other.
     TwoMembers,
-    /// Time within which 39 of 40 commits of a winner reach the other daemons; the longest that one of them measured.
+    /// Time within which 39 of 40 commits of a winner reach the other daemons; the maximum over the daemons.
     CommitDelay,
     /// Processor time of the daemons for an answer; seconds for a million of them.
     DaemonCpu,
     /// Processor time of all daemons in a second.
     DaemonBusy,
-    /// Requests that came to a member, per second; by member and second only.
+    /// Requests per second at a member; by member and second only.
     Arrivals,
-    /// Standard deviation over the members of the requests that came to each in a batch, over their mean.
+    /// Standard deviation over the members of the requests at each in a batch, over their mean.
     Dispersion,
-    /// How much the part of the requests that comes to a member swings in a batch: its standard deviation over the ticks, over its
-    /// mean, in the mean over the members.
+    /// Swing of the part of the requests at a member in a batch: its standard deviation over the ticks, over
+    /// its mean; averaged over the members.
     Swing,
-    /// Greatest rate of arrivals at a member that was started again, from when it is used again until five
-    /// seconds beyond its slow start, over its usual rate before it was killed.
+    /// Maximum rate of arrivals at a restarted member, from when it is used again until five seconds beyond
+    /// its slow start, over its usual rate before it was killed.
     Surge,
-    /// Its rate of arrivals in the first second in which it is used again, over its usual rate.
+    /// Rate of arrivals at that member in the first second in which it is used again, over its usual rate.
     FirstSecond,
-    /// Its rate of arrivals from ten seconds and the slow start after it was started again, for five seconds, over
-    /// its usual rate.
+    /// Rate of arrivals at that member for five seconds, from ten seconds and the slow start after its
+    /// restart, over its usual rate.
     Regained,
-    /// Sessions that were sent to another member, per session and minute: by each batch. (iiop: forwards of clients,
-    /// which come of servers that ended, too.)
+    /// Sessions moved to another member, per session and minute, by batch. (iiop: forwards of clients, which
+    /// also occur when servers end.)
     Moves,
     /// The same, per session since the load began; the first binding is no move.
     Moved,
@@ -78,30 +89,31 @@ pub enum Metric {
     HostCpu,
     /// Share of the time for which the application's servers of A were busy with a call, waiting included.
     ServerA,
-    /// The same of B.
+    /// The same for B.
     ServerB,
     /// Share of the time for which the (emulated) processors of the servers of A were busy.
     CpuA,
-    /// The same of B.
+    /// The same for B.
     CpuB,
-    /// Share of the time for which the application's agent, or each of its clones, was busy, waiting included.
+    /// Share of the time for which the application's agent, or each of its clones, was busy, waiting
+    /// included.
     Agent,
     /// Share of the time for which the (emulated) processor of the agent was busy.
     CpuAgent,
-    /// Members that were started and not stopped, of those that come and go.
+    /// Autoscaled members that were started and not stopped.
     Members,
-    /// Members that have to serve for the goal of `[scaler]` to be met, by the curve of the load.
+    /// Serving members that the goal of `[scaler]` requires, by the curve of the load.
     Needed,
     /// Part of the time in which that goal was met.
     Met,
-    /// Member-seconds over those of whoever knows the load beforehand.
+    /// Member-seconds over those of hindsight, which knows the load in advance.
     Cost,
     /// Half of the 95 % interval of the response time, over its mean.
     Spread,
 }
 
 impl Metric {
-    /// As in experiment files.
+    /// Returns the name as in experiment files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Response => "response",
@@ -149,7 +161,7 @@ impl Metric {
         }
     }
 
-    /// On an axis, with the unit.
+    /// Returns the label of an axis, with the unit.
     pub fn label(self) -> &'static str {
         match self {
             Self::Response => "response time T (s)",
@@ -197,7 +209,7 @@ impl Metric {
         }
     }
 
-    /// Is it known for every second of a run?
+    /// Returns `true` if the metric is known for every second of a run.
     pub fn over_time(self) -> bool {
         matches!(
             self,

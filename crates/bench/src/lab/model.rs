@@ -1,7 +1,8 @@
-//! `[model]`: a layered queueing network of what an experiment runs, solved and simulated for each of its points.
+//! `[model]`: a layered queueing network of an experiment, solved and simulated for each of its points.
 //!
-//! Its parameters follow the point's levels; its numbers get the names of the lab's metrics, so that they stand beside what
-//! was measured, in figures, in the report and in claims. The simulation is drawn from the same seed for all points.
+//! Its parameters follow the point's levels. Its results have the names of the lab's metrics, so that they
+//! stand beside the measurements in figures, in the report and in claims. The simulation has the same seed
+//! for all points.
 
 use std::collections::BTreeMap;
 
@@ -21,67 +22,70 @@ use super::plan::{self, Point};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
-    /// One that comes with the program.
+    /// The name of a model of the program.
     #[serde(default)]
     pub name: Option<String>,
-    /// Or its text, LQNX or `.lqn`. Where it is routed by chance (`#pragma route.ENTRY=random`) and the point's balancer
-    /// chooses otherwise, it is routed as that does; a strategy that is no policy of models is refused.
+    /// The text of a model, LQNX or `.lqn`. If it is routed by chance (`#pragma route.ENTRY=random`) and the
+    /// point's balancer chooses otherwise, the balancer's policy replaces that. A strategy without an
+    /// equivalent policy is refused.
     #[serde(default)]
     pub lqn: Option<String>,
-    /// Parameters: a number, the name of a factor whose value at the point it is, or of what was measured before the first
-    /// point, in milliseconds: `relay`, `reach` ([`Wire`]).
+    /// The parameters. Each is a number, the name of a factor with a value at the point, or that of a
+    /// measurement before the first point in milliseconds: `relay`, `reach` ([`Wire`]).
     #[serde(default)]
     pub set: BTreeMap<String, Level>,
-    /// What of the model a metric is: `["client.response"]`; of several the mean. Times are in seconds.
+    /// The results of the model for each metric: `["client.response"]`; of several the mean. Times are in
+    /// seconds.
     pub metrics: BTreeMap<Metric, Vec<String>>,
 }
 
-/// What the model says of a point.
+/// The model's results for a point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
-    /// Means and halves of 95 % intervals; of formulas these are 0.
+    /// The means and the halves of 95 % intervals; for formulas these are 0.
     pub values: BTreeMap<Metric, (f64, f64)>,
-    /// What holds back.
+    /// The bottleneck.
     pub bottleneck: Option<Held>,
 }
 
-/// What holds a system back.
+/// The bottleneck of a system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// `software` (threads of a task) or `hardware` (a processor).
+    /// The kind: `software` (threads of a task) or `hardware` (a processor).
     pub kind: String,
-    /// Its name in the model; several that are used alike.
+    /// The name in the model; several if they are equally used.
     pub of: Vec<String>,
-    /// Is it so busy that it limits the whole?
+    /// Whether it is busy enough to limit the whole.
     pub limits: bool,
 }
 
-/// How far the simulation goes.
+/// The length of the simulation.
 const EFFORT: Effort = Effort { seed: 1, events: 4_000_000, precision: 0.004 };
 
 impl Part {
-    /// What is wrong with it, as far as these points are concerned.
+    /// Returns an error of the model at one of these points.
     pub(super) fn wrong(&self, points: &[Point]) -> Option<String> {
         let wrong = |point| self.model(point, Wire::default()).and_then(|model| self.named(&model)).err();
         points.iter().find_map(wrong)
     }
 
-    /// Has it a parameter that is measured before the first point?
+    /// Returns `true` if a parameter is measured before the first point.
     pub(super) fn knows_the_way(&self) -> bool {
         let named =
             |level: &Level| matches!(level, Level::Text(name) if Wire::default().named(name).is_some());
         self.set.values().any(named)
     }
 
-    /// What the model says of a point, by formulas and simulated, where the way takes so long.
+    /// Returns the model's results for a point, by formulas and simulated, with these times of the relay and
+    /// the network.
     ///
     /// # Errors
-    /// If there is no such model, or it cannot be simulated to the end.
+    /// Fails if there is no such model, or it cannot be simulated to the end.
     pub fn predict(&self, point: &Point, wire: Wire) -> Result<BTreeMap<Column, Predicted>, String> {
         let model = self.model(point, wire)?;
         let (solved, convergence) = solve(&model);
         let mut all = BTreeMap::new();
-        // What does not hold together says nothing.
+        // A solution that did not converge is no result.
         if convergence.converged && !convergence.overloaded {
             all.insert(Column::Model, self.predicted(&model, &solved)?);
         }
@@ -91,7 +95,7 @@ impl Part {
         Ok(all)
     }
 
-    /// The model of a point.
+    /// Returns the model of a point.
     fn model(&self, point: &Point, wire: Wire) -> Result<Model, String> {
         let text = match (&self.name, &self.lqn) {
             (Some(name), None) => {
@@ -129,7 +133,7 @@ impl Part {
             .map_err(|trouble| format!("the model: {trouble}"))
     }
 
-    /// Is there all of it that metrics are to be?
+    /// Checks that the model has every result that the metrics name.
     fn named(&self, model: &Model) -> Result<(), String> {
         let entries = model.entries.iter().map(|own| &own.name);
         let tasks = model.tasks.iter().map(|own| &own.name);
@@ -161,7 +165,7 @@ impl Part {
             }
             let count = each.len() as f64;
             let mean = each.iter().map(|value| value.mean).sum::<f64>() / count;
-            // As if they went together, which is the worst.
+            // The halves add as for fully correlated values, the worst case.
             let half = each.iter().map(|value| value.half_width).sum::<f64>() / count;
             values.insert(*metric, (mean, half));
         }
@@ -177,7 +181,7 @@ impl Part {
     }
 }
 
-/// The text with the policy of the point's balancer in place of `random` in the pragmas that route.
+/// Returns the text with the policy of the point's balancer in place of `random` in the routing pragmas.
 fn routed(text: &str, point: &Point) -> Result<String, String> {
     let line = |line: &str| match line.trim().strip_suffix("=random") {
         Some(begin) if begin.starts_with("#pragma route.") => Ok(format!("{begin}={}", route(point)?)),
@@ -186,7 +190,7 @@ fn routed(text: &str, point: &Point) -> Result<String, String> {
     Ok(text.lines().map(line).collect::<Result<Vec<String>, String>>()?.join("\n"))
 }
 
-/// How the point's balancer chooses, in the words of a model.
+/// Returns the policy of the point's balancer in the terms of a model.
 fn route(point: &Point) -> Result<String, String> {
     let (name, knobs) = point.balancer.knobs();
     let two = knobs.get("choices").is_none_or(|choices| *choices == 2.0);
@@ -211,7 +215,7 @@ mod tests {
     use crate::lab::experiment::{Experiment, Mode};
     use crate::lab::fixture::TEXT;
 
-    /// One server, which each of N clients asks again at once.
+    /// One server, which each of N clients calls again at once.
     const MODEL: &str = "
 [model]
 lqn = '''
@@ -257,7 +261,7 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
         }
     }
 
-    /// A model that is routed by chance is routed as the balancer chooses, or not at all.
+    /// A model that is routed by chance gets the balancer's policy, or is refused.
     #[test]
     fn a_strategy_that_models_do_not_have_is_refused() {
         let routed = MODEL

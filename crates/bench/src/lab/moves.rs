@@ -1,7 +1,7 @@
-//! How often sessions were sent to another member: what the balancer counts or, over iiop, what clients are told.
+//! The rate of session moves: counted by the balancer or, over iiop, by clients.
 //!
-//! Over iiop a client that is forwarded goes to a member by itself, which only the client can count. Its first forward binds
-//! it and is no move.
+//! Over iiop a forwarded client connects to a member directly, which only the client can count. Its first
+//! forward binds it and is no move.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use super::experiment::{Experiment, Protocol};
 use super::plan::{Offer, Point};
 use super::stage::Stage;
 
-/// Counts the moves of one repetition.
+/// The counter of moves of one repetition.
 #[derive(Debug)]
 pub(super) struct Moves {
     sessions: u64,
@@ -18,7 +18,8 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// Of the point's sessions; `None` if the experiment does not ask, or the load is not one of sessions.
+    /// Creates the counter for the point's sessions; `None` if the experiment does not use it, or the load
+    /// has no sessions.
     pub(super) fn of(experiment: &Experiment, point: &Point) -> Option<Self> {
         let sessions = match point.offer {
             Offer::Concurrency(clients) => clients,
@@ -28,12 +29,12 @@ impl Moves {
         asked.then(|| Self { sessions: sessions as u64, protocol: point.protocol, forwarded: Cell::new(0) })
     }
 
-    /// Clients were forwarded so often.
+    /// Counts `count` forwards of clients.
     pub(super) fn forwarded(&self, count: u64) {
         self.forwarded.set(self.forwarded.get() + count);
     }
 
-    /// Moves per session since the load began; `None` if nobody says.
+    /// Returns the moves per session since the load began; `None` if a balancer does not report them.
     pub(super) fn so_far(&self, stage: &Stage) -> Option<f64> {
         let count = match self.protocol {
             Protocol::Http => stage.moved()?,

@@ -1,14 +1,14 @@
-//! Hosts of their own for client, balancer and members: network namespaces that are joined by a switch.
+//! Separate hosts for client, balancer and members: network namespaces that are joined by a switch.
 //!
-//! Every host is a namespace with an interface `eth0`, whose other end is a port of a bridge in one more namespace,
-//! the hub. Nothing of it is seen on the machine's own network, and a cable can be pulled: with its port down a host
-//! gets no packet and nobody gets one from it, no reset either.
+//! Every host is a namespace with an interface `eth0`; the peer of that interface is a port of a bridge in
+//! one more namespace, the hub. The machine's own network is not affected. A cable can be pulled: with its
+//! port down a host receives no packet and sends none, not even a reset.
 //!
-//! The namespaces have no names. The runner holds them by open files and the processes in them by running in them;
-//! when all of these have ended, however they ended, the kernel takes the namespaces and their links away. A thread
-//! that acts inside of one leaves its processes and threads there, because those inherit it.
+//! The namespaces have no names. The runner holds them by open files, and processes hold them by running in
+//! them. When all of these have ended, in any way, the kernel removes the namespaces and their links.
+//! Processes and threads that a thread starts inside a namespace stay there, because they inherit it.
 //!
-//! Without `[network] namespaces` all are on the loopback interface, and everything here does nothing.
+//! Without `[network] namespaces` all are on the loopback interface, and this module does nothing.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -27,22 +27,22 @@ use super::experiment;
 use super::front::find;
 use super::{Trouble, ports};
 
-/// Who is where.
+/// A participant of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seat {
     Client,
     Balancer,
-    /// From 1 on.
+    /// A member, counted from 1.
     Member(usize),
 }
 
-/// The network of a point. Dropping it takes it away once its processes have ended.
+/// The network of a point. After it is dropped, the kernel removes it once its processes have ended.
 #[derive(Debug)]
 pub(super) struct Network(Option<Hosts>);
 
 #[derive(Debug)]
 struct Hosts {
-    /// Where this thread came from.
+    /// The namespace of the runner.
     home: File,
     hub: File,
     client: Host,
@@ -59,12 +59,12 @@ struct Host {
     namespace: File,
 }
 
-/// For the kernel to make a namespace.
+/// The time-out for the creation of a namespace.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Packets that a delayed link holds.
+/// The number of packets that a delayed link holds.
 const HELD: u32 = 100_000;
 
-/// Why the experiment's network cannot be had here; `None` if it can.
+/// Returns the reason why this machine cannot have the experiment's network; `None` if it can.
 pub(super) fn lacking(wanted: &experiment::Network) -> Option<String> {
     let trial = || {
         if !wanted.namespaces {
@@ -79,7 +79,7 @@ pub(super) fn lacking(wanted: &experiment::Network) -> Option<String> {
 }
 
 impl Network {
-    /// Makes the network with client and balancer, or none if none is wanted.
+    /// Creates the network with client and balancer, or none if none is configured.
     pub(super) fn build(wanted: &experiment::Network) -> Result<Self, Trouble> {
         if !wanted.namespaces {
             return Ok(Self(None));
@@ -93,18 +93,18 @@ impl Network {
         Ok(Self(Some(Hosts { home, hub, client, balancer, members: Vec::new(), delay })))
     }
 
-    /// Makes the host of the next member.
+    /// Creates the host of the next member.
     pub(super) fn add(&mut self) -> Result<(), Trouble> {
         let Some(hosts) = &mut self.0 else { return Ok(()) };
         let number = hosts.members.len() + 1;
-        // Of a block that is set aside for tests of networks: 198.18.1.1 is the first.
+        // The block is reserved for tests of networks: 198.18.1.1 is the first.
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 1, 0).to_bits() + number as u32);
         let host = Host::plug(&hosts.home, &hosts.hub, &format!("m{number}"), address, hosts.delay)?;
         hosts.members.push(host);
         Ok(())
     }
 
-    /// The address of somebody's host.
+    /// Returns the address of a participant's host.
     pub(super) fn host(&self, seat: Seat) -> Result<IpAddr, Trouble> {
         Ok(IpAddr::V4(match &self.0 {
             None => Ipv4Addr::LOCALHOST,
@@ -112,13 +112,14 @@ impl Network {
         }))
     }
 
-    /// Where one can listen there: a free port, which stays free while whoever had it is dead.
+    /// Chooses a free address on a participant's host; it stays free while a process that listened there is
+    /// dead.
     pub(super) fn listen(&self, seat: Seat) -> Result<SocketAddr, Trouble> {
         let host = self.host(seat)?;
         self.at(seat, || ports::free(host))
     }
 
-    /// Does something there. What it starts, processes or threads, stays there.
+    /// Performs `act` on a participant's host. Processes and threads that it starts stay there.
     pub(super) fn at<T>(&self, seat: Seat, act: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
         match &self.0 {
             None => act(),
@@ -157,7 +158,7 @@ impl Hosts {
 }
 
 impl Host {
-    /// A new namespace, joined to the hub.
+    /// Creates a namespace and joins it to the hub.
     fn plug(
         home: &File,
         hub: &File,
@@ -175,9 +176,9 @@ impl Host {
         })?;
         within(home, &namespace, || {
             ip(&format!("address add {address}/16 dev eth0\nlink set lo up\nlink set eth0 up\n"))?;
-            // As on the loopback interface, where the kernel does so by itself: a port is used again before the
-            // minute is over for which a closed connection is remembered. It is a file of this namespace; where it
-            // cannot be written there are 28,000 ports a minute for each pair of hosts.
+            // The kernel does this by itself on the loopback interface: it reuses a port within the minute
+            // for which it remembers a closed connection. The file belongs to this namespace. If it cannot be
+            // written, there are 28,000 ports per minute for each pair of hosts.
             let _ = std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1");
             delay.map_or(Ok(()), slow)
         })?;
@@ -185,7 +186,7 @@ impl Host {
     }
 }
 
-/// Delays what leaves by `eth0`.
+/// Delays packets that leave by `eth0`.
 fn slow(delay: Duration) -> Result<(), Trouble> {
     let (delay, held) = (format!("{}us", delay.as_micros()), HELD.to_string());
     let words = ["qdisc", "add", "dev", "eth0", "root", "netem", "delay", &delay, "limit", &held];
@@ -193,7 +194,7 @@ fn slow(delay: Duration) -> Result<(), Trouble> {
         .map_err(|why| Trouble::failed(format!("a `delay` needs the netem module of the kernel: {why}")))
 }
 
-/// Does something in a namespace and comes back.
+/// Performs `act` in a namespace and returns to the old one.
 fn within<T>(home: &File, place: &File, act: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
     enter(place)?;
     let done = act();
@@ -206,14 +207,14 @@ fn enter(place: &File) -> Result<(), Trouble> {
         .map_err(|error| Trouble::failed(format!("cannot enter a network namespace: {error}")))
 }
 
-/// A new network namespace.
+/// Creates a network namespace.
 fn namespace() -> Result<File, Trouble> {
     let failed = |error: io::Error| Trouble::failed(format!("cannot make a network namespace: {error}"));
     let program = tool("unshare")?;
-    // It reads until its input ends, with this process at the latest.
+    // The process reads until its input ends, at the latest with this process.
     let mut holder = Command::new(program)
         .args(["--net", "--", "cat"])
-        // Ctrl-C in the terminal is for the runner alone.
+        // Ctrl-C in the terminal is meant for the runner alone.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -253,7 +254,7 @@ fn open(path: &Path) -> Result<File, Trouble> {
     File::open(path).map_err(|error| Trouble::failed(format!("cannot open {}: {error}", path.display())))
 }
 
-/// Lines for `ip`.
+/// Executes lines of `ip`.
 fn ip(lines: &str) -> Result<(), Trouble> {
     run("ip", &["-batch", "-"], lines)
 }
@@ -270,7 +271,7 @@ fn run(name: &str, words: &[&str], input: &str) -> Result<(), Trouble> {
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = process.stdin.take() {
-        // A program that does not read on says why.
+        // A program that stops reading reports the reason itself.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = process.wait_with_output().map_err(failed)?;
@@ -308,7 +309,7 @@ mod tests {
     #[test]
     fn hosts_hear_one_another_until_the_cable_is_pulled() {
         let wanted = experiment::Network { namespaces: true, delay: None };
-        // As what may be done here says by itself, without us.
+        // The machine's permissions, tested independently of this module.
         let possible = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
         if !possible.is_ok_and(|status| status.success()) {
             assert!(lacking(&wanted).is_some_and(|why| why.contains("namespace")), "it was not told");
@@ -329,7 +330,7 @@ mod tests {
         for seat in [Seat::Client, Seat::Balancer, Seat::Member(1), Seat::Member(2)] {
             assert!(reach(seat, 60_000).unwrap().is_ok(), "{seat:?}");
         }
-        // Nobody outside does, whoever else may answer there.
+        // The hosts are not reachable from outside, whatever else answers at that address.
         listener.set_nonblocking(true).unwrap();
         let arrived = || std::iter::from_fn(|| listener.accept().ok()).count();
         assert_eq!(arrived(), 4);

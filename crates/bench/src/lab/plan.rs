@@ -1,4 +1,4 @@
-//! The points of an experiment: every combination of levels, what each needs, and how long all will take.
+//! The points of an experiment: every combination of levels, the needs of each, and the estimated time.
 
 use std::time::Duration;
 
@@ -12,53 +12,53 @@ use super::table::Levels;
 pub struct Point {
     /// The levels.
     pub levels: Levels,
-    /// Members that are started.
+    /// The number of members to start.
     pub members: usize,
-    /// What stands between.
+    /// The balancer.
     pub balancer: Balancer,
-    /// What the clients do.
+    /// The load.
     pub offer: Offer,
-    /// What they speak, and all others.
+    /// The protocol of all participants.
     pub protocol: Protocol,
-    /// Are there side-cars of plimsoll's agent before the members?
+    /// Whether each member has plimsoll's agent as a side-car.
     pub side_cars: bool,
-    /// Tries after the first that the balancer may make; as it does by itself if `None`.
+    /// The maximum retries of the balancer; its own default if `None`.
     pub retries: Option<u32>,
-    /// Members that come and go, if they do.
+    /// The scaler, if there is one.
     pub crew: Option<Crew>,
-    /// Balancers at once.
+    /// The balancers at once.
     pub instances: Option<usize>,
-    /// Groups of the balancer that have a member at every server, each, if there are such.
+    /// The number of the balancer's groups, each with a member at every server.
     pub groups: Option<usize>,
-    /// What clients do, if not always the same.
+    /// The application, if the clients perform its cycles.
     pub application: Option<Setting>,
-    /// Of service times and arrivals. Points that differ in the balancer alone have the same: its luck is no part of
-    /// what is compared.
+    /// The seed of service times and arrivals. Points that differ in the balancer alone have the same: luck
+    /// is no part of the comparison.
     pub seed: u64,
 }
 
-/// What the clients do.
+/// The load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Offer {
-    /// Requests per second.
+    /// An open loop, in requests per second.
     Rate(f64),
-    /// A share of the capacity.
+    /// An open loop, as a share of the capacity.
     Share(f64),
-    /// Clients of a closed loop.
+    /// A closed loop, by its clients.
     Concurrency(usize),
 }
 
-/// For starting and ending the processes of a point, as a guess for the time budget.
+/// The estimated time to start and end the processes of a point.
 const SETUP: Duration = Duration::from_millis(700);
 
-/// A closed loop is settled when so many requests have been answered for each client.
+/// The number of answers per client after which a closed loop is in its steady state.
 pub(super) const SETTLED: usize = 3;
 
-/// A point that is to be precise takes so many times its length at most.
+/// The maximum factor by which a point is lengthened for its precision.
 pub(super) const LONGER: u32 = 10;
 
-/// All points, the last factor varying fastest. Combinations that come to the same are one: without a
-/// balancer its strategy does not matter.
+/// Returns all points, the last factor varying fastest. Equivalent combinations are one: without a balancer
+/// its strategy does not matter.
 pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
     let mut all = vec![Levels::new()];
     for vary in &experiment.factors {
@@ -89,7 +89,7 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
             _ => experiment.protocol(),
         };
         let clients = number(Factor::Concurrency).map(|count| count as usize).or(load.concurrency);
-        // With rates of their own, or without: then a client of a group is as any other of a closed loop.
+        // Without rates, a client of a group counts as any other of a closed loop.
         let each = load.each(clients.unwrap_or(0));
         let clients = if each.is_empty() { clients } else { load.answered().then_some(each.len()) };
         let offer = match (clients, number(Factor::Share).or(load.share)) {
@@ -152,8 +152,8 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
     points
 }
 
-/// The balancer as the application's agent: whom clients ask where to go over iiop is bound to a session, all else is relayed.
-/// Members are chosen by chance, or by loads that are believed for a while.
+/// Configures the balancer as the application's agent. Over iiop, clients that ask for a server are bound for
+/// a session; everything else is relayed. The agent chooses members at random, or by loads up to a given age.
 fn agent(balancer: Balancer, application: &Setting, protocol: Protocol) -> Balancer {
     let located = application.architecture == Architecture::Handle && protocol == Protocol::Iiop;
     let binding = if located { Binding::PerSession } else { Binding::PerRequest };
@@ -161,8 +161,8 @@ fn agent(balancer: Balancer, application: &Setting, protocol: Protocol) -> Balan
     Balancer { strategy: strategy.to_owned(), binding: Some(binding), ..balancer }
 }
 
-/// The factor's value at this point: its level, or what the experiment says where it is not varied. Times of the application
-/// are in milliseconds.
+/// Returns the factor's value at this point: its level, or the experiment's setting where it is not varied.
+/// Times of the application are in milliseconds.
 pub fn value(point: &Point, factor: Factor) -> Option<f64> {
     let own = |get: fn(&Setting) -> f64| point.application.as_ref().map(get);
     point.levels.get(&factor).and_then(Level::number).or_else(|| match (factor, point.offer) {
@@ -180,7 +180,8 @@ pub fn value(point: &Point, factor: Factor) -> Option<f64> {
     })
 }
 
-/// Do they differ in nothing but what is compared: the balancer, how many there are, or groups of one, who decides how many members there are?
+/// Returns `true` if both differ only in a compared factor: the balancer, the number of balancers or of
+/// groups, or the scaler.
 fn comparable(one: &Levels, other: &Levels) -> bool {
     const COMPARED: [Factor; 4] = [Factor::Balancer, Factor::Instances, Factor::Groups, Factor::Scaler];
     let rest = |levels: &Levels| {
@@ -192,7 +193,7 @@ fn comparable(one: &Levels, other: &Levels) -> bool {
     rest(one).is_some_and(|one| rest(other) == Some(one))
 }
 
-/// Do they differ in the balancer alone?
+/// Returns `true` if both differ in the balancer alone.
 pub(super) fn rivals(one: &Levels, other: &Levels) -> bool {
     let rest = |levels: &Levels| {
         let mut rest = levels.clone();
@@ -201,7 +202,7 @@ pub(super) fn rivals(one: &Levels, other: &Levels) -> bool {
     rest(one).is_some_and(|one| rest(other) == Some(one))
 }
 
-/// How long these points will take, about.
+/// Returns the estimated time of these points.
 pub fn budget<'a>(
     experiment: &Experiment,
     mode: Mode,
@@ -214,7 +215,7 @@ pub fn budget<'a>(
         .sum()
 }
 
-/// How long a closed loop takes to answer every client so often that sessions and queues are as they will stay.
+/// Returns the estimated time after which sessions and queues of a closed loop are in their steady state.
 fn settling(experiment: &Experiment, point: &Point) -> Duration {
     let Offer::Concurrency(clients) = point.offer else { return Duration::ZERO };
     let service = experiment.members.first().service.map_or(Duration::ZERO, |service| service.mean());
@@ -222,12 +223,12 @@ fn settling(experiment: &Experiment, point: &Point) -> Duration {
     service.min(Duration::from_secs(60)).mul_f64(rounds)
 }
 
-/// How often each point is run.
+/// Returns the number of repetitions of each point.
 pub fn repetitions(experiment: &Experiment, mode: Mode) -> usize {
     *experiment.plan.repetitions.of(mode).get_ref()
 }
 
-/// How long one repetition lasts, its warm-up included.
+/// Returns the length of one repetition, its warm-up included.
 pub fn each(experiment: &Experiment, mode: Mode) -> Duration {
     experiment.plan.warmup.of(mode).0 + experiment.plan.duration.of(mode).0
 }
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(points[0].balancer.kind, BalancerKind::None);
         assert_eq!(points[5].balancer.kind, BalancerKind::Haproxy);
         assert_eq!(points[5].offer, Offer::Concurrency(20));
-        // The same arrivals and service times for every balancer.
+        // All balancers have the same arrivals and service times.
         assert_eq!(points.iter().map(|point| point.seed).collect::<Vec<_>>(), [1, 2, 3, 4, 3, 4]);
     }
 

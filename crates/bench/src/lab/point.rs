@@ -1,4 +1,4 @@
-//! One point: its processes, its load, its faults, and what is seen of them from every side.
+//! One point: its processes, its load, its faults, and all measurements.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,18 +21,19 @@ use super::stage::Stage;
 use super::{Trouble, Watch, usage};
 use crate::record::{Fault as Failure, Record};
 
-/// What came of a point.
+/// The results of a point.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Of every repetition and batch.
+    /// The samples of every repetition and batch.
     pub samples: BTreeMap<Metric, Vec<f64>>,
-    /// Of every repetition, by the tick.
+    /// The ticks of every repetition.
     pub timelines: Vec<Vec<Tick>>,
-    /// Command lines of the processes.
+    /// The command lines of the processes.
     pub commands: Vec<String>,
-    /// Least share of the requests that left on time (open loop).
+    /// The minimum share of requests sent on time (open loop).
     pub punctuality: f64,
-    /// Repetitions that were run again because the generator was late, and whose samples are not here.
+    /// The number of repetitions that were repeated because the generator was late; their samples are not
+    /// included.
     #[serde(default)]
     pub again: u32,
 }
@@ -40,56 +41,61 @@ pub struct Outcome {
 /// A second, or a batch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tick {
-    /// When it ended, in seconds since the load began.
+    /// Its end in seconds since the load began.
     pub at: f64,
-    /// How long it was.
+    /// Its length.
     pub seconds: f64,
-    /// Requests that left in it.
+    /// The requests that left in it.
     pub due: u64,
-    /// Those of them that the generator turned to late.
+    /// The number of those that the generator handled late.
     #[serde(default)]
     pub late: u64,
-    /// Requests answered in it without fault.
+    /// The requests answered in it without fault.
     pub ok: u64,
-    /// Requests that ended badly in it.
+    /// The requests that failed in it.
     pub failed: u64,
-    /// Mean time of those answered, seconds; 0 if there was none.
+    /// The mean response time of the answered requests in seconds; 0 if there were none.
     pub response: f64,
-    /// 99th percentile of all that ended, seconds.
+    /// The 99th percentile of all that ended, in seconds.
     pub p99: f64,
-    /// Requests that came to each member.
+    /// The requests that arrived at each member.
     pub arrived: BTreeMap<String, u64>,
-    /// Members, where they come and go.
+    /// The numbers of members, with a scaler.
     #[serde(default)]
     pub roll: Option<Roll>,
 }
 
-/// Longest between two ticks, where the plan does not say.
+/// The default maximum between two ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// Longest sleep: how soon an interruption is noticed.
+/// The maximum sleep, which bounds the delay until an interruption is noticed.
 const NAP: Duration = Duration::from_millis(20);
-/// Longest that the warm-up of a closed loop goes on, and its steps.
+/// The maximum time by which the warm-up of a closed loop is extended, and its steps.
 const WARM: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
-/// Cycles of a client that a batch of a closed loop is to hold. Whoever waits long makes those behind wait, too, so batches that
-/// are shorter are like one another, and the interval that is made of them is too narrow: of 600 runs of 24 clients before two
-/// pairs of busy queues, five batches of half a cycle held the mean in 79 of a hundred, and five of twice a cycle in 94.
+/// The minimum cycles of a client in a batch of a closed loop. A request that waits long delays those behind
+/// it, so shorter batches are correlated, and the interval from them is too narrow. In 600 runs of 24 clients
+/// before two pairs of busy queues, the intervals from five batches held the mean this often:
+///
+/// | length of a batch | intervals with the mean |
+/// |---|---|
+/// | half a cycle | 79 % |
+/// | two cycles | 94 % |
 const CYCLES: u32 = 2;
-/// An open loop in which less left on time proves nothing.
+/// The minimum punctuality of a valid open loop.
 pub(super) const PUNCTUAL: f64 = 0.99;
 
 impl Outcome {
-    /// Of no repetition.
+    /// Creates the outcome of no repetition.
     pub(super) fn new() -> Self {
         Self { punctuality: 1.0, ..Self::default() }
     }
 
-    /// Did too little leave on time to prove anything?
+    /// Returns `true` if the punctuality is too low for a valid result.
     pub(super) fn is_late(&self) -> bool {
         self.punctuality < PUNCTUAL
     }
 
-    /// Takes in what came of another repetition.
+    /// Adds the outcome of another repetition.
     pub(super) fn add(&mut self, other: Self) {
         for (metric, samples) in other.samples {
             self.samples.entry(metric).or_default().extend(samples);
@@ -101,8 +107,8 @@ impl Outcome {
     }
 }
 
-/// Runs a repetition of a point in the point's `folder`, with what was measured before the run, and adds what comes of
-/// it to `outcome`.
+/// Runs a repetition of a point in the point's `folder`, with the measurements before the run, and adds its
+/// results to `outcome`.
 #[expect(
     clippy::too_many_arguments,
     reason = "each is one thing the repetition needs, and there is one caller"
@@ -120,7 +126,7 @@ pub(super) fn run(
 ) -> Result<(), Trouble> {
     let only = repetitions(experiment, mode) == 1;
     let folder = if only { folder.to_owned() } else { folder.join(format!("{repetition}")) };
-    // One that is run again finds nothing of the time before: addresses are read from logs.
+    // A repeated run must not find old files: addresses are read from logs.
     let cannot = |what: &str, error: std::io::Error| {
         Trouble::failed(format!("cannot {what} {}: {error}", folder.display()))
     };
@@ -142,7 +148,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// One repetition.
+/// Runs one repetition.
 #[expect(
     clippy::too_many_arguments,
     reason = "each is one thing the repetition needs, and there is one caller"
@@ -167,7 +173,7 @@ fn once(
 
     let precision = experiment.plan.precision.as_ref().map(|precision| *precision.get_ref().of(mode));
     let first = outcome.samples.get(&Metric::Response).map_or(0, Vec::len);
-    // A closed loop is ended by hand, because its warm-up takes as long as it needs.
+    // A closed loop is stopped explicitly, because the length of its warm-up varies.
     let (clients, length) = match drive {
         Drive::Open(_) => (0, each(experiment, mode)),
         Drive::Closed(clients) => (clients as u64, each(experiment, mode) * LONGER + WARM),
@@ -195,7 +201,7 @@ fn once(
 
     let mut timeline = Vec::new();
     let mut arrivals = Arrivals::default();
-    // Warm-up and measured batches are cut the same way, so that a timeline begins with the load.
+    // Warm-up and measured batches are divided in the same way, so that a timeline begins with the load.
     let mut last = Duration::ZERO;
     let mut tick =
         |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(Record, Duration), Trouble> {
@@ -214,7 +220,7 @@ fn once(
             });
             let mut arrived: BTreeMap<String, u64> = arrived.collect();
             if iiop {
-                // Their answers say who gave them, and nobody else counts.
+                // Over iiop the answers name the member, and no other counter exists.
                 arrived.extend(stage.names().into_iter().map(|name| {
                     let came = record.members.get(name.as_str()).map_or(0, |tally| tally.ok + tally.failed);
                     (name, came)
@@ -244,7 +250,8 @@ fn once(
         };
     let ticks = (warmup.as_secs_f64() / often.as_secs_f64()).ceil() as u32;
     let mut answered = 0;
-    // When the last record was taken: what follows belongs to the next one, however long the rest of a tick takes.
+    // The time of the last record: results after it belong to the next one, however long the rest of a tick
+    // takes.
     let mut previous = Duration::ZERO;
     for number in 1..=ticks {
         let (record, now) = tick(&run, stage, warmup * number / ticks)?;
@@ -258,7 +265,7 @@ fn once(
         answered += record.ok;
         previous = now;
     }
-    // An open loop has no clients that go around: their cycle is 0.
+    // An open loop has no cycles: the cycle is 0.
     let batch = match answered {
         0 => planned,
         _ => lengthened(planned, begin.mul_f64(clients as f64 / answered as f64)),
@@ -307,7 +314,8 @@ fn once(
         if matches!(drive, Drive::Open(_)) {
             outcome.punctuality = outcome.punctuality.min(whole.punctuality());
         }
-        // What is still under way ends within its time-out; it is a part of the last batch. A closed loop never ends.
+        // Requests in flight end within their time-out; they are a part of the last batch. A closed loop
+        // never ends.
         let open = matches!(drive, Drive::Open(_));
         let timeout = experiment.load.timeout.0;
         let last = open && number == batches as u32;
@@ -356,28 +364,29 @@ fn once(
     run.end()
 }
 
-/// A batch of a closed loop in which a client goes once around in `cycle`: [`CYCLES`] of them at least, but no more than [`LONGER`] times what was planned.
+/// Returns the length of a batch in a closed loop with this `cycle` of a client: at least [`CYCLES`] of them,
+/// but at most [`LONGER`] times the planned length.
 fn lengthened(planned: Duration, cycle: Duration) -> Duration {
     planned.max((cycle * CYCLES).min(planned * LONGER))
 }
 
-/// Requests per second that the curve of the load has at a time since it began; 0 in a closed loop.
+/// Returns the requests per second of the load's curve at a time since it began; 0 in a closed loop.
 fn rate(experiment: &Experiment, drive: Drive, at: Duration, lasting: Lasting) -> f64 {
     let Drive::Open(rate) = drive else { return 0.0 };
     let measured = lasting.whole.saturating_sub(lasting.warmup).as_secs_f64();
     rate * experiment.load.curved(at.saturating_sub(lasting.warmup).as_secs_f64() / measured)
 }
 
-/// What was seen beside the requests.
+/// Measurements beside the requests.
 struct Seen {
     seconds: f64,
     balancer: f64,
     host: Option<((f64, f64), (f64, f64))>,
-    /// What a lottery's daemons had counted before and after.
+    /// The counters of a lottery's daemons before and after.
     drawn: Option<(Counts, Counts)>,
 }
 
-/// Waits for what is under way.
+/// Waits for requests in flight.
 fn tail(run: &Clients, timeout: Duration) -> Record {
     let end = Instant::now() + timeout + Duration::from_millis(200);
     while !run.finished() && Instant::now() < end {
@@ -386,7 +395,7 @@ fn tail(run: &Clients, timeout: Duration) -> Record {
     run.take()
 }
 
-/// Adds a sample of every metric that the record has.
+/// Adds a sample of every metric that the record supports.
 fn keep(
     outcome: &mut Outcome,
     drive: Drive,
@@ -422,8 +431,8 @@ fn keep(
         }
         put(Metric::BalancerCpu, seen.balancer / ended * 1e6);
     } else if part.due > 0 || (matches!(drive, Drive::Closed(_)) && seen.seconds >= timeout.as_secs_f64()) {
-        // There were requests and nothing came of any: that is the worst, and no want of a sample. In a closed loop it may be
-        // that all take longer than a batch.
+        // Requests were due and none ended: the worst result, not a missing sample. In a closed loop all
+        // requests may take longer than a batch.
         put(Metric::Success, 0.0);
         put(Metric::P50, timeout.as_secs_f64());
         put(Metric::P99, timeout.as_secs_f64());
@@ -458,8 +467,8 @@ fn keep(
     }
 }
 
-/// Mean time of the requests that were answered without fault, from when they were sent; not a number if there
-/// is none. In a punctual open loop that is when they were due.
+/// Returns the mean time of the requests that were answered without fault, from when they were sent; NaN if
+/// there are none. In a punctual open loop that is when they were due.
 fn mean(record: &Record) -> f64 {
     if record.service.count() == 0 { f64::NAN } else { record.service.mean().as_secs_f64() }
 }

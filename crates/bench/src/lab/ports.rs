@@ -1,5 +1,5 @@
-//! Ports that stay free until somebody listens there, and again while a process that listened there is dead: the kernel gives
-//! others to those that connect, of whom an experiment has a thousand a second.
+//! Ports that stay free until a process listens there, and while a process that listened there is dead. The
+//! kernel assigns other ports to outgoing connections, of which an experiment makes a thousand a second.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::Trouble;
 
-/// Those that are given out: below them are services, above them what people choose by hand.
+/// The range of these ports: services use those below, manual choices are often above.
 const FIRST: u32 = 10_240;
 const LAST: u32 = 17_999;
-/// The lowest that the kernel gives to those that connect, unless it says otherwise.
+/// The default of the lowest port for outgoing connections.
 const USUAL: u32 = 32_768;
 
-/// A port of this host that is free now, and given out to nobody else by this process.
+/// Returns a port of this host that is free now, and that this process assigns only once.
 pub(super) fn free(host: IpAddr) -> Result<SocketAddr, Trouble> {
     static COUNT: LazyLock<AtomicU32> =
         LazyLock::new(|| AtomicU32::new(RandomState::new().build_hasher().finish() as u32));
     let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
     let first = said.and_then(|said| said.split_whitespace().next()?.parse::<u32>().ok()).unwrap_or(USUAL);
     let width = LAST + 1 - FIRST;
-    // Where the kernel's begin as low as that, it may as well choose.
+    // If the kernel's range begins that low, the kernel may as well choose.
     for _ in 0..if first > LAST { width } else { 0 } {
         let port = (FIRST + COUNT.fetch_add(1, Relaxed) % width) as u16;
         let address = SocketAddr::new(host, port);
@@ -47,7 +47,7 @@ mod tests {
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), 50);
-        // What connects has a port of another range.
+        // An outgoing connection has a port of another range.
         let listener = TcpListener::bind((host, 0)).unwrap();
         let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let least = other.local_addr().unwrap().port().min(listener.local_addr().unwrap().port());

@@ -1,57 +1,63 @@
-//! A scaler that goes by processors alone and looks at nothing but now: the algorithm of Kubernetes' horizontal pod autoscaler with one
-//! metric of the kind `Resource`, as its documentation and `pkg/controller/podautoscaler` have it.
+//! A scaler that uses only the current processor use: the algorithm of Kubernetes' horizontal pod autoscaler
+//! with one metric of the kind `Resource`, as in its documentation and `pkg/controller/podautoscaler`.
 //!
-//! Every period `wanted members = ceil(members * use / wanted use)`, nothing within the tolerance. Members that do not serve yet count as
-//! idle where more would be wanted, so that they are not started twice. More at once, but at most twice as many or four more; fewer only
-//! as far as no decision of the last window wanted more.
+//! Every period it computes
+//!
+//! ```text
+//! wanted members = ceil(members * use / wanted use)
+//! ```
+//!
+//! and ignores changes within the tolerance. Members that do not serve yet count as idle when more would be
+//! wanted, so that they are not started twice. It scales out at once, at most to twice the number or by four.
+//! It scales in only as far as no decision of the last window wanted more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::experiment::Pods;
 
-/// Most decisions that are remembered.
+/// The maximum number of remembered decisions.
 const MOST: usize = 4096;
 
-/// What decides. Times are seconds since the load began.
+/// The scaler. Times are seconds since the load began.
 #[derive(Debug)]
 pub(super) struct Reactive {
     rules: Pods,
-    /// Part of a processor that is to be in use.
+    /// The target for the use of a processor.
     wanted: f64,
     min: u32,
     max: u32,
-    /// How many there are to be.
+    /// The current number of members.
     count: u32,
     due: f64,
-    /// When a member was asked last, and for how many seconds it had been busy.
+    /// The time at which a member was last asked, and its busy seconds until then.
     before: BTreeMap<SocketAddr, (f64, f64)>,
-    /// What each look of the window would have.
+    /// The wanted number of each decision in the window.
     asked: VecDeque<(f64, u32)>,
 }
 
 impl Reactive {
-    /// Of a group of `min` members.
+    /// Creates the scaler of a group of `min` members.
     pub(super) fn new(rules: Pods, wanted: f64, min: u32, max: u32) -> Self {
         let (before, asked) = (BTreeMap::new(), VecDeque::new());
         Self { rules, wanted, min, max, count: min, due: 0.0, before, asked }
     }
 
-    /// Is it time to decide?
+    /// Returns `true` if a decision is due.
     pub(super) fn is_due(&self, now: f64) -> bool {
         now >= self.due
     }
 
-    /// Decides, by how long each of the members that serve has been busy; how many there are to be, if that is news.
+    /// Decides by the busy times of the members that serve; returns the number of members if it changes.
     pub(super) fn decide(&mut self, now: f64, busy: Vec<(SocketAddr, f64)>) -> Option<u32> {
-        // Looks that are late do not follow one another at once.
+        // After a late decision the next one is not due at once.
         let period = self.rules.period.0.as_secs_f64();
         self.due = (self.due + period).max(now);
         let (mut used, mut ready) = (0.0, 0);
         for (address, seconds) in &busy {
             if let Some((at, before)) = self.before.get(address)
                 && now > *at
-                // Another one that has the port.
+                // A lower value belongs to another member with the same port.
                 && seconds >= before
             {
                 used += (seconds - before) / (now - at);
@@ -66,7 +72,7 @@ impl Reactive {
             self.asked.pop_front();
         }
         self.asked.push_back((now, desired));
-        // Before there was a window nobody knows that fewer are enough.
+        // With an incomplete window, the decisions so far count.
         let floor = self.asked.iter().map(|(_, desired)| *desired).max().unwrap_or(desired);
         let steadied = desired.max(floor.min(self.count));
         let most = (2 * self.count).max(self.count + 4);
@@ -74,7 +80,7 @@ impl Reactive {
         (std::mem::replace(&mut self.count, count) != count).then_some(count)
     }
 
-    /// What the use of the members that serve asks for.
+    /// Returns the number of members for the use of those that serve.
     fn wants(&self, used: f64, ready: u32) -> u32 {
         if ready == 0 {
             return self.count;
@@ -85,7 +91,7 @@ impl Reactive {
         if ratio <= 1.0 || coming == 0 {
             return if slight(ratio) { self.count } else { members(ratio * f64::from(ready)) };
         }
-        // Those that come are idle; if fewer were wanted then, nothing is done.
+        // Starting members are idle; if fewer would be wanted with them, the number stays.
         let all = f64::from(ready + coming);
         let ratio = used / (all * self.wanted);
         if ratio < 1.0 || slight(ratio) { self.count } else { members(ratio * all) }
@@ -105,7 +111,7 @@ mod tests {
         Reactive::new(rules, 0.5, min, 20)
     }
 
-    /// So many members that have each been busy for so long.
+    /// Returns `count` members that have each been busy for `seconds`.
     fn busy(count: u16, seconds: f64) -> Vec<(SocketAddr, f64)> {
         (1..=count).map(|port| (SocketAddr::from(([127, 0, 0, 1], port)), seconds)).collect()
     }
@@ -118,9 +124,9 @@ mod tests {
         assert!(!reactive.is_due(14.9) && reactive.is_due(15.0));
         // 90 % in use where 50 are wanted: 2 * 0.9 / 0.5 = 3.6.
         assert_eq!(reactive.decide(15.0, busy(2, 13.5)), Some(4));
-        // The two that come count as idle: still 3.6.
+        // The two that start count as idle: still 3.6.
         assert_eq!(reactive.decide(30.0, busy(2, 27.0)), None);
-        // One in ten: no fewer until nobody wanted more for a minute.
+        // 10 % in use: no fewer until no decision of a minute wants more.
         assert_eq!(reactive.decide(45.0, busy(4, 28.5)), None);
         for (at, told) in [(60.0, 28.5), (75.0, 28.5), (90.0, 28.5)] {
             assert_eq!(reactive.decide(at, busy(4, told)), None, "{at}");

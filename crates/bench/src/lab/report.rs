@@ -1,5 +1,5 @@
-//! What a run shows: one HTML page with every figure and every claim, the figures as SVG beside it, and
-//! `claims.json` for machines.
+//! The output of a run: one HTML page with every figure and every claim, the figures as SVG beside it, and
+//! the machine-readable `claims.json`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,55 +19,56 @@ use crate::plot::{escape, page};
 
 mod model;
 
-/// What the report says, in short.
+/// The summary of a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Of this shape.
+    /// The version of this format.
     pub version: u32,
-    /// Of the experiment.
+    /// The name of the experiment.
     pub name: String,
-    /// `quick` or `full`.
+    /// The length: `quick` or `full`.
     pub mode: String,
-    /// Do all claims hold that must and are decided, are all points there that were not left out, and all valid?
+    /// Whether all required and decided claims hold, and all points that were not skipped exist and are
+    /// valid.
     pub pass: bool,
-    /// Why nothing was run, so that no claim is decided.
+    /// The reason why nothing was run, so that no claim is decided.
     pub skipped: Option<String>,
-    /// Balancers that are not on this machine, and why not: their points were left out.
+    /// The balancers that this machine lacks, with the reasons: their points were skipped.
     pub missing: BTreeMap<String, String>,
-    /// Points that are there, of those that belong to the run and were not left out.
+    /// The number of existing points, and of those that belong to the run and were not skipped.
     pub points: (usize, usize),
-    /// Points whose load did not leave on time.
+    /// The points with a late load.
     pub invalid: Vec<String>,
-    /// Each claim.
+    /// The claims.
     pub claims: Vec<Decided>,
-    /// Where the results differ from the paper's.
+    /// The differences of the results from the paper's.
     pub differs: String,
-    /// The page.
+    /// The path of the page.
     #[serde(skip)]
     pub page: PathBuf,
 }
 
-/// A claim and what became of it.
+/// A claim and its verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct Decided {
-    /// In a sentence.
+    /// The claim as a sentence.
     pub says: String,
-    /// What the paper says.
+    /// The paper's statement.
     pub paper: String,
-    /// Do the results bear it out?
+    /// Whether the results support the claim.
     pub pass: bool,
-    /// Is there an answer at all? Not if what it is about was left out; then it does not pass either.
+    /// Whether the claim is decided. If its points were skipped it is undecided and does not pass either.
     pub decided: bool,
-    /// Must they?
+    /// Whether the claim must hold.
     pub required: bool,
     /// The numbers that decided it.
     pub numbers: Vec<String>,
 }
 
-/// Writes the report of the run in `folder`, of the points that are there.
+/// Writes the report of the run in `folder`, from the existing points.
 ///
 /// # Errors
-/// If the run cannot be read or a file cannot be written.
+/// Fails if the run cannot be read or a file cannot be written.
 pub fn write(folder: &Path) -> Result<Report, Trouble> {
     let run = RunFile::read(folder)?;
     let experiment = run.experiment()?;
@@ -232,7 +233,7 @@ fn verdicts(report: &Report) -> String {
     out
 }
 
-/// Every estimate of every point.
+/// Returns a table of every estimate of every point.
 fn numbers(table: &Table, points: &[PointFile]) -> String {
     let metrics = [
         Metric::Throughput,
@@ -324,7 +325,7 @@ fn said(what: &str, text: &str) -> String {
     if text.trim().is_empty() { String::new() } else { format!("{what}{}", escape(text.trim())) }
 }
 
-/// Text between empty lines, each on one line.
+/// Splits a text at empty lines and joins the lines of each part.
 fn paragraphs(text: &str) -> Vec<String> {
     let joined = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
     text.split("\n\n").map(joined).filter(|part| !part.is_empty()).collect()

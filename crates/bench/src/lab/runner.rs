@@ -1,5 +1,5 @@
-//! Works through the points of an experiment, unattended: one folder a point, nothing left running, what is
-//! done skipped on resumption.
+//! The runner of an experiment's points, unattended: it uses one folder per point, leaves no process running,
+//! and skips completed points on resumption.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -13,35 +13,35 @@ use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
 use super::{Before, Trouble, Watch, claim, drive, front, network, plan, point, side_car, table};
 
-/// What to run, and where.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// Of the experiment.
+    /// The name of the experiment.
     pub name: String,
-    /// Its file's text.
+    /// The text of its file.
     pub text: String,
-    /// What it says.
+    /// The parsed experiment.
     pub experiment: Experiment,
-    /// How long.
+    /// The length.
     pub mode: Mode,
-    /// Skip what has been done.
+    /// Whether to skip completed points.
     pub resume: bool,
-    /// Where everything goes.
+    /// The output folder.
     pub folder: PathBuf,
-    /// How processes are started.
+    /// The command that starts processes.
     pub tie: Tie,
-    /// Version of this program.
+    /// The version of this program.
     pub program: String,
 }
 
-/// How much is to be done.
+/// The amount of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Points in all.
+    /// The points in all.
     pub points: usize,
-    /// Of those, points that are done and will be skipped.
+    /// The number of those that are complete and will be skipped.
     pub done: usize,
-    /// About how long the others take.
+    /// The estimated time of the others.
     pub time: Duration,
 }
 
@@ -51,18 +51,18 @@ pub struct Runner {
     order: Order,
     file: RunFile,
     points: Vec<plan::Point>,
-    /// By point.
+    /// Whether each point is complete.
     done: Vec<bool>,
-    /// Held as long as this may write into the folder.
+    /// The lock on the folder, held as long as this runner may write into it.
     _lock: File,
 }
 
 impl Runner {
-    /// Looks at what is in the folder, if the run is to be resumed. Otherwise [`run`](Self::run) moves it aside.
+    /// Reads the folder, if the run is to be resumed. Otherwise [`run`](Self::run) moves it aside.
     ///
     /// # Errors
-    /// If the binary cannot be read, another run writes into the folder, or what is to be resumed is another
-    /// run's.
+    /// Fails if the binary cannot be read, another run writes into the folder, or the folder holds a
+    /// different run.
     pub fn new(order: Order) -> Result<Self, Trouble> {
         let lock = lock(&order.folder)?;
         let points = plan::points(&order.experiment, order.mode);
@@ -95,7 +95,7 @@ impl Runner {
             for (index, wanted) in points.iter().enumerate() {
                 let folder = store::point_folder(&order.folder, index, &wanted.levels);
                 let same = |old: &PointFile| old.fingerprint == file.fingerprint(&wanted.levels);
-                // One whose load was late proved nothing: it gets another chance.
+                // A point with a late load was invalid: it is repeated.
                 let valid = |old: &PointFile| !old.outcome.is_late();
                 done[index] = PointFile::read(&folder).is_ok_and(|old| same(&old) && valid(&old));
             }
@@ -103,23 +103,25 @@ impl Runner {
         Ok(Self { order, file, points, done, _lock: lock })
     }
 
-    /// How much is to be done.
+    /// Returns the remaining work.
     pub fn budget(&self) -> Budget {
         let done = self.done.iter().filter(|done| **done).count();
         Budget { points: self.points.len(), done, time: self.planned(|index| !self.done[index]) }
     }
 
-    /// Runs what is left; nothing, with the reason in `run.json`, if its network cannot be had here.
+    /// Runs the remaining points. If this machine cannot have the experiment's network, it runs none and
+    /// writes the reason to `run.json`.
     ///
     /// # Errors
-    /// If a process, a file or the load fails, or `watch` says to end. What is done is kept.
+    /// Fails if a process, a file or the load fails, or `watch` interrupts the run. Completed points are
+    /// kept.
     pub fn run(mut self, watch: &mut dyn Watch) -> Result<(), Trouble> {
         let start = Instant::now();
         let took = self.file.took;
         let folder = self.order.folder.clone();
         self.file.skipped = network::lacking(&self.order.experiment.network);
         if !self.done.contains(&true) {
-            // What an earlier run left would be taken for this one's.
+            // Files of an earlier run would be taken for those of this one.
             if let Some(place) = set_aside(&folder)? {
                 watch.before(&format!("what an earlier run measured is now in {}", place.display()));
             }
@@ -148,7 +150,7 @@ impl Runner {
         }
         self.file.write(&folder)?;
         for heat in self.heats() {
-            // What is left takes longer than planned by as much as what has been done did.
+            // The estimate for the rest is scaled by the ratio of actual to planned time so far.
             let (so_far, rest) =
                 (self.planned(|n| !first[n] && self.done[n]), self.planned(|n| !skipped[n] && !self.done[n]));
             let slower =
@@ -165,7 +167,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Finds out which balancers are not here; which points are skipped for that.
+    /// Finds the balancers that this machine lacks; returns which points are skipped for that.
     fn missing(&mut self) -> Vec<bool> {
         self.file.missing.clear();
         for point in &self.points {
@@ -179,7 +181,7 @@ impl Runner {
         self.points.iter().map(|point| self.file.lacks(&point.levels).is_some()).collect()
     }
 
-    /// The points that are still to be run, those together whose repetitions take turns.
+    /// Returns the remaining points; those with interleaved repetitions are grouped.
     fn heats(&self) -> Vec<Vec<usize>> {
         let mut heats: Vec<Vec<usize>> = Vec::new();
         for (index, point) in self.points.iter().enumerate() {
@@ -206,14 +208,14 @@ impl Runner {
         format!("{} balancers in turn, {}", heat.len(), table::name(&rest))
     }
 
-    /// How long the points with these numbers are planned to take.
+    /// Returns the planned time of the points that `which` selects.
     fn planned(&self, which: impl Fn(usize) -> bool) -> Duration {
         let points =
             self.points.iter().enumerate().filter(|(index, _)| which(*index)).map(|(_, point)| point);
         plan::budget(&self.order.experiment, self.order.mode, points)
     }
 
-    /// Runs these points, repetition by repetition in turn, another one first each time.
+    /// Runs these points, interleaved by repetition; the order rotates each time.
     fn heat(&self, heat: &[usize], watch: &mut dyn Watch) -> Result<Vec<(usize, PointFile)>, Trouble> {
         let order = &self.order;
         let mut outcomes = Vec::new();
@@ -252,8 +254,8 @@ impl Runner {
         Ok(files)
     }
 
-    /// Runs a repetition of a point, and again while the generator was late: what the machine did beside it says nothing of
-    /// a balancer.
+    /// Runs a repetition of a point, and repeats it if the generator was late: other activity of the machine
+    /// is no property of a balancer.
     fn repetition(&self, index: usize, number: usize, watch: &mut dyn Watch) -> Result<Outcome, Trouble> {
         let (order, point, folder) = (&self.order, &self.points[index], self.folder(index));
         let mut again = 0;
@@ -291,10 +293,10 @@ impl Runner {
     }
 }
 
-/// Most times that a repetition is run again.
+/// The maximum number of repeats of a repetition.
 const AGAIN: u32 = 2;
 
-/// The numbers worth a line.
+/// Returns the main numbers of a point in one line.
 fn headline(file: &PointFile) -> String {
     let metrics = [Metric::Throughput, Metric::Response, Metric::Success, Metric::Surge];
     let parts = metrics.into_iter().filter_map(|metric| {
@@ -322,7 +324,7 @@ fn make(folder: &Path) -> Result<(), Trouble> {
     fs::create_dir_all(folder).map_err(|error| store::cannot("make", folder, &error))
 }
 
-/// What keeps one run from being the continuation of another.
+/// Returns the differences that prevent one run from continuing another.
 fn differences(old: &RunFile, new: &RunFile) -> Vec<&'static str> {
     let pairs = [
         (old.experiment_sha256 != new.experiment_sha256, "experiment file"),
@@ -333,7 +335,7 @@ fn differences(old: &RunFile, new: &RunFile) -> Vec<&'static str> {
     pairs.into_iter().filter_map(|(differs, what)| differs.then_some(what)).collect()
 }
 
-/// A lock beside the folder, which itself may be moved.
+/// Locks a file beside the folder, which itself may be moved.
 fn lock(folder: &Path) -> Result<File, Trouble> {
     let path = beside(folder, "lock");
     if let Some(parent) = path.parent() {
@@ -350,14 +352,14 @@ fn lock(folder: &Path) -> Result<File, Trouble> {
     }
 }
 
-/// `folder.ending`.
+/// Returns `folder.ending`.
 fn beside(folder: &Path, ending: &str) -> PathBuf {
     let mut path = folder.as_os_str().to_owned();
     path.push(format!(".{ending}"));
     path.into()
 }
 
-/// Renames a run in which something was measured; says where it is now.
+/// Renames the folder of a run with results; returns its new path.
 fn set_aside(folder: &Path) -> Result<Option<PathBuf>, Trouble> {
     let points = fs::read_dir(folder.join("points")).into_iter().flatten();
     let measured = points.flatten().any(|point| point.path().join("point.json").exists());
@@ -374,7 +376,7 @@ fn set_aside(folder: &Path) -> Result<Option<PathBuf>, Trouble> {
     Ok(Some(place))
 }
 
-/// Removes a folder that an earlier run made, and no other.
+/// Removes a folder that an earlier run created, and no other.
 fn clear(folder: &Path) -> Result<(), Trouble> {
     let ours = folder.join("run.json").exists() || folder.join("experiment.toml").exists();
     let inside = folder.parent().is_some_and(|parent| parent.ends_with("points"));
@@ -393,7 +395,7 @@ fn clear(folder: &Path) -> Result<(), Trouble> {
     }
 }
 
-/// Processors, their name, and the kernel.
+/// Describes the machine: processors, their name, memory and the kernel.
 fn machine() -> String {
     let first = |path: &str, key: &str| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -429,7 +431,7 @@ mod tests {
         }
     }
 
-    /// A new folder's name for a run.
+    /// Returns the name of a new folder for a run.
     fn place(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("plimsoll-lab-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);

@@ -1,4 +1,4 @@
-//! How busy the servers of an application and its agent were, and whether enough is known of its response time.
+//! The busy times of an application's servers and its agent, and the precision of its response time.
 
 use std::time::Instant;
 
@@ -9,14 +9,14 @@ use super::point::Outcome;
 use super::stage::Stage;
 use super::statistics::Estimate;
 
-/// Is the response time known as well as it is to be, by the batches from number `first` on?
+/// Returns `true` if the response time has the wanted precision, by the batches from number `first` on.
 pub(super) fn precise(outcome: &Outcome, first: usize, precision: Option<f64>) -> bool {
     let samples = outcome.samples.get(&Metric::Response).and_then(|samples| samples.get(first..));
     let spread = samples.and_then(Estimate::of).map(|estimate| estimate.half / estimate.mean);
     precision.is_none_or(|wanted| spread.is_some_and(|spread| spread <= wanted))
 }
 
-/// For how long the servers of an application and its agent had been busy at a time: threads and processors, in seconds.
+/// The busy times of an application's servers and its agent until a time: threads and processors, in seconds.
 #[derive(Debug)]
 pub(super) struct Served {
     at: Instant,
@@ -25,15 +25,15 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Looks; `None` if there is no application, or a server does not say.
+    /// Reads the busy times; `None` if there is no application, or a server does not answer.
     pub(super) fn look(stage: &Stage, run: &Clients) -> Option<Self> {
         let agent = run.agent()?;
-        // Asked in turn, which takes a millisecond for all.
+        // The servers are asked in turn, which takes a millisecond for all.
         let each = stage.served()?;
         Some(Self { at: Instant::now(), each, agent })
     }
 
-    /// Adds a sample of what was busy until `then`.
+    /// Adds samples of the shares of the time until `then`.
     pub(super) fn keep(&self, then: &Self, application: &Setting, outcome: &mut Outcome) {
         let seconds = (then.at - self.at).as_secs_f64();
         let mut put = |metric, busy: f64, of: usize| {
@@ -53,7 +53,8 @@ impl Served {
             Architecture::Handle => 1,
             Architecture::Forward => application.clones,
         };
-        // Those at the agent of the handle-driven architecture, which has one thread, wait for it as well.
+        // The agent of the handle-driven architecture has one thread, and clients that wait for it count,
+        // too.
         if application.architecture == Architecture::Forward {
             put(Metric::Agent, then.agent.0 - self.agent.0, clones);
         }

@@ -1,8 +1,9 @@
-//! Side-cars: `plimsoll agent` as a process before each member, which carries the member's requests, counts them and
-//! reports to the balancer, and sends sessions away when the balancer's answer says so.
+//! Side-cars: `plimsoll agent` as a process before each member. It relays and counts the member's requests,
+//! reports to the balancer, and sends sessions away when the balancer's answer asks for that.
 //!
-//! Agents are told where the balancer takes reports, the balancer where the side-cars are, and over iiop the side-cars where
-//! the balancer is, to which they send clients back. So the ports are chosen before any of them runs.
+//! Agents need the address at which the balancer takes reports, and the balancer needs those of the
+//! side-cars. Over iiop the side-cars also need the balancer's own address, to which they send clients back.
+//! The ports are therefore chosen before any of them runs.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,17 +14,17 @@ use super::experiment::Protocol;
 use super::front::{GROUP, KEY, Wiring};
 use super::{Trouble, ports};
 
-/// An agent that stands before a member.
+/// An agent that runs before a member.
 #[derive(Debug)]
 pub(super) struct SideCar {
-    /// Where it is reached.
+    /// The address for its clients.
     pub(super) address: SocketAddr,
     /// Its process.
     pub(super) child: Child,
 }
 
 impl SideCar {
-    /// Starts the one of member `number`, beside it.
+    /// Starts the side-car of member `number`, on its host.
     pub(super) fn start(
         tie: &Tie,
         wiring: &Wiring,
@@ -41,7 +42,7 @@ impl SideCar {
     }
 }
 
-/// Why this program has no side-car that speaks the protocol; `None` if it has.
+/// Returns the reason why this program has no side-car for the protocol; `None` if it has one.
 pub(super) fn missing(tie: &Tie, protocol: Protocol) -> Option<String> {
     let help = Command::new(&tie.program).args(["agent", "--help"]).output();
     let known = help.is_ok_and(|help| {

@@ -1,4 +1,4 @@
-//! Members and balancer of one point, and what is done to them while it runs.
+//! Members and balancer of one point, and the faults while it runs.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,28 +26,28 @@ use super::side_car::SideCar;
 use super::usage;
 use crate::member::{RECEIVE, Refusal};
 
-/// Everything that runs for a point but the load. Dropping it ends it.
+/// All processes of a point but the load generator. Dropping it ends them.
 #[derive(Debug)]
 pub(super) struct Stage {
     fronts: Vec<Front>,
-    /// Daemons of a lottery beside the members.
+    /// The daemons of a lottery beside the members.
     cluster: Option<Cluster>,
-    /// Clients that ask these, if nothing else stands between.
+    /// The number of clients that ask these, if there is no balancer.
     clients: usize,
     side_cars: Vec<SideCar>,
     members: Vec<Member>,
     tie: Tie,
     folder: PathBuf,
-    /// What each member is told, but its name, address and seed.
+    /// The arguments of each member, without its name, address and seed.
     told: Vec<Vec<String>>,
     seed: u64,
-    /// What clients do if not always the same, and where the members say how busy they are.
+    /// The application, and the addresses at which its servers report their busy times.
     application: Option<(Setting, Vec<SocketAddr>)>,
     protocol: Protocol,
     commands: Vec<String>,
-    /// Who has members come and go, and how many there were last.
+    /// The scaler, and the last numbers of members.
     hirer: Option<(Hirer, Crowd)>,
-    /// Last, so that it goes after those who use it.
+    /// The last field, so that it is dropped after its users.
     network: Network,
 }
 
@@ -57,7 +57,7 @@ struct Member {
     address: SocketAddr,
     /// `None` while it is dead.
     child: Option<Child>,
-    /// How often it was started.
+    /// The number of its starts.
     life: u32,
     stopped: bool,
 }
@@ -68,7 +68,7 @@ impl Member {
     }
 }
 
-/// For a member to say how many requests it has had: a member that is slow must not hold up the clock.
+/// The time-out for a member's counters: a slow member must not delay the ticks.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Stage {
@@ -149,7 +149,7 @@ impl Stage {
         let instances = point.instances.unwrap_or(1);
         let alone = point.balancer.kind == BalancerKind::Lottery;
         let (between, clients) = if alone { (0, instances) } else { (instances, 0) };
-        // One for each service of the application, which knows its servers only.
+        // An application has a balancer for each service, which knows only the servers of that service.
         let apart = point.application.is_some();
         let between = if apart { addresses.len().div_ceil(COPIES) } else { between };
         let behind = |number: usize| match apart {
@@ -196,7 +196,7 @@ impl Stage {
         })
     }
 
-    /// Lets whoever has members come and go do so, if it is time to.
+    /// Lets the scaler decide, if it is time to.
     pub(super) fn tend(&mut self, now: Duration) -> Result<(), Trouble> {
         let (Some((hirer, _)), Some(front)) = (&mut self.hirer, self.fronts.first_mut()) else {
             return Ok(());
@@ -204,7 +204,7 @@ impl Stage {
         hirer.tend(front, now.as_secs_f64())
     }
 
-    /// Members since the last look, in whose middle the load was of this rate.
+    /// Returns the numbers of members since the last call; `rate` is the load in the middle of that time.
     pub(super) fn roll(&mut self, crew: &Crew, rate: f64) -> Result<Roll, Trouble> {
         let now = self.fronts.first().and_then(Front::crowd);
         let now = now.ok_or_else(|| Trouble::failed("plimsoll does not say how many members there are"))?;
@@ -216,7 +216,7 @@ impl Stage {
         })
     }
 
-    /// Starts the load, from where the clients are.
+    /// Starts the load on the clients' host.
     pub(super) fn load(
         &self,
         load: &Load,
@@ -242,12 +242,12 @@ impl Stage {
         self.network.at(Seat::Client, || drive::start(load, drive, clients, &doors, lasting, seed, picker))
     }
 
-    /// The command lines of all processes, as they were started.
+    /// Returns the command lines of all processes.
     pub(super) fn commands(&self) -> &[String] {
         &self.commands
     }
 
-    /// What plimsoll says of itself, the first of several; what the lottery's daemons do if nothing else stands between.
+    /// Returns plimsoll's status, of the first of several; without a balancer that of the lottery's daemons.
     pub(super) fn status(&self) -> Option<String> {
         let Some(first) = self.fronts.first() else {
             return Some(self.cluster.as_ref()?.said(&self.network));
@@ -255,18 +255,18 @@ impl Stage {
         self.network.at(Seat::Balancer, || Ok(first.status())).ok().flatten()
     }
 
-    /// What the lottery's daemons have counted, if there are any and all of them say.
+    /// Returns the counters of the lottery's daemons, if there are any and all of them answer.
     pub(super) fn drawn(&self) -> Option<Counts> {
         self.cluster.as_ref()?.counts(&self.network)
     }
 
-    /// Sessions that the balancers have sent to another member so far; `None` if one does not say.
+    /// Returns the number of sessions that the balancers have moved so far; `None` if one does not report it.
     pub(super) fn moved(&self) -> Option<u64> {
         let moved = |front: &Front| self.network.at(Seat::Balancer, || Ok(front.moved())).ok().flatten();
         self.fronts.iter().map(moved).sum()
     }
 
-    /// An error if a balancer has ended, or a side-car, or a member that nobody killed.
+    /// Fails if a balancer, a side-car, or a member that no fault killed has ended.
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
         self.fronts.iter_mut().try_for_each(Front::alive)?;
         self.side_cars.iter_mut().try_for_each(|side_car| side_car.child.alive())?;
@@ -274,7 +274,8 @@ impl Stage {
         self.members.iter_mut().filter_map(|member| member.child.as_mut()).try_for_each(Child::alive)
     }
 
-    /// Seconds of processor time of the balancers and a lottery's daemons, and of all members that live.
+    /// Returns the processor time in seconds: that of the balancers and a lottery's daemons, and that of all
+    /// living members.
     pub(super) fn used(&self) -> (f64, f64) {
         let of =
             |child: Option<&Child>| child.and_then(|child| usage::of_process(child.pid())).unwrap_or(0.0);
@@ -283,14 +284,14 @@ impl Stage {
         (balancers + daemons, self.members.iter().map(|member| of(member.child.as_ref())).sum())
     }
 
-    /// Names of the members, those that have joined included.
+    /// Returns the names of the members, those that have joined included.
     pub(super) fn names(&self) -> Vec<String> {
         self.members.iter().map(|member| member.name.clone()).collect()
     }
 
-    /// How many requests have come to each member since it was started.
+    /// Returns the requests that arrived at each member since its start.
     pub(super) fn counts(&self) -> Vec<Count> {
-        // Asked from its own host, where it hears even when it is cut off.
+        // The query runs on the member's own host, which works even while that is cut off.
         let requests = |number: usize, member: &Member| {
             let ask = || Ok(ask_within(PATIENCE, member.address, "GET", "/_plimsoll/count").ok());
             let text = self.network.at(Seat::Member(number), ask).ok()??;
@@ -306,7 +307,8 @@ impl Stage {
         (1..).zip(&self.members).map(count).collect()
     }
 
-    /// Seconds for which threads and processor of each server of the application have been busy; `None` if one does not say.
+    /// Returns the busy seconds of threads and processor of each server of the application; `None` if one
+    /// does not answer.
     pub(super) fn served(&self) -> Option<Vec<(f64, f64)>> {
         let (_, orders) = self.application.as_ref()?;
         let used = |(number, place): (usize, &SocketAddr)| {
@@ -318,7 +320,7 @@ impl Stage {
         (1..).zip(orders).map(used).collect()
     }
 
-    /// Does what a fault says.
+    /// Performs a fault.
     pub(super) fn act(&mut self, fault: &Fault) -> Result<(), Trouble> {
         if fault.act == Act::Add {
             return self.grow();
@@ -346,7 +348,7 @@ impl Stage {
                 let told = told_to(&self.told, number);
                 let (_, mut child) =
                     start(&self.tie, network, told, number, address, self.seed, &self.folder)?;
-                // Its first words are from its first life: ask the port itself.
+                // The log still holds the address of the first process: the port itself is polled.
                 let end = std::time::Instant::now() + super::child::PATIENCE;
                 while !network.at(seat, || Ok(ask(member.address, "GET", "/healthz").is_ok()))? {
                     child.alive()?;
@@ -394,12 +396,12 @@ impl Stage {
     }
 }
 
-/// What a member with this number is told; one that joins is as the last.
+/// Returns the arguments of the member with this number; one that joins has those of the last.
 fn told_to(told: &[Vec<String>], number: usize) -> &[String] {
     told.get(number.wrapping_sub(1)).or_else(|| told.last()).map_or(&[], Vec::as_slice)
 }
 
-/// What a member is asked to do that becomes slow or fails.
+/// Returns the order that makes a member slow or fail.
 fn order(fault: &Fault) -> String {
     if fault.act == Act::Slow {
         return format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
@@ -413,7 +415,7 @@ fn order(fault: &Fault) -> String {
     format!("/_plimsoll/fail?rate={}&after={after}us&with={with}", fault.rate.unwrap_or(1.0))
 }
 
-/// The flags of a member.
+/// Returns the arguments of a member.
 fn told(members: &Members, session: Duration, point: &Point) -> Vec<String> {
     let iiop = point.protocol == Protocol::Iiop;
     let first = if iiop { "--iiop" } else { "--admin" };
@@ -451,7 +453,7 @@ fn told(members: &Members, session: Duration, point: &Point) -> Vec<String> {
     told
 }
 
-/// What a server of the application is told beside that; it says at `orders` how busy it is.
+/// Returns the further arguments of a server of the application; it reports its busy times at `orders`.
 fn served(application: &Setting, number: usize, orders: SocketAddr) -> Vec<String> {
     let (steps, receive) = application.steps(number);
     let mut told = vec![

@@ -1,23 +1,23 @@
-//! Means and how far to trust them: 95 % confidence intervals by Student's t distribution.
+//! Means and their precision: 95 % confidence intervals by Student's t distribution.
 //!
-//! The samples are repetitions, or the batches of one long run, whose means are close to independent when a
-//! batch is long against what it measures (the method of batch means). The quantile of t is found by bisection
-//! of its distribution function, the regularised incomplete beta function, which is evaluated by its continued
-//! fraction with Lentz's method.
+//! The samples are repetitions, or the batches of one long run. The means of batches are close to independent
+//! if a batch is long compared with what it measures (the method of batch means). The quantile of t is found
+//! by bisection of its distribution function, the regularised incomplete beta function, which is evaluated by
+//! its continued fraction with Lentz's method.
 
 /// A mean and the half width of its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Arithmetic mean of the samples.
+    /// The arithmetic mean of the samples.
     pub mean: f64,
-    /// Half the width of the interval; infinite for a single sample, of which nobody knows how far it lies off.
+    /// Half the width of the interval; infinite for a single sample, whose error is unknown.
     pub half: f64,
-    /// How many samples.
+    /// The number of samples.
     pub samples: usize,
 }
 
 impl Estimate {
-    /// Of samples, those left out that are not finite; `None` if there is none.
+    /// Returns the estimate from the finite samples; `None` if there are none.
     pub fn of(samples: &[f64]) -> Option<Self> {
         let kept: Vec<f64> = samples.iter().copied().filter(|value| value.is_finite()).collect();
         let count = kept.len() as f64;
@@ -33,18 +33,18 @@ impl Estimate {
         Some(Self { mean, half, samples: kept.len() })
     }
 
-    /// Lower end of the interval.
+    /// Returns the lower end of the interval.
     pub fn low(&self) -> f64 {
         self.mean - self.half
     }
 
-    /// Upper end of the interval.
+    /// Returns the upper end of the interval.
     pub fn high(&self) -> f64 {
         self.mean + self.half
     }
 
-    /// This over another, independent one. The relative errors of small ones add by their squares (the delta
-    /// method).
+    /// Returns the ratio to another, independent estimate. The squares of small relative errors add (the
+    /// delta method).
     pub fn over(&self, other: &Self) -> Self {
         let mean = self.mean / other.mean;
         let relative = |one: &Self| if one.half == 0.0 { 0.0 } else { one.half / one.mean.abs() };
@@ -52,24 +52,24 @@ impl Estimate {
         Self { mean, half, samples: self.samples.min(other.samples) }
     }
 
-    /// Times a number that is known exactly.
+    /// Returns the product with an exact number.
     pub fn times(&self, factor: f64) -> Self {
         Self { mean: self.mean * factor, half: self.half * factor.abs(), samples: self.samples }
     }
 
-    /// A number divided by this.
+    /// Returns the quotient of an exact number and this estimate.
     pub fn inverse_of(&self, number: f64) -> Self {
         Self { mean: number, half: 0.0, samples: self.samples }.over(self)
     }
 
-    /// Are the two further apart than their intervals reach, this below `other`?
+    /// Returns `true` if this interval lies entirely below that of `other`.
     pub fn below(&self, other: &Self) -> bool {
         self.high() < other.low()
     }
 }
 
-/// The value that a t variable with `freedom` degrees of freedom stays below with probability `share`, from
-/// 0.5 to below 1.
+/// Returns the quantile of a t variable with `freedom` degrees of freedom at probability `share`, from 0.5 to
+/// below 1.
 pub fn student(share: f64, freedom: f64) -> f64 {
     let below = |t: f64| 1.0 - 0.5 * beta(freedom / (freedom + t * t), freedom / 2.0, 0.5);
     let mut high = 1.0;
@@ -84,7 +84,7 @@ pub fn student(share: f64, freedom: f64) -> f64 {
     0.5 * (low + high)
 }
 
-/// The regularised incomplete beta function I_x(a, b).
+/// Returns the regularised incomplete beta function I_x(a, b).
 fn beta(x: f64, a: f64, b: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -100,7 +100,7 @@ fn beta(x: f64, a: f64, b: f64) -> f64 {
     front * fraction(x, a, b)
 }
 
-/// The continued fraction of the incomplete beta function.
+/// Returns the continued fraction of the incomplete beta function.
 fn fraction(x: f64, a: f64, b: f64) -> f64 {
     let solid = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
     let mut c = 1.0;
@@ -124,8 +124,8 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
     value
 }
 
-/// Logarithm of the gamma function for a positive number: Stirling's series, after moving up to where it is
-/// exact.
+/// Returns the logarithm of the gamma function for a positive number: Stirling's series, after moving up to
+/// where it is exact.
 fn ln_gamma(mut x: f64) -> f64 {
     let mut shift = 0.0;
     while x < 12.0 {

@@ -1,10 +1,9 @@
-//! What a run leaves on the disk: `run.json`, and a folder for each point with `point.json`, logs and
-//! configurations.
+//! The files of a run: `run.json`, and a folder for each point with `point.json`, logs and configurations.
 //!
-//! A point may be skipped on resumption only if the very same would be done again: `run.json` keeps SHA-256
-//! sums of the experiment file and the binary, each point those of its configurations and of all three
-//! together with its levels. Files are written aside and renamed, so that an interruption leaves none half
-//! written.
+//! A point may be skipped on resumption only if a new run would be identical. `run.json` therefore keeps the
+//! SHA-256 sums of the experiment file and the binary. Each point keeps those of its configurations, and one
+//! of experiment, binary, length and levels together. Files are written aside and renamed, so that an
+//! interruption leaves no partial file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,76 +23,76 @@ use super::statistics::Estimate;
 use super::table::{Levels, Table};
 use super::{Before, Trouble};
 
-/// What is known of a run as a whole.
+/// The file of a run as a whole.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunFile {
-    /// Of this shape.
+    /// The version of this format.
     pub version: u32,
-    /// Of the experiment.
+    /// The name of the experiment.
     pub name: String,
-    /// `quick` or `full`.
+    /// The length: `quick` or `full`.
     pub mode: String,
-    /// The experiment file, as it was.
+    /// The text of the experiment file.
     pub experiment: String,
-    /// SHA-256 of it.
+    /// The SHA-256 sum of that text.
     pub experiment_sha256: String,
-    /// SHA-256 of the binary that ran it and its members.
+    /// The SHA-256 sum of the binary that ran the experiment and its members.
     pub binary_sha256: String,
-    /// Version of the binary.
+    /// The version of the binary.
     pub program: String,
     /// The machine.
     pub machine: String,
-    /// Seconds since 1970 at which it began.
+    /// The begin in seconds since 1970.
     pub began: u64,
-    /// Seconds that it took, interruptions left out.
+    /// The duration in seconds, without interruptions.
     pub took: f64,
-    /// What was measured before the first point.
+    /// The measurements before the first point.
     pub before: Before,
-    /// Points that belong to it.
+    /// The number of its points.
     pub points: usize,
-    /// Balancers that are not on this machine, and why not. Their points were left out.
+    /// The balancers that this machine lacks, with the reasons. Their points were skipped.
     #[serde(default)]
     pub missing: BTreeMap<String, String>,
-    /// Why nothing was run: what the experiment needs cannot be had on this machine.
+    /// The reason why nothing was run: this machine lacks what the experiment needs.
     #[serde(default)]
     pub skipped: Option<String>,
 }
 
-/// One point.
+/// The file of one point.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PointFile {
-    /// Of this shape.
+    /// The version of this format.
     pub version: u32,
     /// The levels.
     pub levels: Levels,
-    /// SHA-256 of experiment, length, binary and levels.
+    /// The SHA-256 sum of experiment, binary, length and levels.
     pub fingerprint: String,
-    /// SHA-256 of the configurations of its processes, by file name.
+    /// The SHA-256 sums of the configurations of its processes, by file name.
     pub configurations: BTreeMap<String, String>,
-    /// Means and half widths of 95 % intervals, by metric; no width for a single sample.
+    /// The means and half widths of 95 % intervals, by metric; no width for a single sample.
     pub estimates: BTreeMap<String, (f64, Option<f64>)>,
-    /// What the model says of it.
+    /// The model's results.
     #[serde(default)]
     pub predicted: BTreeMap<Column, Predicted>,
-    /// What came of it.
+    /// The results.
     pub outcome: Outcome,
 }
 
-/// Of both shapes.
+/// The version of both formats.
 pub(super) const VERSION: u32 = 1;
 
-/// SHA-256 in hexadecimal.
+/// Returns the SHA-256 sum in hexadecimal.
 pub(super) fn sum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SHA-256 of a file.
+/// Returns the SHA-256 sum of a file.
 pub(super) fn sum_of(path: &Path) -> Result<String, Trouble> {
     fs::read(path).map(|bytes| sum(&bytes)).map_err(|error| cannot("read", path, &error))
 }
 
 impl RunFile {
-    /// What a point with these levels would be the same as.
+    /// Returns the sum that identifies identical runs of a point with these levels.
     pub(super) fn fingerprint(&self, levels: &Levels) -> String {
         let parts = [&self.experiment_sha256, &self.binary_sha256, &self.mode, &super::table::name(levels)];
         sum(parts.map(String::as_str).join("\n").as_bytes())
@@ -102,7 +101,7 @@ impl RunFile {
     /// Reads `folder/run.json`.
     ///
     /// # Errors
-    /// If it is not there or not one.
+    /// Fails if the file is missing or malformed.
     pub fn read(folder: &Path) -> Result<Self, Trouble> {
         read(&folder.join("run.json"))
     }
@@ -111,10 +110,10 @@ impl RunFile {
         write(&folder.join("run.json"), self)
     }
 
-    /// The experiment as it was run.
+    /// Parses the stored experiment.
     ///
     /// # Errors
-    /// If it was written by a version of this program that read other files.
+    /// Fails if a version of this program with another file format wrote it.
     pub fn experiment(&self) -> Result<Experiment, Trouble> {
         Experiment::parse(&self.experiment).map_err(|wrong| {
             let why = wrong.first().map_or_else(String::new, |wrong| wrong.message.clone());
@@ -122,13 +121,13 @@ impl RunFile {
         })
     }
 
-    /// Why a point with these levels was left out.
+    /// Returns the reason why a point with these levels was skipped.
     pub fn lacks(&self, levels: &Levels) -> Option<&str> {
         let balancer = levels.get(&Factor::Balancer)?.to_string();
         self.missing.get(&balancer).map(String::as_str)
     }
 
-    /// How long a run it was.
+    /// Returns the length of the run.
     pub fn mode(&self) -> Mode {
         if self.mode == Mode::Full.name() { Mode::Full } else { Mode::Quick }
     }
@@ -138,7 +137,7 @@ impl PointFile {
     /// Reads `folder/point.json`.
     ///
     /// # Errors
-    /// If it is not there or not one.
+    /// Fails if the file is missing or malformed.
     pub fn read(folder: &Path) -> Result<Self, Trouble> {
         read(&folder.join("point.json"))
     }
@@ -148,7 +147,7 @@ impl PointFile {
     }
 }
 
-/// The folder of point number `index`, from 0 on.
+/// Returns the folder of point number `index`, from 0 on.
 pub(super) fn point_folder(run: &Path, index: usize, levels: &Levels) -> PathBuf {
     let name: String = super::table::name(levels)
         .chars()
@@ -157,10 +156,10 @@ pub(super) fn point_folder(run: &Path, index: usize, levels: &Levels) -> PathBuf
     run.join("points").join(format!("{:03}-{name}", index + 1))
 }
 
-/// All points of a run that are there, in order.
+/// Returns all existing points of a run, in order.
 ///
 /// # Errors
-/// If the folder cannot be read, or one of its points is damaged.
+/// Fails if the folder cannot be read, or one of its points is damaged.
 pub fn points(run: &Path) -> Result<Vec<PointFile>, Trouble> {
     let folder = run.join("points");
     let entries = match fs::read_dir(&folder) {
@@ -177,7 +176,7 @@ pub fn points(run: &Path) -> Result<Vec<PointFile>, Trouble> {
         .collect()
 }
 
-/// Means and half widths by metric. JSON has no infinity, which is the width for a single sample.
+/// Returns means and half widths by metric. JSON has no infinity, the width for a single sample.
 pub(super) fn estimates(samples: &BTreeMap<Metric, Vec<f64>>) -> BTreeMap<String, (f64, Option<f64>)> {
     let estimate = |(metric, samples): (&Metric, &Vec<f64>)| {
         let estimate = Estimate::of(samples)?;
@@ -187,7 +186,7 @@ pub(super) fn estimates(samples: &BTreeMap<Metric, Vec<f64>>) -> BTreeMap<String
     samples.iter().filter_map(estimate).collect()
 }
 
-/// The estimates of all points, speed-ups included.
+/// Returns the estimates of all points, speed-ups included.
 pub fn table(points: &[PointFile]) -> Table {
     let mut table = Table::default();
     for point in points {
@@ -202,7 +201,7 @@ pub fn table(points: &[PointFile]) -> Table {
     table
 }
 
-/// SHA-256 of the configurations below a folder.
+/// Returns the SHA-256 sums of the configurations below a folder.
 pub(super) fn configurations(folder: &Path) -> BTreeMap<String, String> {
     let mut sums = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

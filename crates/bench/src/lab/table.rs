@@ -1,4 +1,4 @@
-//! The estimates of all points by their levels: what claims are decided on and figures are drawn from.
+//! The estimates of all points by their levels, for claims and figures.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub type Levels = BTreeMap<Factor, Level>;
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Row>,
-    /// What was left out, and why.
+    /// The skipped points, with the reasons.
     absent: Vec<(Levels, String)>,
 }
 
@@ -24,7 +24,7 @@ pub struct Table {
 struct Row {
     levels: Levels,
     values: BTreeMap<Metric, Estimate>,
-    /// What the model says.
+    /// The model's results.
     predicted: BTreeMap<Column, Predicted>,
 }
 
@@ -35,10 +35,10 @@ impl Row {
     }
 }
 
-/// A point: what was measured, and what the model says.
+/// A point with a measured and a modelled value.
 pub type Pair<'a> = (&'a Levels, Option<Estimate>, Option<Estimate>);
 
-/// Where to look: rows with all of these.
+/// A condition on rows: all of these levels.
 pub type Fixed<'a> = [(Factor, &'a Level)];
 
 impl Table {
@@ -47,14 +47,14 @@ impl Table {
         self.rows.push(Row { levels, values, predicted: BTreeMap::new() });
     }
 
-    /// Adds what a column of the model says of the point that was added last.
+    /// Adds a column of the model's results to the point that was added last.
     pub fn predict(&mut self, column: Column, predicted: Predicted) {
         if let Some(last) = self.rows.last_mut() {
             last.predicted.insert(column, predicted);
         }
     }
 
-    /// The same points with the numbers of a column in place of those that were measured.
+    /// Returns the same points with the values of a column in place of the measured ones.
     pub fn column(&self, column: Column) -> Self {
         if column == Column::Measured {
             return self.clone();
@@ -70,7 +70,7 @@ impl Table {
         Self { rows, absent: self.absent.clone() }
     }
 
-    /// Measured and modelled side by side, at all points that `keep` keeps.
+    /// Returns measured and modelled values, at all points that `keep` selects.
     pub fn pairs<'a>(
         &'a self,
         metric: Metric,
@@ -81,7 +81,7 @@ impl Table {
         kept.map(move |row| (&row.levels, row.values.get(&metric).copied(), row.said(column, metric)))
     }
 
-    /// What holds the model back, at all points that `keep` keeps.
+    /// Returns the model's bottleneck at all points that `keep` selects.
     pub fn held<'a>(
         &'a self,
         column: Column,
@@ -93,7 +93,7 @@ impl Table {
         })
     }
 
-    /// Metrics of which the model says something.
+    /// Returns the metrics of the model.
     pub fn modelled(&self) -> Vec<Metric> {
         let all = self.rows.iter().flat_map(|row| row.predicted.values()).flat_map(|said| said.values.keys());
         let mut all: Vec<Metric> = all.copied().collect();
@@ -102,18 +102,18 @@ impl Table {
         all
     }
 
-    /// Notes a point that was left out because something is not here.
+    /// Adds a point that was skipped because this machine lacks something.
     pub fn leave_out(&mut self, levels: Levels, why: &str) {
         self.absent.push((levels, why.to_owned()));
     }
 
-    /// The points that `keep` keeps and that were left out, with the reason.
+    /// Returns the skipped points that `keep` selects, with the reasons.
     pub fn absent(&self, keep: impl Fn(&Levels) -> bool) -> Vec<(&Levels, &str)> {
         let absent = self.absent.iter().filter(|(levels, _)| keep(levels));
         absent.map(|(levels, why)| (levels, why.as_str())).collect()
     }
 
-    /// The part of it whose points have all of these levels.
+    /// Returns the part of the table with the points that meet all conditions.
     pub fn only(&self, only: &[Only]) -> Self {
         let keeps = |levels: &Levels| only.iter().all(|only| only.keeps(levels));
         let rows = self.rows.iter().filter(|row| keeps(&row.levels)).cloned().collect();
@@ -121,7 +121,8 @@ impl Table {
         Self { rows, absent }
     }
 
-    /// Computes how well response times are known; speed-up and efficiency, where there is a point with the same other levels and no balancer.
+    /// Computes the spread of response times. Computes speed-up and efficiency where there is a point with
+    /// the same other levels and no balancer.
     pub fn derive(&mut self) {
         for row in &mut self.rows {
             if let Some(response) =
@@ -151,7 +152,7 @@ impl Table {
         }
     }
 
-    /// The levels of a factor that occur, in the order of the points.
+    /// Returns the levels of a factor that occur, in the order of the points.
     pub fn levels(&self, factor: Factor) -> Vec<Level> {
         let mut found: Vec<Level> = Vec::new();
         for level in self.rows.iter().filter_map(|row| row.levels.get(&factor)) {
@@ -162,7 +163,7 @@ impl Table {
         found
     }
 
-    /// The metric over a factor whose levels are numbers, from the left to the right.
+    /// Returns the metric over a factor with numeric levels, from left to right.
     pub fn curve(&self, metric: Metric, along: Factor, fixed: &Fixed<'_>) -> Vec<(f64, Estimate)> {
         let mut curve: Vec<(f64, Estimate)> = self
             .rows_with(fixed)
@@ -172,7 +173,7 @@ impl Table {
         curve
     }
 
-    /// The metric at all points that `keep` keeps, with their levels.
+    /// Returns the metric at all points that `keep` selects, with their levels.
     pub fn all<'a>(
         &'a self,
         metric: Metric,
@@ -182,7 +183,7 @@ impl Table {
         kept.filter_map(move |row| Some((&row.levels, *row.values.get(&metric)?)))
     }
 
-    /// The points that `keep` keeps and that lack the metric.
+    /// Returns the points that `keep` selects and that lack the metric.
     pub fn lacking(&self, metric: Metric, keep: impl Fn(&Levels) -> bool) -> Vec<&Levels> {
         let lacks = |row: &&Row| keep(&row.levels) && !row.values.contains_key(&metric);
         self.rows.iter().filter(lacks).map(|row| &row.levels).collect()
@@ -195,7 +196,7 @@ impl Table {
     }
 }
 
-/// `endpoints=2 concurrency=400`, for people.
+/// Formats levels like `endpoints=2 concurrency=400`.
 pub fn name(levels: &Levels) -> String {
     let parts: Vec<String> =
         levels.iter().map(|(factor, level)| format!("{}={level}", factor.name())).collect();

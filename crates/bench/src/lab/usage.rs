@@ -1,39 +1,39 @@
-//! Processor time, as the kernel counts it in /proc.
+//! Processor time, from the kernel's counters in /proc.
 
-/// Seconds of processor time that a process has used, all threads together, to a hundredth; `None` once it
+/// Returns the processor time of a process in seconds, all threads together, to a hundredth; `None` once it
 /// has ended.
 pub(super) fn of_process(pid: u32) -> Option<f64> {
     ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The same to the nanosecond, of the threads that it has now; `None` once it has ended.
+/// Returns the processor time of its current threads, to the nanosecond; `None` once it has ended.
 pub(super) fn of_threads(pid: u32) -> Option<f64> {
     let mut sum = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        // One that ends meanwhile is left out.
+        // A thread that ends meanwhile is left out.
         let Ok(text) = std::fs::read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
         sum += text.split(' ').next()?.parse::<f64>().ok()? / 1e9;
     }
     Some(sum)
 }
 
-/// Seconds that all processors together have been busy, and that they have existed.
+/// Returns the seconds for which all processors together have been busy, and for which they have existed.
 pub(super) fn of_host() -> Option<(f64, f64)> {
     host(&std::fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// User and system time of the text of /proc/PID/stat.
+/// Returns the user and system time from the text of /proc/PID/stat.
 fn ticks(stat: &str) -> Option<f64> {
-    // The name in parentheses may hold spaces and parentheses: what counts comes after the last one.
+    // The name in parentheses may hold spaces and parentheses: the fields follow the last one.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some((user + system) / per_second())
 }
 
-/// Busy and total time of the first line of /proc/stat.
+/// Returns the busy and total time from the first line of /proc/stat.
 fn host(stat: &str) -> Option<(f64, f64)> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    // user nice system idle iowait irq softirq steal; what guests use is in user already.
+    // user nice system idle iowait irq softirq steal; the time of guests is included in user.
     let fields: Vec<f64> = line.split_whitespace().take(8).filter_map(|field| field.parse().ok()).collect();
     let total: f64 = fields.iter().sum();
     let idle = fields.get(3)? + fields.get(4)?;
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn this_process_uses_some() {
-        // However long it takes to use the least that is counted.
+        // The smallest counted amount takes an unknown time.
         while of_process(std::process::id()).is_some_and(|seconds| seconds == 0.0) {
             std::hint::spin_loop();
         }

@@ -1,4 +1,4 @@
-//! A neighbour that takes a part of the machine now and then.
+//! An antagonist: a neighbour that takes a part of the machine from time to time.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -7,25 +7,26 @@ use std::time::Duration;
 use crate::chance::Chance;
 use crate::units;
 
-/// A neighbour that is there and away for exponential times, and leaves a share of the speed, drawn anew each time it
-/// comes. Written `on:3s,off:10s,low:0.3,high:0.8`: means of both times, and between which bounds the share lies.
+/// A neighbour that is active and inactive for exponential times. At each begin of activity it draws the
+/// share of the speed that it leaves. Written `on:3s,off:10s,low:0.3,high:0.8`: the means of both times, and
+/// the bounds of the share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Antagonist {
-    /// Mean time that it stays; at least a millisecond.
+    /// The mean time of activity; at least a millisecond.
     pub on: Duration,
-    /// Mean time that it is away; at least a millisecond.
+    /// The mean time of inactivity; at least a millisecond.
     pub off: Duration,
-    /// Least share of the speed that it leaves, above 0.
+    /// The minimum share of the speed that it leaves, above 0.
     pub low: f64,
-    /// Greatest, up to 1.
+    /// The maximum share, up to 1.
     pub high: f64,
 }
 
-/// Shortest mean time.
+/// The minimum of a mean time.
 const LEAST: Duration = Duration::from_millis(1);
 
 impl Antagonist {
-    /// The share of the speed that it leaves on average.
+    /// Returns the mean share of the speed that it leaves.
     pub fn mean(&self) -> f64 {
         let (on, off) = (self.on.as_secs_f64(), self.off.as_secs_f64());
         (off + on * (self.low + self.high) / 2.0) / (on + off)
@@ -73,20 +74,20 @@ impl FromStr for Antagonist {
     }
 }
 
-/// The neighbour of one member, at work.
+/// The antagonist of one member, in operation.
 #[derive(Debug)]
 pub(super) struct Neighbour {
     antagonist: Antagonist,
     chance: Chance,
-    /// Share of the speed that it leaves now.
+    /// The share of the speed that it leaves now.
     pub(super) left: f64,
     there: bool,
-    /// When that changes, in seconds since the member began.
+    /// The time of the next change, in seconds since the member began.
     pub(super) until: f64,
 }
 
 impl Neighbour {
-    /// As it is met at any time: there or away by the share of its time.
+    /// Creates the antagonist in its stationary state: active with probability on / (on + off).
     pub(super) fn new(antagonist: Antagonist, seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let (on, off) = (antagonist.on.as_secs_f64(), antagonist.off.as_secs_f64());
@@ -96,7 +97,7 @@ impl Neighbour {
         neighbour
     }
 
-    /// It comes or goes.
+    /// Starts or ends a time of activity.
     pub(super) fn turn(&mut self) {
         let Antagonist { on, off, low, high } = self.antagonist;
         self.there = !self.there;

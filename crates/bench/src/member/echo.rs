@@ -1,4 +1,4 @@
-//! TCP and UDP members: what comes in goes back, after its service time.
+//! TCP and UDP members: they echo their input after a service time.
 
 use std::cell::Cell;
 use std::io;
@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, UdpSocket};
 
 use super::Member;
 
-/// Sends back what one TCP client sends, until it has no more; each read is served once.
+/// Echoes the bytes of one TCP client until it sends no more; each read takes one service time.
 pub(super) async fn connection(mut stream: TcpStream, member: &Member) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stopping = member.stopping.clone();
@@ -29,7 +29,7 @@ pub(super) async fn connection(mut stream: TcpStream, member: &Member) -> io::Re
     }
 }
 
-/// Sends back datagrams for ever.
+/// Echoes datagrams forever.
 pub(super) async fn datagrams(socket: UdpSocket, member: Rc<Member>) {
     let socket = Rc::new(socket);
     let busy = Rc::new(Cell::new(0));
@@ -37,7 +37,7 @@ pub(super) async fn datagrams(socket: UdpSocket, member: Rc<Member>) {
     let greeting = if member.spec.greet { format!("{} ", member.name) } else { String::new() };
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        // An error is an earlier answer that could not be delivered.
+        // The error belongs to an earlier answer that could not be delivered.
         let Ok((count, client)) = socket.recv_from(&mut buffer).await else { continue };
         if busy.get() >= most {
             continue;
@@ -47,7 +47,7 @@ pub(super) async fn datagrams(socket: UdpSocket, member: Rc<Member>) {
         let (socket, member, busy) = (socket.clone(), member.clone(), busy.clone());
         tokio::task::spawn_local(async move {
             if member.work.serve(false).await.is_ok() {
-                // A client that has gone, or an answer too long: lost, as datagrams are.
+                // The client has gone or the answer is too long: the datagram is lost.
                 let _ = socket.send_to(&answer, client).await;
             }
             busy.set(busy.get() - 1);

@@ -1,6 +1,6 @@
-//! The HTTP/1.1 member: keep-alive, pipelining, HEAD, bodies of either framing drained or echoed.
+//! The HTTP/1.1 member: keep-alive, pipelining, HEAD, and bodies of either framing, drained or echoed.
 //!
-//! An echo is the request as it came, head and body, byte for byte (without chunk framing): it shows what a
+//! An echo is the unchanged request, head and body, byte for byte (without chunk framing): it shows what a
 //! balancer does to a request. It is streamed, so its length has no bound.
 
 use std::io;
@@ -22,16 +22,16 @@ mod write;
 use order::{Order, obey, order};
 use write::{chunk, reason};
 
-/// Longest head of a request.
+/// The maximum length of a request's head.
 const MAX_HEAD: usize = 64 * 1024;
-/// Most headers of a request.
+/// The maximum number of headers of a request.
 const MAX_HEADERS: usize = 128;
-/// Longest body of integers to shuffle.
+/// The maximum length of a body of integers to shuffle.
 const MAX_INTEGERS: usize = 1024 * 1024;
-/// Output that is not kept back any longer.
+/// The length of output at which it is flushed.
 const FLUSH: usize = 16 * 1024;
 
-/// How a request fails that is meant to: `close`, or a status from 400 to 599.
+/// The form of an intended failure: `close`, or a status from 400 to 599.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// An answer with this status.
@@ -52,9 +52,9 @@ impl FromStr for Refusal {
     }
 }
 
-/// The answer that names the member, made once.
+/// The answer that names the member, formatted once.
 pub(super) struct Page {
-    /// Without the empty line.
+    /// The head without the empty line.
     head: Vec<u8>,
     body: Vec<u8>,
 }
@@ -93,10 +93,10 @@ pub(super) async fn connection(stream: TcpStream, member: &Member) -> io::Result
     }
 }
 
-/// Why a connection cannot go on.
+/// The reason why a connection cannot go on.
 enum Broken {
     Io(io::Error),
-    /// Answered with this status and sentence.
+    /// A malformed request, answered with this status and sentence.
     Malformed(u16, &'static str),
 }
 
@@ -112,7 +112,7 @@ impl From<Malformed> for Broken {
     }
 }
 
-/// What a request's head says.
+/// The parsed head of a request.
 struct Head {
     length: usize,
     minor: u8,
@@ -121,13 +121,13 @@ struct Head {
     expects: bool,
     body: Body,
     order: Option<Order>,
-    /// It asks for what a program makes, and that takes another time.
+    /// Whether the request is for a dynamic page that has its own service time.
     dynamic: bool,
-    /// It only brings a message.
+    /// Whether the request only delivers a message.
     receive: bool,
 }
 
-/// One request and its answer; may the connection carry another?
+/// Serves one request; returns `true` if the connection may carry another.
 async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     let Some(head) = wire.head(&member.spec).await? else { return Ok(false) };
     let keep = head.keep && !*wire.stopping.borrow();
@@ -207,17 +207,17 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     Ok(keep)
 }
 
-/// A connection and what is on its way in and out of it.
+/// A connection with its input and output buffers.
 struct Wire {
     stream: TcpStream,
     stopping: watch::Receiver<bool>,
     input: Vec<u8>,
-    /// What of `input` has been taken.
+    /// The number of bytes of `input` that are consumed.
     start: usize,
     output: Vec<u8>,
     /// A header line for the next head, if the member has a meter.
     report: Vec<u8>,
-    /// No request has been served yet.
+    /// Whether no request has been served yet.
     first: bool,
 }
 
@@ -226,7 +226,7 @@ impl Wire {
         &self.input[self.start..]
     }
 
-    /// The next head, left in `input`; `None` when the client sends no more or the member stops.
+    /// Returns the next head, which stays in `input`; `None` if the client sends no more or the member stops.
     async fn head(&mut self, spec: &Spec) -> Result<Option<Head>, Broken> {
         loop {
             // Empty lines before a request are to be ignored (RFC 9112 section 2.2).
@@ -254,7 +254,7 @@ impl Wire {
         }
     }
 
-    /// Sends what is due and reads some more; false at the end of the input.
+    /// Flushes the output and reads more input; returns `false` at the end of the input.
     async fn more(&mut self) -> io::Result<bool> {
         self.flush().await?;
         self.input.drain(..self.start);
@@ -271,7 +271,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Does the work of a request; gives it up when the client has gone, if the member notices that.
+    /// Performs the work of a request; cancels it if the client has gone and the member notices that.
     async fn attend<T>(&mut self, member: &Member, work: impl Future<Output = T>) -> io::Result<T> {
         if member.spec.cores.is_none() || member.spec.ignore_cancel {
             return Ok(work.await);
@@ -283,9 +283,9 @@ impl Wire {
         }
     }
 
-    /// Waits until the client sends no more. What it sends ahead is kept.
+    /// Waits until the client closes its side. Input that arrives before is kept.
     async fn gone(&mut self) {
-        // Somebody who sends that much ahead has not gone, and need not be watched.
+        // A client that sends that much ahead has not gone and need not be watched.
         while self.pending().len() < MAX_HEAD {
             self.input.reserve(FLUSH);
             if !matches!(self.stream.read_buf(&mut self.input).await, Ok(count) if count > 0) {
@@ -295,7 +295,7 @@ impl Wire {
         std::future::pending().await
     }
 
-    /// Takes a body and forgets it.
+    /// Reads a body and discards it.
     async fn drain(&mut self, mut body: Body) -> Result<(), Broken> {
         loop {
             let piece = body.eat(self.pending())?;
@@ -309,7 +309,7 @@ impl Wire {
         }
     }
 
-    /// Takes a body and keeps it.
+    /// Reads a body and returns it.
     async fn take(&mut self, mut body: Body) -> Result<Vec<u8>, Broken> {
         let mut taken = Vec::new();
         loop {
@@ -329,7 +329,7 @@ impl Wire {
         }
     }
 
-    /// Answers with integers.
+    /// Writes an answer of integers.
     fn integers(&mut self, member: &Member, head: &Head, bytes: &[u8], keep: bool) {
         let start = format!(
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/octet-stream\r\nx-member: {}\r\n",
@@ -343,7 +343,7 @@ impl Wire {
         }
     }
 
-    /// Answers with the request as it came.
+    /// Writes an answer that holds the unchanged request.
     async fn echo(&mut self, member: &Member, head: &Head, raw: &[u8], keep: bool) -> Result<bool, Broken> {
         let mut body = head.body;
         let length = match body {
@@ -385,7 +385,7 @@ impl Wire {
         Ok(keep)
     }
 
-    /// Answers with the member's page.
+    /// Writes the member's page.
     async fn page(&mut self, member: &Member, head: &Head, keep: bool) -> io::Result<()> {
         self.output.extend_from_slice(&member.page.head);
         self.end_head(head.minor, keep);
@@ -400,7 +400,7 @@ impl Wire {
         self.stream.write_all(&member.page.body).await
     }
 
-    /// Answers with a sentence.
+    /// Writes an answer of one sentence.
     fn answer(&mut self, member: &Member, status: u16, body: &str, is_head: bool, close: bool) {
         let head = format!(
             "HTTP/1.1 {status} {}\r\ncontent-length: {}\r\ncontent-type: text/plain\r\nx-member: {}\r\n",
@@ -424,7 +424,7 @@ impl Wire {
         });
     }
 
-    /// Sends what is due and closes without losing it: input left unread would make the kernel reset the
+    /// Flushes the output and closes without losing it: unread input would make the kernel reset the
     /// connection before the client has read the answer.
     async fn linger(&mut self) -> io::Result<()> {
         self.flush().await?;
@@ -444,7 +444,7 @@ impl Wire {
     }
 }
 
-/// The head at the beginning of `bytes`, if it is complete.
+/// Parses the head at the beginning of `bytes`; `None` if it is incomplete.
 fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);

@@ -1,9 +1,9 @@
-//! The CORBA member: the object of the papers on balancing CORBA, which says whether a number is prime, and one operation
-//! for each thing that a balancer could spoil on its way.
+//! The CORBA member: the primality test of the papers on CORBA load balancing, and one operation for each
+//! kind of data that a balancer could damage on its way.
 //!
-//! It speaks GIOP 1.0 to 1.2 in either order of bytes and answers to any object key. The requests of one connection are
-//! served side by side, as far as there are workers, and answered as they are done. Each reply says in a service context
-//! of its own who gave it; clients leave aside what they do not know.
+//! The member speaks GIOP 1.0 to 1.2 in either byte order and answers for any object key. It serves the
+//! requests of one connection concurrently, as far as there are workers, and answers each when it is done.
+//! Each reply names the member in a service context of its own; clients ignore unknown service contexts.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,24 +28,25 @@ mod latency;
 pub use latency::TYPE_ID;
 pub(crate) use latency::is_prime;
 
-/// The id of the service context of a reply that names the member.
+/// The id of the service context that names the member in a reply.
 pub const MEMBER_CONTEXT: u32 = 0x504c_4d01;
 
-/// The id of the service context that makes a message as long as it is to be.
+/// The id of the service context that pads a message to its configured length.
 pub(crate) const PADDING_CONTEXT: u32 = 0x504c_4d02;
-/// The key of the object whose calls only bring a message.
+/// The key of the object for calls that only deliver a message.
 pub(crate) const RECEIVE: &str = "Receive";
 
-/// Longest message, and most bytes in fragments of one connection.
+/// The maximum length of a message, and of all fragments of one connection together, in bytes.
 const MOST_BYTES: usize = 64 << 20;
-/// Most messages in fragments at a time on one connection.
+/// The maximum number of fragmented messages at a time on one connection.
 const MOST_OPEN: usize = 64;
-/// Most requests in service at a time on one connection; more are left unread.
+/// The maximum number of requests in service at a time on one connection; further input stays unread.
 const MOST_SERVED: usize = 1024;
-/// What is read at a time, at least.
+/// The minimum capacity of a read.
 const READ: usize = 16 * 1024;
 
-/// The reference of a member that listens on `address`; on any address, it is reached on this machine only.
+/// Returns the reference of a member that listens on `address`; an unspecified address becomes the loopback
+/// address.
 pub fn reference(address: SocketAddr) -> Ior {
     let host = match address.ip() {
         ip if !ip.is_unspecified() => ip.to_string(),
@@ -75,25 +76,25 @@ pub(super) async fn connection(stream: TcpStream, member: Rc<Member>) -> io::Res
     let ended = wire.run().await;
     if matches!(ended, Ok(End::Gone)) && (wire.member.spec.cores.is_none() || wire.member.spec.ignore_cancel)
     {
-        // A server that does not notice goes on with the work.
+        // A member that does not notice the end of the connection goes on with the work.
         while wire.served.join_next().await.is_some() {}
     }
     ended.map(drop)
 }
 
-/// A connection and what is on its way in and out of it.
+/// A connection with its input and output buffers.
 struct Wire {
     stream: TcpStream,
     input: Vec<u8>,
     output: Vec<u8>,
     assembler: Assembler,
-    /// Requests in service.
+    /// The requests in service.
     served: JoinSet<Done>,
-    /// How to give them up, by their ids.
+    /// The handles that cancel them, by request id.
     cancels: HashMap<u32, AbortHandle>,
-    /// Of the last message that came.
+    /// The form of the last message received.
     form: Form,
-    /// No request has been served yet.
+    /// Whether no request has been served yet.
     first: bool,
     member: Rc<Member>,
 }
@@ -101,18 +102,18 @@ struct Wire {
 /// A request that has been served.
 struct Done {
     id: u32,
-    /// Its reply, empty for a oneway.
+    /// The reply, empty for a oneway.
     reply: Vec<u8>,
-    /// The connection ends with it.
+    /// Whether the connection ends with it.
     closes: bool,
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The client sends no more.
     Gone,
-    /// This side closes it.
+    /// The member closes it.
     Closed,
 }
 
@@ -153,7 +154,8 @@ impl Wire {
         }
     }
 
-    /// Takes what has come, as long as requests may be served; how the connection ends, if it does.
+    /// Handles received messages as long as requests may be served; returns the end of the connection, if it
+    /// ends.
     fn take(&mut self) -> Option<End> {
         let input = std::mem::take(&mut self.input);
         let mut start = 0;
@@ -220,8 +222,9 @@ impl Wire {
         if closes {
             reply.clear();
         }
-        // Without a service time there is nothing to wait for; and what a server of an application says of itself comes at once, as over
-        // http: a balancer that found it silent would pass it over while it is busy, where a model goes by chance.
+        // Without a service time there is nothing to wait for. With steps, the object adapter's own
+        // operations are answered at once, as over http: a balancer would avoid a busy member that is slow to
+        // answer them, while a model chooses at random.
         let at_once = member.work.is_instant(first) || (own && member.spec.steps.is_some());
         if at_once && !receives && !(fails && failing.after.is_some()) {
             self.output.append(&mut reply);
@@ -250,11 +253,12 @@ impl Wire {
         None
     }
 
-    /// Requests have been served: their replies go out. Is the connection to be closed?
+    /// Queues the replies of requests that have been served; returns `true` if the connection is to be
+    /// closed.
     fn done(&mut self, first: Option<Result<Done, tokio::task::JoinError>>) -> bool {
         let mut next = first;
         while let Some(done) = next {
-            // What was given up has no reply.
+            // A cancelled request has no reply.
             if let Ok(Done { id, reply, closes }) = done {
                 self.cancels.remove(&id);
                 self.output.extend_from_slice(&reply);
@@ -281,7 +285,7 @@ impl Wire {
     }
 }
 
-/// What a request gets that fails as the member was told to.
+/// The exception of a request that fails on purpose.
 const FAILS: SystemException<'static> =
     SystemException { type_id: b"IDL:omg.org/CORBA/UNKNOWN:1.0", ..SystemException::TRANSIENT };
 

@@ -1,15 +1,15 @@
-//! The share of a member's emulated processors that was in use lately, as an agent would tell it of real ones.
+//! The share of a member's emulated processors in recent use, as an agent would report it for real ones.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Seconds that it looks back, if somebody has asked so long ago.
+/// The seconds covered by a reading, if there was one that long ago.
 const WINDOW: f64 = 1.0;
 
-/// Most looks that are remembered: who asks more often is told of a shorter time.
+/// The maximum number of remembered readings; more frequent ones cover a shorter time.
 const LOOKS: usize = 64;
 
-/// What was seen whenever somebody asked.
+/// The values at each reading.
 #[derive(Debug, Default)]
 pub(super) struct Lately(RefCell<VecDeque<Look>>);
 
@@ -20,8 +20,8 @@ struct Look {
 }
 
 impl Lately {
-    /// Core seconds in use per second: over the last second, or since the first question after that. `at` is seconds since the
-    /// member began, `busy` core seconds in use until then; neither goes back.
+    /// Returns core seconds in use per second: over the last second, or since the first reading after that.
+    /// `at` is seconds since the member began, `busy` core seconds in use until then; neither goes back.
     pub(super) fn used(&self, at: f64, busy: f64) -> f64 {
         let mut looks = self.0.borrow_mut();
         // The last one that is old enough stays.
@@ -44,7 +44,7 @@ mod tests {
         let lately = Lately::default();
         assert_eq!(lately.used(0.0, 0.0), 0.0);
         assert_eq!(lately.used(2.0, 1.0), 0.5);
-        // Since the question at 2 s, the last that is a second old.
+        // Since the reading at 2 s, the last that is a second old.
         assert_eq!(lately.used(3.0, 2.0), 1.0);
         assert_eq!(lately.used(3.5, 2.0), 2.0 / 3.0);
         assert_eq!(lately.used(4.25, 2.0), 0.0, "since 3 s");

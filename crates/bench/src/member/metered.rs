@@ -1,5 +1,5 @@
-//! The meter of a member that says with each answer how loaded it is, as a server with an agent beside it does: the
-//! same meter, but within the member, where it sees every request from its head to its answer.
+//! The meter of a member that sends a load report with each answer. It is the same meter as in an agent
+//! beside a server, but within the member, where it sees every request from its head to its answer.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -19,7 +19,7 @@ impl Gauge {
         Self { start: Instant::now(), meter: RefCell::new(Meter::new(Time(0))) }
     }
 
-    /// Counts a request in; the header line of a refusal if there is no room.
+    /// Counts a request as begun; returns the header line of a refusal if the concurrency limit is reached.
     pub(super) fn begin(&self) -> Result<Metered<'_>, Vec<u8>> {
         let mut meter = self.meter.borrow_mut();
         if meter.full() {
@@ -33,15 +33,15 @@ impl Gauge {
     }
 }
 
-/// One request, counted out at the latest when it is dropped: then it has not succeeded.
+/// A counted request; dropped before its end, it counts as failed.
 #[derive(Default)]
 pub(super) struct Metered<'a> {
-    /// `None` if the member has no meter, or once it is answered.
+    /// `None` if the member has no meter, or after the answer.
     counted: Option<(&'a Gauge, Job)>,
 }
 
 impl Metered<'_> {
-    /// The request is answered: the header line that goes with the answer, empty if there is no meter.
+    /// Ends the request; returns the header line of the answer, empty if there is no meter.
     pub(super) fn end(&mut self, succeeded: bool) -> Vec<u8> {
         let Some((gauge, job)) = self.counted.take() else { return Vec::new() };
         let reading = gauge.meter.borrow_mut().end(job, succeeded, gauge.now());
@@ -70,7 +70,8 @@ mod tests {
     use crate::member::Service;
     use crate::member::sharing::Sharing;
 
-    /// Ten clients that think for a while after each answer: now there are more requests than cores, now fewer.
+    /// Ten clients with think times: the number of requests is sometimes above that of cores, sometimes
+    /// below.
     #[test]
     fn the_knee_comes_near_the_number_of_cores() {
         let service: Service = "lognormal:10ms:1.2:300ms".parse().unwrap();
@@ -94,8 +95,8 @@ mod tests {
             knees.push(f64::from(reading.knee));
             asks[client] = ask.min(end) + chance.exp() * 0.015;
         }
-        // The mean of what it says once it has learned: at one moment that may be what it tries, which is less, to see what is lost
-        // by it.
+        // The mean of the reports after the learning phase. A single report may hold a trial limit, which is
+        // lower to measure what is lost by it.
         let knee = knees[1000..].iter().sum::<f64>() / 1000.0;
         assert!((3.0..=6.0).contains(&knee), "{knee}");
     }

@@ -1,7 +1,8 @@
-//! The processors of an emulated server: [`Sharing`] in real time, with a neighbour and slow-downs.
+//! The processors of an emulated server: [`Sharing`] in real time, with an antagonist and slowdowns.
 //!
-//! What happens at a time of its own (a job ends, the neighbour comes or goes, the server becomes slower) is computed
-//! for that time however late the alarm is noticed, so that a busy machine makes answers late but no capacity is lost.
+//! Every timed event (a job ends, the antagonist starts or stops, the server slows down) is computed for its
+//! own time, however late the alarm fires. A busy machine therefore makes answers late, but no capacity is
+//! lost.
 
 use std::cell::RefCell;
 use std::io;
@@ -24,14 +25,14 @@ struct Inner {
     cores: f64,
     alarm: Alarm,
     start: Instant,
-    /// Most jobs at once.
+    /// The maximum number of jobs at once.
     most: usize,
     state: RefCell<State>,
 }
 
 struct State {
     sharing: Sharing<oneshot::Sender<()>>,
-    /// When the alarm rings.
+    /// The time for which the alarm is set.
     armed: f64,
     speed: f64,
     slow: f64,
@@ -39,14 +40,14 @@ struct State {
     neighbour: Option<Neighbour>,
 }
 
-/// Longest that the alarm is set for: the kernel's clock has a last second.
+/// The maximum time for which the alarm is set, in seconds: the kernel's clock has a last second.
 const FAR: f64 = 1e9;
 
 impl Processor {
-    /// Of a member with so many cores, in a task of the current local runtime.
+    /// Creates the processors of a member with `cores` cores, driven by a task of the current local runtime.
     ///
     /// # Errors
-    /// If the kernel grants no timer.
+    /// Fails if the kernel grants no timer.
     pub(super) fn new(spec: &Spec, cores: f64) -> io::Result<Self> {
         let processor = Self(Rc::new(Inner {
             cores,
@@ -60,7 +61,8 @@ impl Processor {
         Ok(processor)
     }
 
-    /// Does so much work, among others. Dropped before it has ended, it is taken back.
+    /// Performs an amount of work, concurrently with other jobs. Dropping the future before its end cancels
+    /// the job.
     pub(super) async fn serve(&self, work: Duration) -> Result<(), Full> {
         let now = self.settle();
         let (wake, woken) = oneshot::channel();
@@ -79,18 +81,18 @@ impl Processor {
         Ok(())
     }
 
-    /// How many there are.
+    /// Returns the number of cores.
     pub(super) fn cores(&self) -> f64 {
         self.0.cores
     }
 
-    /// Core seconds in which cores were in use so far.
+    /// Returns the core seconds in use so far.
     pub(super) fn busy(&self) -> f64 {
         self.settle();
         self.0.state.borrow().sharing.busy()
     }
 
-    /// Everything takes `factor` times as long from now on.
+    /// Multiplies service times by `factor` from now on.
     pub(super) fn slow(&self, factor: f64) {
         let now = self.settle();
         let mut state = self.0.state.borrow_mut();
@@ -99,7 +101,7 @@ impl Processor {
         self.arm(&mut state);
     }
 
-    /// Catches up with all that has happened until now, and says what time it is.
+    /// Processes all events until now; returns the current time in seconds.
     fn settle(&self) -> f64 {
         let now = self.0.start.elapsed().as_secs_f64();
         let mut state = self.0.state.borrow_mut();
@@ -132,7 +134,7 @@ impl State {
             speed: spec.speed,
             slow: 1.0,
             later: spec.slow_after,
-            // Neither the seed of the service times nor that of the failures.
+            // This seed is neither that of the service times nor that of the failures.
             neighbour: spec
                 .antagonist
                 .map(|antagonist| Neighbour::new(antagonist, spec.seed ^ 0xa27a_6041_57c0_ffee)),
@@ -141,7 +143,7 @@ impl State {
         state
     }
 
-    /// Catches up with all that has happened until `now`.
+    /// Processes all events until `now`.
     fn settle(&mut self, now: f64) {
         while let Some(turn) = self.turn().filter(|turn| *turn <= now) {
             self.finish(turn);
@@ -156,8 +158,8 @@ impl State {
         self.finish(now);
     }
 
-    /// When to set the alarm to, if something happens before it rings. That it may ring for nothing costs less than to set it
-    /// anew whenever jobs get slower.
+    /// Returns the time to set the alarm to, if an event precedes the time it is set to. An alarm that fires
+    /// in vain costs less than one that is set anew whenever jobs slow down.
     fn arm(&mut self) -> Option<f64> {
         let next = [self.sharing.next(), self.turn()].into_iter().flatten().fold(f64::INFINITY, f64::min);
         (next < self.armed && next.is_finite()).then(|| {
@@ -166,17 +168,17 @@ impl State {
         })
     }
 
-    /// When the speed changes by itself.
+    /// Returns the time at which the speed changes next by itself.
     fn turn(&self) -> Option<f64> {
         let neighbour = self.neighbour.as_ref().map(|neighbour| neighbour.until);
         let later = self.later.map(|later| later.after.as_secs_f64());
         [neighbour, later].into_iter().flatten().min_by(f64::total_cmp)
     }
 
-    /// Ends what has ended by `now`.
+    /// Wakes the jobs that have ended by `now`.
     fn finish(&mut self, now: f64) {
         while let Some(wake) = self.sharing.ended(now) {
-            // It may have given up.
+            // The receiver may have given up.
             let _ = wake.send(());
         }
     }
@@ -187,7 +189,7 @@ impl State {
     }
 }
 
-/// A job that is taken back when it is dropped.
+/// A job that is cancelled when it is dropped.
 struct Job<'a> {
     processor: &'a Processor,
     ticket: Ticket,
@@ -228,7 +230,7 @@ mod tests {
         runtime.block_on(async { test(Processor::new(&spec(change), 4.0).unwrap()).await })
     }
 
-    /// Four cores at times that are arguments, with their alarm and jobs that are not done.
+    /// Four cores at times that are arguments, with their alarm and the jobs that are not done.
     struct Computed {
         state: State,
         jobs: Vec<(usize, Receiver<()>)>,
@@ -242,7 +244,7 @@ mod tests {
             Self { state, jobs: Vec::new(), begun: 0 }
         }
 
-        /// Begins a job with so many seconds of work, as a request that comes does.
+        /// Begins a job with `work` seconds of work, as an arriving request does.
         fn begin(&mut self, now: f64, work: f64) -> Ticket {
             self.state.settle(now);
             let (wake, woken) = oneshot::channel();
@@ -253,7 +255,8 @@ mod tests {
             ticket
         }
 
-        /// Lets the alarm ring so much too late each time until all jobs are done: which was done when.
+        /// Lets the alarm fire `late` seconds late each time until all jobs are done; returns when each was
+        /// done.
         fn run(&mut self, late: f64) -> Vec<(usize, f64)> {
             let mut done = Vec::new();
             while !self.jobs.is_empty() {
@@ -293,8 +296,9 @@ mod tests {
 
     #[test]
     fn an_alarm_that_is_late_costs_no_capacity() {
-        // Eight share four cores for 20 ms, and the longer ones have a core each for the 10 ms that are left. The alarm is first set for
-        // when the shorter ones would have ended without the others.
+        // Eight jobs share four cores for 20 ms; then each of the longer ones has a core for the 10 ms that
+        // are left. The alarm is first set for the time at which the shorter ones would have ended without
+        // the others.
         for (late, short, long) in [(0.0, 0.02, 0.03), (0.007, 0.027, 0.037), (1.0, 1.01, 1.01)] {
             let mut computed = Computed::new(|_| {});
             for work in [0.01, 0.02] {
@@ -304,7 +308,7 @@ mod tests {
             }
             assert_done(&computed.run(late), (0..8).map(|job| (job, if job < 4 { short } else { long })));
             assert!((computed.state.sharing.busy() - 0.12).abs() < 1e-9, "{}", computed.state.sharing.busy());
-            // One that comes after all of that has a core at once.
+            // A job that arrives after all of that has a core at once.
             computed.begin(2.0, 0.01);
             assert_done(&computed.run(0.0), [(8, 2.01)]);
         }

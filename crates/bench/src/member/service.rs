@@ -1,4 +1,4 @@
-//! Service times: how long a worker holds a request, drawn from a distribution with a known mean.
+//! Service times: the time for which a worker holds a request, drawn from a distribution with a known mean.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -8,45 +8,55 @@ use super::work::MAX_SLOW;
 use crate::chance::Chance;
 use crate::units;
 
-/// Longest service time drawn, so that a heavy tail has an end.
+/// The maximum service time drawn, in seconds; it bounds heavy tails.
 const MAX: f64 = 3600.0;
 
-/// A distribution of service times. Written `none`, `const:1ms`, `exp:2ms` (mean), `uniform:1ms:3ms`,
-/// `pareto:ALPHA:MIN` (tail index and least value, such as `pareto:1.5:1ms`) or `lognormal:MEAN:SIGMA[:CUT]`
-/// (mean before it is cut, standard deviation of the logarithm, longest: `lognormal:10ms:1.2:300ms`).
+/// A distribution of service times.
+///
+/// | form | distribution |
+/// |---|---|
+/// | `none` | no time |
+/// | `const:1ms` | constant |
+/// | `exp:2ms` | exponential, by its mean |
+/// | `uniform:1ms:3ms` | uniform |
+/// | `pareto:ALPHA:MIN` | Pareto, by its tail index and minimum: `pareto:1.5:1ms` |
+/// | `lognormal:MEAN:SIGMA[:CUT]` | lognormal: `lognormal:10ms:1.2:300ms` |
+///
+/// `MEAN` is the mean before the cut, `SIGMA` the standard deviation of the logarithm, `CUT` the maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
-    /// No time, and no worker held.
+    /// No time, and no worker is held.
     None,
-    /// Always the same.
+    /// A constant time.
     Const(Duration),
-    /// Exponential, by its mean.
+    /// An exponential time, by its mean.
     Exp(Duration),
-    /// Evenly between two values.
+    /// A uniform time between two values.
     Uniform(Duration, Duration),
-    /// Heavy-tailed: the share of times above x is (least / x)^alpha.
+    /// A heavy-tailed time: P(time > x) = (least / x)^alpha.
     Pareto {
-        /// Tail index, above 0; at 1 or below the mean has no bound.
+        /// The tail index, above 0; at 1 or below the mean is infinite.
         alpha: f64,
-        /// Least value.
+        /// The minimum.
         least: Duration,
     },
-    /// Its logarithm is normal: many short ones and a few that are much longer.
+    /// A time with a normal logarithm: many short ones and a few that are much longer.
     Lognormal {
-        /// Mean, if nothing were cut.
+        /// The mean before the cut.
         mean: Duration,
-        /// Standard deviation of the logarithm, from 0 to 5.
+        /// The standard deviation of the logarithm, from 0 to 5.
         sigma: f64,
-        /// What is longer counts as this.
+        /// The maximum; longer times count as this.
         cut: Option<Duration>,
     },
 }
 
-/// Greatest standard deviation of a logarithm: at 5 one time in a thousand is longer than 19 times the mean.
+/// The maximum standard deviation of a logarithm: at 5, one time in a thousand is longer than 19 times the
+/// mean.
 const MAX_SIGMA: f64 = 5.0;
 
 impl Service {
-    /// The mean; infinite where it has no bound.
+    /// Returns the mean; [`Duration::MAX`] where it is infinite.
     pub fn mean(&self) -> Duration {
         match *self {
             Self::None => Duration::ZERO,
@@ -61,7 +71,7 @@ impl Service {
         }
     }
 
-    /// Draws one.
+    /// Draws a service time.
     pub fn draw(&self, chance: &mut Chance) -> Duration {
         let seconds = match *self {
             Self::None => 0.0,
@@ -81,8 +91,12 @@ impl Service {
     }
 }
 
-/// Mean of a lognormal time that is cut. With the logarithm's mean m and standard deviation s it is, below the cut c,
-/// the whole mean times P(Z < (ln c - m - s^2) / s), and c for the rest.
+/// Returns the mean of a lognormal time X that is cut at c, with m and s the mean and standard deviation of
+/// ln X:
+///
+/// ```text
+/// E[min(X, c)] = E[X] * P(Z < (ln c - m - s^2) / s) + c * P(X > c)
+/// ```
 fn lognormal_mean(mean: f64, sigma: f64, cut: f64) -> f64 {
     if mean == 0.0 || cut == 0.0 || sigma == 0.0 {
         return mean.min(cut);
@@ -91,8 +105,8 @@ fn lognormal_mean(mean: f64, sigma: f64, cut: f64) -> f64 {
     mean * normal_below(far - sigma) + cut * (1.0 - normal_below(far))
 }
 
-/// Probability that a standard normal variable is below `x`, by its series (Marsaglia, "Evaluating the normal
-/// distribution", J. Stat. Software 11(4), 2004).
+/// Returns the probability that a standard normal variable is below `x`, by its series (Marsaglia,
+/// "Evaluating the normal distribution", J. Stat. Software 11(4), 2004).
 fn normal_below(x: f64) -> f64 {
     if x.abs() > 8.0 {
         return if x > 0.0 { 1.0 } else { 0.0 };
@@ -106,7 +120,7 @@ fn normal_below(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
-/// As it is parsed, to the nanosecond.
+/// Writes the form that is parsed, to the nanosecond.
 impl Display for Service {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let nanos = |time: &Duration| format!("{}ns", time.as_nanos());
@@ -168,12 +182,12 @@ impl FromStr for Service {
     }
 }
 
-/// A member that becomes slower. Written `10s` (ten times slower after 10 s) or `10s:4` (four times).
+/// A slowdown of a member. Written `10s` (ten times slower after 10 s) or `10s:4` (four times).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown {
-    /// From so long after the start.
+    /// The time from the start to the slowdown.
     pub after: Duration,
-    /// Service takes so many times longer; from 0 to a million.
+    /// The factor of the service times; from 0 to a million.
     pub factor: f64,
 }
 
@@ -208,7 +222,7 @@ mod tests {
         assert!((mean("const:1ms") - 1.0).abs() < 1e-6);
         assert!((mean("exp:2ms") - 2.0).abs() < 0.03);
         assert!((mean("uniform:1ms:3ms") - 2.0).abs() < 0.01);
-        // alpha / (alpha - 1) times the least value.
+        // alpha / (alpha - 1) times the minimum.
         assert!((mean("pareto:3:1ms") - 1.5).abs() < 0.03);
         assert!((mean("lognormal:10ms:1.2") - 10.0).abs() < 0.2);
     }

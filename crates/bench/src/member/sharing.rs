@@ -1,30 +1,33 @@
-//! Processor sharing, computed: jobs that share the cores of a machine that is not there.
+//! Computed processor sharing: jobs that share the cores of an emulated machine.
 //!
-//! A server with `cores` processors and n jobs gives each of them the rate `speed` while there are processors enough,
-//! and `speed * cores / n` when there are not. All jobs go at the same rate, so one number tells how far every one of
-//! them has come: *virtual time*, the work that a job present since the beginning would have got done. A job that comes
-//! at virtual time v with work w is done at v + w, whatever comes and goes in between, and the jobs end in the order of
-//! that number (Parekh and Gallager's view of generalised processor sharing, 1993). An arrival, an end or another speed
-//! changes only how fast virtual time passes; nothing is computed for the jobs that wait, and no processor is burned.
+//! A server with `cores` processors and n jobs gives each job the rate `speed * min(1, cores / n)`. All jobs
+//! progress at the same rate, so one number describes the progress of all: *virtual time*, the work done for
+//! a job that is present from the beginning.
+//!
+//! A job that arrives at virtual time v with work w is done at v + w, whatever arrives and ends in between.
+//! The jobs end in the order of that number (Parekh and Gallager's view of generalised processor sharing,
+//! 1993). An arrival, an end or a change of speed changes only the rate of virtual time. Nothing is computed
+//! for the jobs that wait, and no processor time is burned.
 
 use std::collections::BTreeMap;
 
-/// The jobs of one server. Times are seconds since any beginning and never go back.
+/// The jobs of one server. Times are seconds since an arbitrary origin and never go back.
 #[derive(Debug)]
 pub(super) struct Sharing<T> {
     cores: f64,
     speed: f64,
-    /// When virtual time was computed last, and what it was then.
+    /// The time at which virtual time was last computed, followed by its value then.
     now: f64,
     done: f64,
-    /// By when they end, in virtual time.
+    /// The jobs by their ends in virtual time.
     jobs: BTreeMap<Ticket, T>,
     count: u64,
-    /// Seconds of all cores in which they were in use.
+    /// The core seconds in use.
     busy: f64,
 }
 
-/// Names a job. In the order in which they end: of positive numbers the bits have their order.
+/// The identity of a job. Tickets are ordered by the jobs' ends: the bits of positive floating-point numbers
+/// have the order of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket {
     end: u64,
@@ -32,22 +35,22 @@ pub(super) struct Ticket {
 }
 
 impl<T> Sharing<T> {
-    /// Without jobs, at time 0. `cores` above 0, `speed` from 0 on.
+    /// Creates a server without jobs at time 0. `cores` is above 0, `speed` at least 0.
     pub(super) fn new(cores: f64, speed: f64) -> Self {
         Self { cores, speed, now: 0.0, done: 0.0, jobs: BTreeMap::new(), count: 0, busy: 0.0 }
     }
 
-    /// Jobs in service.
+    /// Returns the number of jobs in service.
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Core seconds in which cores were in use, up to the last change.
+    /// Returns the core seconds in use up to the last change.
     pub(super) fn busy(&self) -> f64 {
         self.busy
     }
 
-    /// Begins a job with so many seconds of work.
+    /// Begins a job with `work` seconds of work.
     pub(super) fn begin(&mut self, now: f64, work: f64, job: T) -> Ticket {
         self.pass(now);
         let ticket = Ticket { end: (self.done + work.max(0.0)).to_bits(), number: self.count };
@@ -56,19 +59,19 @@ impl<T> Sharing<T> {
         ticket
     }
 
-    /// Takes a job out before its end, if it has not ended.
+    /// Cancels a job, if it has not ended.
     pub(super) fn cancel(&mut self, now: f64, ticket: Ticket) -> Option<T> {
         self.pass(now);
         self.jobs.remove(&ticket)
     }
 
-    /// Jobs go so fast from now on.
+    /// Changes the speed from now on.
     pub(super) fn change(&mut self, now: f64, speed: f64) {
         self.pass(now);
         self.speed = speed;
     }
 
-    /// When the next job ends, if nothing else happens before.
+    /// Returns the time at which the next job ends if nothing else happens before.
     pub(super) fn next(&self) -> Option<f64> {
         let (first, _) = self.jobs.first_key_value()?;
         let left = f64::from_bits(first.end) - self.done;
@@ -76,8 +79,8 @@ impl<T> Sharing<T> {
         (rate > 0.0).then(|| self.now + left.max(0.0) / rate)
     }
 
-    /// The next job that has ended by `now`; to be asked until there is none. What ends lets the others go faster from
-    /// the very moment, however late that is noticed.
+    /// Returns the next job that has ended by `now`; the caller repeats the call until `None`. The other jobs
+    /// speed up from the time of the end, however late the call.
     pub(super) fn ended(&mut self, now: f64) -> Option<T> {
         let end = self.next().filter(|end| *end <= now);
         let Some(end) = end else {
@@ -96,12 +99,12 @@ impl<T> Sharing<T> {
         self.speed * (self.cores / self.jobs.len() as f64).min(1.0)
     }
 
-    /// Cores are in use until `now`.
+    /// Counts the cores as in use until `now`.
     fn work(&mut self, now: f64) {
         self.busy += (now - self.now).max(0.0) * self.cores.min(self.jobs.len() as f64);
     }
 
-    /// Virtual time passes until `now`. Who has ended by then must have been taken out.
+    /// Advances virtual time until `now`. The caller has removed jobs that end before.
     fn pass(&mut self, now: f64) {
         if now > self.now {
             self.work(now);
@@ -113,7 +116,7 @@ impl<T> Sharing<T> {
         self.rest();
     }
 
-    /// With no job virtual time may begin again, which keeps its digits.
+    /// Resets virtual time if there is no job, which preserves its precision.
     fn rest(&mut self) {
         if self.jobs.is_empty() {
             self.done = 0.0;
@@ -127,23 +130,23 @@ mod tests {
 
     use super::*;
 
-    /// What happens to a server.
+    /// An event at a server.
     #[derive(Clone, Debug)]
     enum Event {
         Begin(f64),
-        /// The job that began as the n-th is cancelled, if there is one.
+        /// Cancels the n-th job that began, if it still runs.
         Cancel(usize),
         Speed(f64),
     }
 
-    /// When each job ended; `None` for those cancelled. By virtual time.
+    /// Returns the end of each job, by virtual time; `None` for cancelled jobs.
     fn computed(cores: f64, events: &[(f64, Event)]) -> Vec<Option<f64>> {
         let mut sharing = Sharing::new(cores, 1.0);
         let mut ends = Vec::new();
         let mut tickets = Vec::new();
         let until = |sharing: &mut Sharing<usize>, ends: &mut Vec<Option<f64>>, now: f64| {
             while let Some(end) = sharing.next().filter(|end| *end <= now) {
-                // Noticed late, as by a timer on a busy machine.
+                // The call is late, as with a timer on a busy machine.
                 let job = sharing.ended(now).unwrap();
                 ends[job] = Some(end);
             }
@@ -168,7 +171,7 @@ mod tests {
         ends
     }
 
-    /// The same by brute force: the work left of every job, from each thing that happens to the next.
+    /// Computes the same by brute force: the work left of every job, from each event to the next.
     fn counted_down(cores: f64, events: &[(f64, Event)]) -> Vec<Option<f64>> {
         let mut left: Vec<f64> = Vec::new();
         let mut ends: Vec<Option<f64>> = Vec::new();
@@ -206,14 +209,15 @@ mod tests {
         for job in ['b', 'c'] {
             sharing.begin(1.5, 1.0, job);
         }
-        // One alone for half a second, then three share two: the first is done at 2.25.
+        // One job alone for half a second, then three share two cores: the first is done at 2.25.
         assert_eq!(sharing.ended(10.0), Some('a'));
         assert!((sharing.busy() - 2.0).abs() < 1e-9, "{}", sharing.busy());
         while sharing.ended(10.0).is_some() {}
         assert!((sharing.busy() - 3.0).abs() < 1e-9, "all their work: {}", sharing.busy());
     }
 
-    /// Unit of the times of events, seconds: some of them are the same. Most events, and what rounding may cost.
+    /// The unit of the times of events, in seconds, so that some coincide; then the maximum number of events,
+    /// and the tolerance for rounding.
     const TICK: f64 = 2e-5;
     const MOST: usize = 24;
     const ROUNDING: f64 = 1e-9;
@@ -249,7 +253,7 @@ mod tests {
                         prop_assert!((computed - counted).abs() < ROUNDING, "{} {}", computed, counted);
                     }
                     (None, None) => {}
-                    // One that was cancelled may have ended in the same moment.
+                    // A cancelled job may have ended in the same moment.
                     _ => {
                         let end = computed.or(*counted);
                         prop_assert!(at_a_cancellation(&events, end), "{:?} {:?}", computed, counted);

@@ -1,22 +1,23 @@
-//! Real work of a known size: integers that come in are swapped at random so many times and sent back.
+//! Real work of a known size: the member swaps received integers at random, a given number of times, and
+//! sends them back.
 //!
-//! It is the task of Ristov, Cvetkov and Gusev ("Implementation of a Scalable L3B Balancer"): 300 integers and
-//! 10,000 swaps, much work for few bytes. Integers are 32 bits wide here; the order of their bytes does not
-//! matter, as they are moved whole.
+//! This is the task of Ristov, Cvetkov and Gusev ("Implementation of a Scalable L3B Balancer"): 300 integers
+//! and 10,000 swaps, much work for few bytes. Integers are 32 bits wide; their byte order does not matter, as
+//! they are moved whole.
 
 use crate::chance::Chance;
 
-/// Bytes of an integer.
+/// The bytes of an integer.
 const WIDTH: usize = 4;
 
 /// Swaps two integers of `bytes`, chosen at random, `swaps` times. Bytes beyond the last whole integer stay
-/// where they are; nothing happens where there is no integer.
+/// in place; without an integer nothing happens.
 pub fn shuffle(bytes: &mut [u8], swaps: u32, chance: &mut Chance) {
     let count = (bytes.len() / WIDTH) as u64;
     if count == 0 {
         return;
     }
-    // Below 2^32 integers the product of an index's share and the count does not overflow.
+    // With fewer than 2^32 integers the product of an index's share and the count does not overflow.
     let pick = |bits: u64| (((bits & 0xffff_ffff) * count) >> 32) as usize * WIDTH;
     for _ in 0..swaps {
         let bits = chance.bits();

@@ -1,9 +1,9 @@
-//! What a server does with a request, step by step: work at its processor, and times of waiting in which its thread is held
+//! The steps of a server for a request: work at its processor, and waiting times in which its thread is held
 //! and the processor is free for others.
 //!
-//! The threads are the member's workers. The processor serves pieces of work in the order in which they come, those of the
-//! threads and those of what only receives messages ([`Steps`] without a thread); it is computed and nothing is burned. That
-//! is a task with its entries on a processor of its own, as models of layered queueing have it.
+//! The threads are the member's workers. The processor serves pieces of work in the order of arrival, those
+//! of the threads and those of received messages ([`Steps`] without a thread). It is computed; no processor
+//! time is burned. In terms of layered queueing this is a task with its entries on a processor of its own.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display, Formatter};
@@ -15,36 +15,36 @@ use super::timer::Timer;
 use crate::busy::{InUse, Processors};
 use crate::chance::Chance;
 
-/// What is done with a request, in order. Written `cpu:exp:5ms,wait:exp:10ms`.
+/// The steps for a request, in order. Written `cpu:exp:5ms,wait:exp:10ms`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps(Vec<Step>);
 
-/// One of them.
+/// One step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     /// Work at the processor.
     Cpu(Service),
-    /// Nothing, for so long.
+    /// A waiting time.
     Wait(Service),
 }
 
-/// Most steps that can be written.
+/// The maximum number of steps that are parsed.
 const MOST: usize = 64;
 
 impl Steps {
-    /// Nothing.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// And then work at the processor.
+    /// Appends work at the processor.
     #[must_use]
     pub fn cpu(mut self, time: Service) -> Self {
         self.0.push(Step::Cpu(time));
         self
     }
 
-    /// And then a time of waiting.
+    /// Appends a waiting time.
     #[must_use]
     pub fn wait(mut self, time: Service) -> Self {
         self.0.push(Step::Wait(time));
@@ -73,7 +73,7 @@ impl FromStr for Steps {
     }
 }
 
-/// As it is parsed.
+/// Writes the form that is parsed.
 impl Display for Steps {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (index, step) in self.0.iter().enumerate() {
@@ -91,7 +91,7 @@ impl Display for Steps {
 pub(super) struct Server {
     processor: RefCell<Processors>,
     threads: RefCell<InUse>,
-    /// When the only thread was done with the last request, by its own time.
+    /// The computed time at which the only thread ended the last request.
     free: Cell<Option<Instant>>,
 }
 
@@ -102,9 +102,11 @@ impl Server {
         Self { processor: RefCell::new(processor), threads: RefCell::new(threads), free: Cell::new(None) }
     }
 
-    /// Does the steps from `begin` on, each `slower` times as long; whoever calls has a thread for them, or needs none. Each
-    /// begins when the last one should have ended: that the timer wakes late makes the answer late, and takes no time of
-    /// the server. When all of it should have ended.
+    /// Performs the steps from `begin` on, each `slower` times as long; the caller holds a thread if they
+    /// need one. Returns the computed time of their end.
+    ///
+    /// Each step begins at the computed end of the last one. A late timer makes the answer late but takes no
+    /// time of the server.
     pub(super) async fn run(
         &self,
         begin: Instant,
@@ -127,8 +129,8 @@ impl Server {
         at
     }
 
-    /// When a request that came at `came` begins, whose turn it is with the `only` thread, or one of several: when the one
-    /// before it should have ended.
+    /// Returns the time at which a request that arrived at `came` begins, once it holds a thread. With one
+    /// thread (`only`) that is the computed end of the previous request, or `came` if that is later.
     pub(super) fn begin(&self, came: Instant, only: bool) -> Instant {
         match self.free.get() {
             Some(free) if only => came.max(free),
@@ -136,25 +138,25 @@ impl Server {
         }
     }
 
-    /// A thread should have been done then.
+    /// Records the computed time at which a thread became free.
     pub(super) fn end(&self, at: Instant) {
         self.free.set(Some(at));
     }
 
-    /// Counts a thread as busy as long as the guard lives.
+    /// Counts a thread as busy until the guard is dropped.
     pub(super) fn thread(&self) -> Busy<'_> {
         self.threads.borrow_mut().enter(Instant::now());
         Busy(&self.threads)
     }
 
-    /// Seconds for which the threads (over all of them) and the processor have been busy.
+    /// Returns the busy times of the threads (summed) and of the processor, in seconds.
     pub(super) fn used(&self) -> (f64, f64) {
         let now = Instant::now();
         (self.threads.borrow().busy(now).as_secs_f64(), self.processor.borrow().busy(now).as_secs_f64())
     }
 }
 
-/// A thread that serves.
+/// A busy thread.
 pub(super) struct Busy<'a>(&'a RefCell<InUse>);
 
 impl Drop for Busy<'_> {

@@ -1,6 +1,9 @@
-//! What a server tells an agent or a daemon beside it, or a balancer, four times a second, by `POST /v1/report`: how many requests it has, as
-//! `in_flight`, as one member or as several; and if it is to, of its emulated cores or workers how many there are, as `cpus`, and what share of them was in use since the
-//! last time, as `cpu`. Nothing comes of an agent that is not there: it is told when it is.
+//! The reports of a server to an agent or a daemon beside it, or to a balancer, four times a second by `POST
+//! /v1/report`.
+//!
+//! They hold the number of requests as `in_flight`, as one member or as several. On request they also hold
+//! the number of emulated cores or workers, as `cpus`, and the share of them in use since the last report, as
+//! `cpu`. Failed reports are ignored, so an agent may start later.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +16,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Member;
 
-/// Between two.
+/// The time between two reports.
 const EACH: Duration = Duration::from_millis(250);
 
-/// Tells for ever.
+/// Sends reports forever.
 pub(super) async fn tell(to: SocketAddr, member: Rc<Member>) {
     let mut tick = interval(EACH);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -27,7 +30,7 @@ pub(super) async fn tell(to: SocketAddr, member: Rc<Member>) {
         let seconds = now.duration_since(before.0).as_secs_f64();
         let share = if seconds > 0.0 { (busy - before.1) / seconds / cores } else { 0.0 };
         before = (now, busy);
-        // The next one says more than a repetition of this.
+        // A failed report is not repeated: the next one is fresher.
         let mut body = format!("name=in_flight&value={}", member.in_flight.get());
         if member.spec.tell_busy {
             body += &format!("&cpus={cores}&cpu={:.4}", share.clamp(0.0, 1.0));
@@ -50,7 +53,7 @@ async fn once(to: SocketAddr, body: &str) -> io::Result<()> {
     );
     let mut stream = TcpStream::connect(to).await?;
     stream.write_all(request.as_bytes()).await?;
-    // Until it has been taken.
+    // Reads until the receiver has taken the report.
     let mut answer = Vec::new();
     stream.take(4096).read_to_end(&mut answer).await.map(drop)
 }

@@ -1,7 +1,7 @@
-//! An alarm that rings within microseconds of its time, by a timerfd, and sleeps: a heap of deadlines over one alarm.
+//! An alarm on a timerfd, precise to microseconds, and sleeping tasks: a heap of deadlines over one alarm.
 //!
-//! The runtime's own timers count whole milliseconds, which would turn a service time of 2 ms into one of
-//! 3 ms and every figure drawn from it into a lie.
+//! The runtime's own timers count whole milliseconds, which would turn a service time of 2 ms into one of 3
+//! ms and falsify every figure.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::{Ordering, Reverse};
@@ -16,14 +16,14 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-/// One time to be woken at.
+/// An alarm for one time.
 pub(super) struct Alarm(AsyncFd<OwnedFd>);
 
 impl Alarm {
-    /// Not set.
+    /// Creates an alarm that is not set.
     ///
     /// # Errors
-    /// If the kernel grants no timer.
+    /// Fails if the kernel grants no timer.
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -35,7 +35,7 @@ impl Alarm {
         Ok(Self(descriptor))
     }
 
-    /// Rings at this time, and no more at the one before; the time is less than a million years away.
+    /// Sets the alarm, in place of the previous time. The time is less than a million years away.
     pub(super) fn set(&self, until: Instant) {
         // Zero would turn the timer off.
         let wait = until.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
@@ -45,21 +45,21 @@ impl Alarm {
             .expect("the descriptor is a timer and the time is in range");
     }
 
-    /// Waits until it rings; for ever if the runtime ends.
+    /// Waits until the alarm fires; forever if the runtime ends.
     pub(super) async fn rings(&self) {
         loop {
             let Ok(mut guard) = self.0.readable().await else { return std::future::pending().await };
             let mut expirations = [0u8; 8];
             if let Ok(Ok(_)) = guard.try_io(|descriptor| Ok(rustix::io::read(descriptor, &mut expirations)?))
             {
-                // One read takes all there is: a second one would only find that out.
+                // One read takes all there is; a second one would only confirm that.
                 return guard.clear_ready();
             }
         }
     }
 }
 
-/// Wakes tasks of one thread.
+/// A timer that wakes tasks of one thread.
 #[derive(Clone)]
 pub(super) struct Timer(Rc<Inner>);
 
@@ -71,16 +71,16 @@ struct Inner {
 
 struct Sleeper {
     until: Instant,
-    /// Tells apart those of one instant, and keeps them in order.
+    /// The number that orders sleepers with the same time.
     number: u64,
     wake: oneshot::Sender<()>,
 }
 
 impl Timer {
-    /// Begins to keep time, in a task of the current local runtime.
+    /// Starts the timer in a task of the current local runtime.
     ///
     /// # Errors
-    /// If the kernel grants no timer.
+    /// Fails if the kernel grants no timer.
     pub(super) fn new() -> io::Result<Self> {
         let timer =
             Self(Rc::new(Inner { alarm: Alarm::new()?, sleepers: RefCell::default(), count: Cell::new(0) }));
@@ -98,14 +98,14 @@ impl Timer {
         let _ = woken.await;
     }
 
-    /// Sets the alarm for the first to wake: at most an hour of service, slowed.
+    /// Sets the alarm for the first sleeper: at most an hour of service, slowed down.
     fn arm(&self) {
         if let Some(Reverse(first)) = self.0.sleepers.borrow().peek() {
             self.0.alarm.set(first.until);
         }
     }
 
-    /// Wakes those whose time has come, each time the alarm rings.
+    /// Wakes the sleepers that are due each time the alarm fires.
     async fn tick(self) {
         loop {
             self.0.alarm.rings().await;
@@ -113,7 +113,7 @@ impl Timer {
             let mut sleepers = self.0.sleepers.borrow_mut();
             while sleepers.peek().is_some_and(|Reverse(first)| first.until <= now) {
                 if let Some(Reverse(sleeper)) = sleepers.pop() {
-                    // It may have given up.
+                    // The receiver may have given up.
                     let _ = sleeper.wake.send(());
                 }
             }

@@ -1,5 +1,5 @@
-//! The workers: a bounded queue, first come first served, before a fixed number of service slots; or processors that
-//! are shared by all that is in service.
+//! The workers: a bounded queue, first come first served, before a fixed number of service slots; or
+//! processors that all requests in service share.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,14 +17,14 @@ use crate::chance::Chance;
 /// The workers of one member.
 pub(super) struct Work {
     service: Service,
-    /// Of what a program makes.
+    /// The service time of dynamic pages.
     dynamic: Option<Service>,
     chance: RefCell<Chance>,
-    /// Fair: those who wait are served in the order they came.
+    /// The workers; the semaphore is fair and serves waiters in the order of arrival.
     workers: Semaphore,
-    /// How many there are.
+    /// The number of workers.
     count: usize,
-    /// Seconds for which workers were held, and since when those are that are held now, summed.
+    /// The time for which workers were held; then the number of those held now with the sum of their begins.
     held: Cell<Duration>,
     holding: Cell<(u32, Duration)>,
     waiting: Cell<usize>,
@@ -35,21 +35,21 @@ pub(super) struct Work {
     start: Instant,
     slow: Cell<f64>,
     slow_after: Option<Slowdown>,
-    /// Takes the place of the workers.
+    /// The processors, in place of the workers.
     processor: Option<Processor>,
-    /// Take the place of the service time; what is only received needs no worker.
+    /// The steps, in place of the service time; those of a received message need no worker.
     steps: Option<Steps>,
     receive: Option<Steps>,
     server: Server,
-    /// Is there one worker only?
+    /// Whether there is only one worker.
     only: bool,
 }
 
-/// The queue is full.
+/// The error of a full queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Full;
 
-/// Slowest a member may be made.
+/// The maximum factor of a slowdown.
 pub(super) const MAX_SLOW: f64 = 1e6;
 
 impl Work {
@@ -78,35 +78,36 @@ impl Work {
         })
     }
 
-    /// Whether a request, the `first` of its connection or another, takes no time at all.
+    /// Returns `true` if a request, the `first` of its connection or another, takes no time at all.
     pub(super) fn is_instant(&self, first: bool) -> bool {
         self.steps.is_none() && self.service == Service::None && (!first || self.session.is_zero())
     }
 
-    /// Takes a message, which needs no worker.
+    /// Receives a message, which needs no worker.
     pub(super) async fn receive(&self) {
         if let Some(steps) = &self.receive {
             self.server.run(Instant::now(), steps, &self.chance, &self.timer, self.factor()).await;
         }
     }
 
-    /// Seconds for which the workers (over all of them) and the processor of the steps have been busy.
+    /// Returns the busy times of the workers (summed) and of the steps' processor, in seconds.
     pub(super) fn used(&self) -> (f64, f64) {
         self.server.used()
     }
 
     /// Waits for a worker and holds it for a service time; longer if the request is the `first` of its
-    /// connection. What is dropped gives its worker, or its share of the processors, back.
+    /// connection. Dropping the future releases the worker, or its share of the processors.
     pub(super) async fn serve(&self, first: bool) -> Result<(), Full> {
         self.hold(self.service, first).await
     }
 
-    /// Waits for a worker and needs it for no time: what a server answers by itself, without the program.
+    /// Waits for a worker and releases it at once: for answers that the server gives without the program.
     pub(super) async fn turn(&self) -> Result<(), Full> {
         if self.processor.is_some() { Ok(()) } else { self.worker().await.map(drop) }
     }
 
-    /// The same as [`Self::serve`], for a page that a program makes if it is `dynamic`.
+    /// Serves a request like [`Self::serve`], for a page: it takes the time of dynamic pages if it is
+    /// `dynamic`.
     pub(super) async fn page(&self, first: bool, dynamic: bool) -> Result<(), Full> {
         self.hold(self.dynamic.filter(|_| dynamic).unwrap_or(self.service), first).await
     }
@@ -125,7 +126,7 @@ impl Work {
             return Ok(());
         }
         let session = if first { self.session } else { Duration::ZERO };
-        // Drawn on arrival: the n-th request of a run has the n-th service time whoever waits for whom.
+        // Drawn on arrival: the n-th request of a run has the n-th service time in any order of service.
         let time = service.draw(&mut self.chance.borrow_mut()) + session;
         if let Some(processor) = &self.processor {
             return processor.serve(time).await;
@@ -142,7 +143,7 @@ impl Work {
         Ok(())
     }
 
-    /// How many cores or workers there are, and seconds in which they were in use so far, summed.
+    /// Returns the number of cores or workers, and the seconds in which they were in use so far, summed.
     pub(super) fn busy(&self) -> (f64, f64) {
         if let Some(processor) = &self.processor {
             return (processor.cores(), processor.busy());
@@ -152,12 +153,12 @@ impl Work {
         (self.count as f64, (self.held.get() + now.saturating_sub(since)).as_secs_f64())
     }
 
-    /// Waits that long, without a worker.
+    /// Waits for `time`, without a worker.
     pub(super) async fn wait(&self, time: Duration) {
         self.timer.sleep(Instant::now() + time).await;
     }
 
-    /// Waits for a worker, which swaps integers of `bytes` on a thread of its own.
+    /// Waits for a worker, which swaps integers of `bytes` on a separate thread.
     pub(super) async fn shuffle(&self, mut bytes: Vec<u8>, swaps: u32) -> Result<Vec<u8>, Full> {
         let seed = self.chance.borrow_mut().bits();
         let _worker = self.worker().await?;
@@ -168,7 +169,7 @@ impl Work {
         shuffled.await.map_err(|_| Full)
     }
 
-    /// Waits for a worker, unless too many wait already.
+    /// Waits for a worker, unless the queue is full.
     async fn worker(&self) -> Result<SemaphorePermit<'_>, Full> {
         match self.workers.try_acquire() {
             Ok(worker) => Ok(worker),
@@ -182,14 +183,14 @@ impl Work {
         }
     }
 
-    /// How many times longer service takes now.
+    /// Returns the current factor of service times.
     pub(super) fn factor(&self) -> f64 {
         let later = self.slow_after.filter(|slowdown| self.start.elapsed() >= slowdown.after);
         let factor = self.slow.get() * later.map_or(1.0, |slowdown| slowdown.factor);
         if factor.is_finite() { factor.clamp(0.0, MAX_SLOW) } else { MAX_SLOW }
     }
 
-    /// Makes service take `factor` times longer than configured, from now on.
+    /// Multiplies configured service times by `factor` from now on.
     pub(super) fn slow(&self, factor: f64) {
         self.slow.set(factor);
         if let Some(processor) = &self.processor {
@@ -222,7 +223,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Takes so much of the processor, however long that takes: neighbours make it longer, as they would.
+/// Uses `time` of the processor, which takes longer if other threads compete for it.
 fn burn(time: Duration) {
     let clock = || {
         let now = rustix::time::clock_gettime(ClockId::ThreadCPUTime);

@@ -1,43 +1,43 @@
-//! The rate as a function of time, and its integral turned around.
+//! The rate as a function of time, and the inverse of its integral.
 //!
-//! A shape is a row of pieces on which the rate is linear, once or again and again. Request n of constant
-//! arrivals is due where the integral of the rate reaches n; a Poisson process of changing rate is one of
-//! rate 1 seen through the same turned-around integral (time rescaling; Çinlar, "Introduction to Stochastic
-//! Processes", 1975). Each due time is computed from the start of its piece, never from the one before, so
-//! that rounding does not add up.
+//! A shape is a sequence of pieces with a linear rate, once or periodic. Request n of constant arrivals is
+//! due where the integral of the rate reaches n. A Poisson process of changing rate is one of rate 1
+//! transformed by the same inverse (time rescaling; Çinlar, "Introduction to Stochastic Processes", 1975).
+//! Each due time is computed from the start of its piece, never from the one before, so that rounding errors
+//! do not add up.
 
 use std::time::Duration;
 
 /// The rate as a function of time. A rate that is negative or no finite number counts as 0.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// So many requests per second.
+    /// A constant rate, in requests per second.
     Steady(f64),
-    /// Linear over the duration of the run.
+    /// A linear rate over the duration of the run.
     Ramp {
-        /// Requests per second at the beginning.
+        /// The requests per second at the beginning.
         from: f64,
-        /// Requests per second at the end.
+        /// The requests per second at the end.
         to: f64,
     },
-    /// A rate for so long, one after another; nothing after the last.
+    /// A sequence of rates with their durations; nothing after the last.
     Steps(Vec<(f64, Duration)>),
-    /// Through these places, by time since the start in ascending order and requests per second; linear in between, before the
-    /// first as at the first, after the last as at the last.
+    /// A piecewise linear rate through these points, by time since the start in ascending order and requests
+    /// per second. Before the first and after the last point the rate is constant.
     Through(Vec<(Duration, f64)>),
-    /// On and off, again and again, beginning with on.
+    /// A periodic alternation of on and off, beginning with on.
     Bursts {
-        /// Requests per second while on.
+        /// The requests per second while on.
         rate: f64,
-        /// How long it is on.
+        /// The length of the on time.
         on: Duration,
-        /// How long it is off: nothing is due.
+        /// The length of the off time, in which nothing is due.
         off: Duration,
     },
 }
 
 impl Shape {
-    /// How long it lasts by itself: the sum of steps; the others have no end.
+    /// Returns the length of a shape that has one: the sum of steps. The others have no end.
     pub fn length(&self) -> Option<Duration> {
         match self {
             Self::Steps(steps) => {
@@ -48,23 +48,23 @@ impl Shape {
     }
 }
 
-/// A stretch of time on which the rate is linear.
+/// An interval of time with a linear rate.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Seconds since the start of the shape, or of its round.
+    /// The start in seconds since the start of the shape, or of its period.
     start: f64,
-    /// Seconds, above 0.
+    /// The length in seconds, above 0.
     length: f64,
-    /// Requests per second at its beginning, and how much it grows per second.
+    /// The requests per second at its beginning, followed by their growth per second.
     rate: f64,
     slope: f64,
-    /// Integral of the rate up to its start, and over it.
+    /// The integral of the rate up to its start, followed by that over it.
     before: f64,
     area: f64,
 }
 
 impl Piece {
-    /// Seconds since its start after which the integral of the rate over it reaches `area`.
+    /// Returns the seconds since its start after which the integral of the rate over it reaches `area`.
     fn reach(&self, area: f64) -> f64 {
         // The root of rate x + slope x² / 2 = area, in the form that does not cancel.
         let speed = (self.rate * self.rate + 2.0 * self.slope * area).max(0.0).sqrt();
@@ -73,20 +73,20 @@ impl Piece {
     }
 }
 
-/// When the integral of a shape's rate reaches a level; levels must not fall.
+/// The inverse of the integral of a shape's rate; levels must not decrease.
 #[derive(Clone, Debug)]
 pub(super) struct Integral {
     pieces: Vec<Piece>,
-    /// Seconds of a round and the integral over it, if the shape comes again and again.
+    /// The seconds of a period and the integral over it, if the shape is periodic.
     round: Option<(f64, f64)>,
-    /// Rounds that are over.
+    /// The number of completed periods.
     rounds: f64,
-    /// The piece of the last level.
+    /// The index of the last level's piece.
     at: usize,
 }
 
 impl Integral {
-    /// Of `shape` over `duration`.
+    /// Creates the integral of `shape` over `duration`.
     pub(super) fn new(shape: &Shape, duration: Duration) -> Self {
         let whole = duration.as_secs_f64();
         let mut integral = Self { pieces: Vec::new(), round: None, rounds: 0.0, at: 0 };
@@ -127,9 +127,9 @@ impl Integral {
         }
     }
 
-    /// Seconds since the start until which the integral stays at `level` or below; nothing if it never
-    /// passes it. What falls on the end of a piece belongs to the beginning of the next, so that a burst
-    /// begins with a request and a pause has none.
+    /// Returns the seconds since the start until which the integral is at most `level`; `None` if it never
+    /// exceeds it. A level at the end of a piece belongs to the beginning of the next. A burst therefore
+    /// begins with a request, and a pause has none.
     pub(super) fn when(&mut self, level: f64) -> Option<f64> {
         // Levels are sums and products: one that falls short of an edge by rounding is on it.
         let short = 1e-9 * level.max(1.0);
@@ -146,7 +146,7 @@ impl Integral {
         }
         loop {
             let Some(piece) = self.pieces.get(self.at) else {
-                // By rounding at the very end of a round: it belongs to the next.
+                // By rounding at the very end of a period: it belongs to the next.
                 let (seconds, _) = self.round?;
                 self.at = 0;
                 return Some(offset + seconds);

@@ -1,6 +1,6 @@
 //! The document around charts and tables.
 
-/// One HTML document that needs nothing else: no scripts, no fonts, no links. `body` is HTML already.
+/// Returns a self-contained HTML document: no scripts, no fonts, no links. `body` is HTML already.
 pub fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -11,7 +11,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// Text as it must stand in HTML and SVG, attributes included.
+/// Escapes a text for HTML and SVG, attributes included.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -21,7 +21,7 @@ pub fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Not allowed in XML, whatever stands for them.
+            // XML forbids these characters, also in escaped form.
             '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' => out.push('\u{fffd}'),
             _ => out.push(c),
         }

@@ -1,4 +1,4 @@
-//! From values to places on the paper, with ticks at round numbers (1, 2 and 5 times a power of ten).
+//! The mapping of values to positions, with ticks at round numbers (1, 2 and 5 times a power of ten).
 
 use super::Axis;
 
@@ -7,14 +7,15 @@ pub(super) struct Scale {
     low: f64,
     high: f64,
     log: bool,
-    /// Between two ticks of a linear axis.
+    /// The distance of two ticks on a linear axis.
     step: f64,
     from: f64,
     to: f64,
 }
 
 impl Scale {
-    /// Holds all `values`; `from` and `to` are where its ends lie. Without values it is 0 to 1.
+    /// Creates a scale for all `values`; `from` and `to` are the positions of its ends. Without values it is
+    /// 0 to 1 (logarithmic: 1 to 10).
     pub(super) fn of(values: impl Iterator<Item = f64>, axis: &Axis, from: f64, to: f64) -> Self {
         let fits = |value: &f64| value.is_finite() && (!axis.log || *value > 0.0);
         let (mut low, mut high) = values
@@ -42,7 +43,7 @@ impl Scale {
         Self { low, high, log: axis.log, step: between, from, to }
     }
 
-    /// Where a value lies; values beyond an end lie at that end.
+    /// Returns the position of a value; values beyond an end map to that end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(f64::MIN_POSITIVE) / self.low).log10() / (self.high / self.low).log10()
@@ -52,11 +53,11 @@ impl Scale {
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// Round numbers along it.
+    /// Returns round numbers along the axis.
     pub(super) fn ticks(&self) -> Vec<f64> {
         if self.log {
             let (first, last) = (self.low.log10().round() as i32, self.high.log10().round() as i32);
-            // Ten decades are as many labels as fit.
+            // At most about ten labels fit.
             let every = (last - first) / 10 + 1;
             return (first..=last).step_by(every as usize).map(|power| 10f64.powi(power)).collect();
         }
@@ -66,7 +67,7 @@ impl Scale {
     }
 }
 
-/// A step of 1, 2 or 5 times a power of ten that makes about six of them.
+/// Returns a step of 1, 2 or 5 times a power of ten that divides the span into about six.
 fn step(span: f64) -> f64 {
     let rough = span / 6.0;
     let power = 10f64.powf(rough.log10().floor());
@@ -79,7 +80,7 @@ fn step(span: f64) -> f64 {
     times * power
 }
 
-/// A number as short as four significant digits allow.
+/// Formats a number with at most four significant digits.
 pub(super) fn label(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();

@@ -12,16 +12,16 @@ use super::Latencies;
 /// A step of the distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percentile {
-    /// No request of the share `quantile` took longer.
+    /// The maximum latency of the share `quantile` of the requests.
     pub value: Duration,
-    /// From 0 to 1.
+    /// The share, from 0 to 1.
     pub quantile: f64,
-    /// Requests up to there.
+    /// The number of requests up to this step.
     pub count: u64,
 }
 
 impl Latencies {
-    /// HdrHistogram's own form (V2, compressed, Base64), in microseconds.
+    /// Encodes the histogram in HdrHistogram's own form (V2, compressed, Base64), in microseconds.
     pub fn encode(&self) -> String {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new()
@@ -30,10 +30,10 @@ impl Latencies {
         STANDARD.encode(bytes)
     }
 
-    /// Reads what [`encode`](Self::encode) or another HdrHistogram library wrote, in microseconds.
+    /// Decodes the output of [`encode`](Self::encode) or another HdrHistogram library, in microseconds.
     ///
     /// # Errors
-    /// It is no such text.
+    /// Fails if the text is malformed.
     pub fn decode(text: &str) -> Result<Self, String> {
         let bytes = STANDARD.decode(text).map_err(|error| format!("a histogram is not Base64: {error}"))?;
         let read: Histogram<u64> = Deserializer::new()
@@ -46,7 +46,8 @@ impl Latencies {
         Ok(own)
     }
 
-    /// The distribution from the least to the greatest: so many steps for every halving of what is left to 1.
+    /// Returns the distribution in ascending order, with `steps` steps for every halving of the distance to
+    /// 1.
     pub fn percentiles(&self, steps: u32) -> impl Iterator<Item = Percentile> {
         let mut count = 0;
         self.0.iter_quantiles(steps).map(move |step| {
@@ -59,7 +60,7 @@ impl Latencies {
         })
     }
 
-    /// Standard deviation; zero when empty.
+    /// Returns the standard deviation; zero if empty.
     pub fn deviation(&self) -> Duration {
         Duration::from_nanos((self.0.stdev() * 1e3) as u64)
     }

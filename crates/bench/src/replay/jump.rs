@@ -1,36 +1,36 @@
-//! Jumps in the times of a log: a clock that was wrong, a line of another year, parts in the wrong order.
+//! Jumps in the times of a log: a wrong clock, a line of another year, parts in the wrong order.
 //!
-//! A server notes a request when it has ended, often with the time at which it began: a line may be some minutes
-//! older than the one before. And in quiet nights a log may be silent. What goes beyond that is told, because a
-//! replay keeps it: one line of a wrong year stretches the whole by years.
+//! A server logs a request when it has ended, often with the time at which it began, so a line may be some
+//! minutes older than the one before. A log may also be silent in quiet nights. Larger jumps are reported,
+//! because a replay keeps them: one line of a wrong year stretches the whole by years.
 
 use std::fmt::{self, Display, Formatter};
 
-/// Most seconds that a line may lie behind the one before, and ahead of it.
+/// The maximum seconds that a line may lie behind the one before, and ahead of it.
 const BACK: i64 = 10 * 60;
 const AHEAD: i64 = 3600;
 
-/// Two neighbouring lines whose times lie far apart.
+/// Two neighbouring lines with distant times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jump {
     /// The second of the two lines, counted from 1.
     pub line: u64,
-    /// By how many seconds it is later than the one before; negative if it is earlier.
+    /// The seconds by which it is later than the one before; negative if it is earlier.
     pub seconds: i64,
 }
 
 /// The jumps of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jumps {
-    /// How many there are.
+    /// The number of jumps.
     pub count: u64,
-    /// The first of those that come near the largest.
+    /// The first jump with at least half the size of the largest.
     pub worst: Option<Jump>,
     last: Option<i64>,
 }
 
 impl Jumps {
-    /// Takes the next line that has a time.
+    /// Adds the next line that has a time.
     pub(super) fn see(&mut self, line: u64, second: i64) {
         let Some(last) = self.last.replace(second) else { return };
         let seconds = second - last;

@@ -1,15 +1,15 @@
 //! One line of an access log: `host ident user [day/month/year:time zone] "method path version" …`.
 
-/// What a replay needs of it.
+/// The parts of a line that a replay needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    /// Since 1970, UTC.
+    /// The seconds since 1970, UTC.
     pub(super) second: i64,
     pub(super) method: String,
     pub(super) path: String,
 }
 
-/// Reads a line; nothing if it is none.
+/// Parses a line; `None` if it is malformed.
 pub(super) fn parse(line: &[u8]) -> Option<Line> {
     let (second, rest) = date(line)?;
     let request = quoted(rest.trim_ascii_start().strip_prefix(b"\"")?)?;
@@ -23,8 +23,8 @@ pub(super) fn parse(line: &[u8]) -> Option<Line> {
     Some(Line { second, method: String::from_utf8_lossy(method).into_owned(), path: path_of(path)? })
 }
 
-/// The date in brackets, and what follows it. Brackets that hold none, as those of a virtual host's IPv6
-/// address, are passed over.
+/// Returns the date in brackets, and the rest of the line. Brackets without a date, as those of a virtual
+/// host's IPv6 address, are skipped.
 fn date(line: &[u8]) -> Option<(i64, &[u8])> {
     let mut rest = line;
     while let Some(open) = rest.iter().position(|byte| *byte == b'[') {
@@ -40,7 +40,7 @@ fn date(line: &[u8]) -> Option<(i64, &[u8])> {
     None
 }
 
-/// Seconds since 1970 of a date of the length that it must have.
+/// Parses a date of the fixed length into seconds since 1970.
 fn seconds(text: &[u8]) -> Option<i64> {
     const MONTHS: [&[u8; 3]; 12] =
         [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
@@ -66,8 +66,8 @@ fn seconds(text: &[u8]) -> Option<i64> {
     Some(days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - zone)
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar. Years are taken to begin in March, so that the day that
-/// some have and others have not is the last.
+/// Returns the days since 1970-01-01 in the Gregorian calendar. Years begin in March here, so that the leap
+/// day is the last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     // The months from March on have 31, 30, 31, 30, 31 days, and again.
@@ -76,7 +76,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + leaps + of_year - 719_468
 }
 
-/// What is quoted up to the next quote; what is escaped with a backslash as it was before.
+/// Returns the text up to the next quote, with backslash escapes resolved.
 fn quoted(text: &[u8]) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     let mut bytes = text.iter().copied();
@@ -98,7 +98,7 @@ fn quoted(text: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The path of what was asked for, without scheme and host; bytes that a path cannot have are
+/// Returns the path of a request target, without scheme and host. Bytes that a path cannot have are
 /// percent-encoded.
 fn path_of(target: &[u8]) -> Option<String> {
     let scheme = |name: &[u8]| {

@@ -1,34 +1,35 @@
-//! The access log of a site that is like the one whose logs the AGS report replayed: several hundred pages, some of which are
-//! asked for much more often than others, and a part that scripts make (there a discussion area, by Perl).
+//! The access log of a site that resembles the one of the AGS report: several hundred pages of very different
+//! popularity, and a dynamic part (there a discussion area, by Perl).
 //!
-//! The popularity of pages follows Zipf's law: the n-th is asked for as often as 1/n (Breslau, Cao, Fan, Phillips and Shenker,
-//! "Web caching and Zipf-like distributions", INFOCOM 1999, found exponents a little below 1 in such logs).
+//! The popularity of pages follows Zipf's law: the n-th is requested in proportion to 1/n (Breslau, Cao, Fan,
+//! Phillips and Shenker, "Web caching and Zipf-like distributions", INFOCOM 1999, found exponents a little
+//! below 1 in such logs).
 
 use std::fmt::Write as _;
 
 use crate::chance::Chance;
 
-/// What a log is of.
+/// The parameters of a log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
-    /// Pages, and scripts' pages beside them.
+    /// The number of static pages, and of dynamic ones beside them.
     pub pages: usize,
-    /// Share of the requests that are for what a script makes, from 0 to 1.
+    /// The share of the requests for dynamic pages, from 0 to 1.
     pub dynamic: f64,
-    /// Lines.
+    /// The number of lines.
     pub requests: usize,
-    /// Requests per second, on the average.
+    /// The mean requests per second.
     pub rate: f64,
 }
 
 impl Site {
-    /// The site of the report: "several hundred" pages, "approximately 10 percent" of whose requests are for scripts' pages; with
-    /// so many lines of log.
+    /// Returns the site of the report with this number of log lines: "several hundred" pages, and
+    /// "approximately 10 percent" of the requests for dynamic pages.
     pub fn of_the_report(requests: usize) -> Self {
         Self { pages: 400, dynamic: 0.1, requests, rate: 20.0 }
     }
 
-    /// A log in the common format. The same seed gives the same.
+    /// Returns a log in the common format. The same seed gives the same log.
     pub fn log(&self, seed: u64) -> String {
         let mut chance = Chance::new(seed);
         let mut sums = Vec::with_capacity(self.pages);

@@ -1,18 +1,18 @@
-//! Deadlines of one length: they end in the order they began, so that a queue does for a heap.
+//! Deadlines of equal length: they end in the order they began, so a queue replaces a heap.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::slots::Key;
 
-/// Deadlines in the order they end. What has ended before its deadline leaves its entry behind.
+/// Deadlines in the order of their ends. A request that ends before its deadline leaves its entry behind.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines(VecDeque<(Instant, Key)>);
 
 impl Deadlines {
-    /// Adds one that ends no sooner than those before it. There are `alive` that have not ended: when the
-    /// entries left behind are more than those, `ended` tells which go, so that memory is bounded by what
-    /// is in flight and not by how much has been.
+    /// Adds a deadline that is not before the previous ones. `alive` is the number of those that have not
+    /// ended. If more entries than that are stale, those that `ended` selects are removed. Memory is
+    /// therefore bounded by the requests in flight and not by all past ones.
     pub(super) fn push(&mut self, deadline: Instant, key: Key, alive: usize, ended: impl Fn(Key) -> bool) {
         if self.0.len() >= 2 * alive + 1024 {
             self.0.retain(|(_, key)| !ended(*key));
@@ -20,7 +20,7 @@ impl Deadlines {
         self.0.push_back((deadline, key));
     }
 
-    /// Takes the next that is over and has not ended before; drops those that have.
+    /// Takes the next expired deadline of a request that has not ended; drops stale ones.
     pub(super) fn over(&mut self, now: Instant, ended: impl Fn(Key) -> bool) -> Option<Key> {
         while let Some((deadline, key)) = self.0.front().copied() {
             let ended = ended(key);
@@ -35,7 +35,8 @@ impl Deadlines {
         None
     }
 
-    /// When the next is over; only after [`over`](Self::over) certainly one that has not ended.
+    /// Returns the next deadline. Right after [`over`](Self::over) it belongs to a request that has not
+    /// ended.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.front().map(|(deadline, _)| *deadline)
     }

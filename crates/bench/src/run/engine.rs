@@ -1,7 +1,7 @@
-//! The thread of a run: turns to each request when it is due, carries it, and notes what came of it.
+//! The thread of a run: it handles each request when it is due, carries it, and records its result.
 //!
-//! A turn of its loop looks at what is due, at deadlines, and at what happened on sockets, a batch of each.
-//! The record is shared with the owner of the run and locked once a turn, not once a request.
+//! A turn of its loop handles a batch each of due requests, deadlines and socket events. The record is shared
+//! with the owner of the run and locked once a turn, not once a request.
 
 mod ending;
 mod leaving;
@@ -26,61 +26,62 @@ use crate::pick::Picker;
 use crate::record::{Fault, Record};
 use crate::target::{Ask, Step, Target, Transport};
 
-/// Requests sent between two looks at events: half a millisecond's work if each needs a new connection.
+/// The requests sent between two polls for events: half a millisecond's work if each needs a new connection.
 const BATCH: usize = 16;
-/// Reads of one answer before others, and requests that are due, get their turn.
+/// The reads of one answer before others, and requests that are due, get their turn.
 const READS: usize = 2;
-/// How long before a due time the thread stops sleeping and looks again and again: the kernel wakes a thread
-/// some 20 µs late, more or less, which would be in every latency. At most this much CPU per request.
+/// The time before a due time at which the thread stops sleeping and polls. The kernel wakes a thread about
+/// 20 µs late, which would be in every latency. This costs at most that much CPU per request.
 const SPIN: Duration = Duration::from_micros(20);
-/// Between two looks at the clock of the thread's CPU time.
+/// The time between two readings of the thread's CPU time.
 const AUDIT: Duration = Duration::from_millis(50);
-/// How long a client of a closed loop waits after a request without an answer, so that it does not spend
-/// all of its time on a server that is not there.
+/// The pause of a client of a closed loop after a request without an answer, so that it does not spin on a
+/// missing server.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// When requests are due.
+/// The times at which requests are due.
 pub(super) enum When<P> {
-    /// At fixed times since the start.
+    /// Fixed times since the start.
     Open(P),
-    /// For each of so many clients when its last one has ended, until the end of the run.
+    /// A request of each of `clients` clients when its last one has ended, until the end of the run.
     Closed { clients: usize, end: Instant },
 }
 
-/// All of a run.
+/// The whole state of a run.
 pub(super) struct Engine<T: Target, P> {
     target: T,
     when: When<P>,
     pub(super) limits: Limits,
-    /// Most connections, busy and idle.
+    /// The maximum number of connections, busy and idle.
     most: usize,
     shared: Arc<Shared>,
     poll: Poll,
     pub(super) slots: Slots<T::State>,
     pub(super) in_flight: usize,
-    /// Requests that are due and wait for a connection, in order.
+    /// The requests that are due and wait for a connection, in order.
     pub(super) waiting: VecDeque<Waiting<T::State>>,
-    /// Says where requests go, if the target does not.
+    /// The picker and the requests that wait for it, if the target does not choose the destination.
     pub(super) picks: Option<Picks<T::State>>,
-    /// Slots of connections that may have more to read.
+    /// The slots of connections that may have more to read.
     unread: VecDeque<u32>,
-    /// When clients of a closed loop that failed, or think, go on; in order, as all wait for equally long.
+    /// The times at which clients of a closed loop that failed, or think, continue; in order, as all wait
+    /// equally long.
     paused: VecDeque<Instant>,
     connects: Deadlines,
     requests: Deadlines,
     buffer: Box<[u8]>,
-    /// The thread's CPU time that has been counted, and when it was looked at.
+    /// The thread's CPU time that has been counted, and the time of that reading.
     cpu: Duration,
     audit: Instant,
 }
 
-/// A request that has not left.
+/// A request that has not been sent.
 #[derive(Debug)]
 pub(super) struct Waiting<S> {
     pub(super) due: Instant,
-    /// When it was asked where it goes, if that was asked: then it began.
+    /// The time at which the picker was asked, if it was: the request began then.
     pub(super) asked: Option<Instant>,
-    /// Members that it could not be sent to.
+    /// The number of members that it could not be sent to.
     pub(super) tries: u8,
     pub(super) ask: Ask<S>,
 }
@@ -120,7 +121,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         })
     }
 
-    /// Sends until the pacer ends or the owner stops the run, then waits for what is in flight.
+    /// Sends until the pacer ends or the owner stops the run, then waits for requests in flight.
     pub(super) fn run(mut self) -> io::Result<()> {
         let shared = self.shared.clone();
         let mut next = self.after(shared.start);
@@ -146,7 +147,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             if self.picks.as_ref().is_some_and(Picks::is_due) {
                 self.take_picks(&mut record);
             }
-            // Long answers, a little of each: none keeps a request that is due waiting.
+            // Long answers are read in small parts, so that none delays a due request.
             for _ in 0..self.unread.len() {
                 let Some(slot) = self.unread.pop_front() else { break };
                 if let Some(connection) = self.slots.connection(slot) {
@@ -192,21 +193,21 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// Requests that have begun and not ended.
+    /// Returns the number of requests that have begun and not ended.
     fn on_their_way(&self) -> usize {
         self.in_flight + self.waiting.len() + self.picks.as_ref().map_or(0, Picks::len)
     }
 
-    /// When the next request of an open loop is due.
+    /// Returns the time at which the next request of an open loop is due.
     fn after(&mut self, start: Instant) -> Option<Instant> {
         match &mut self.when {
-            // What is beyond the end of time is never due.
+            // A time beyond the range of the clock is never due.
             When::Open(pace) => pace.next().and_then(|offset| start.checked_add(offset)),
             When::Closed { .. } => None,
         }
     }
 
-    /// Is the time of the clients of a closed loop over?
+    /// Returns `true` if the time of the clients of a closed loop is over.
     fn closed_over(&self, now: Instant) -> bool {
         match &self.when {
             When::Open(_) => true,
@@ -223,9 +224,9 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         self.audit = now;
     }
 
-    /// Turns to a request that is due: sends it, or lets it wait for a connection.
+    /// Handles a request that is due: sends it, or queues it for a connection.
     fn due(&mut self, record: &mut Record, due: Instant, now: Instant) {
-        // Asked for even if it cannot leave: the next request belongs to the next due time.
+        // The target advances even if the request cannot be sent: the next one belongs to the next due time.
         let ask = self.target.request();
         if self.on_their_way() >= self.limits.in_flight {
             return self.unsent(record);
@@ -246,26 +247,26 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// A request cannot be sent at all.
+    /// Counts a request that cannot be sent at all.
     fn unsent(&mut self, record: &mut Record) {
         record.unsent(self.limits.timeout);
         self.pause();
     }
 
-    /// A client of a closed loop has not been answered.
+    /// Pauses a client of a closed loop that has not been answered.
     pub(super) fn pause(&mut self) {
         self.rest(if self.limits.think.is_zero() { PAUSE } else { self.limits.think });
     }
 
-    /// A client of a closed loop sends nothing for a while.
+    /// Delays the next request of a client of a closed loop.
     fn rest(&mut self, time: Duration) {
         if matches!(self.when, When::Closed { .. }) && !time.is_zero() {
             self.paused.push_back(Instant::now() + time);
         }
     }
 
-    /// Sends what waits for a connection as far as there are any, and the next requests of closed loops;
-    /// a batch at most. Is there more to do at once?
+    /// Sends requests that wait for a connection, as far as there are any, and the next requests of closed
+    /// loops; a batch at most. Returns `true` if there is more to do at once.
     fn serve(&mut self, record: &mut Record) -> bool {
         for _ in 0..BATCH {
             if self.has_room()
@@ -290,22 +291,22 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         true
     }
 
-    /// May a request take or open a connection?
+    /// Returns `true` if a request may take or open a connection.
     pub(super) fn has_room(&self) -> bool {
         self.slots.open() < self.most || self.slots.has_idle()
     }
 
-    /// When the first of the requests that wait has waited too long.
+    /// Returns the time at which the first waiting request times out.
     fn first_waiting_ends(&self) -> Option<Instant> {
         self.waiting.front().map(|first| first.due + self.limits.timeout)
     }
 
-    /// Fails what has waited too long.
+    /// Fails requests that have waited too long.
     fn expire(&mut self, record: &mut Record, now: Instant) {
         loop {
             let slots = &self.slots;
             let Some(key) = self.connects.over(now, |key| is_up(slots, key)) else { break };
-            // One that came up while this thread stood still has an event that says so.
+            // A connection that came up while this thread stood still has an event for that.
             let connection = self.slots.connection(key.slot);
             if connection.is_none_or(|connection| net::getpeername(&connection.socket).is_err()) {
                 self.fail(record, key.slot, Fault::ConnectTimeout);
@@ -323,7 +324,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// Something happened on a connection.
+    /// Handles an event of a connection.
     fn ready(&mut self, record: &mut Record, event: Event) {
         let (key, flags) = (Key::from(event.data.u64()), event.flags);
         let Some(connection) = self.slots.registered(key) else { return };
@@ -331,7 +332,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         connection.half_closed |= ended || flags.contains(EventFlags::RDHUP);
         let readable = ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
         let Some(job) = &mut connection.job else {
-            // Nobody asked for anything: the peer closes it, or breaks the protocol.
+            // No request is open: the peer closes the connection, or breaks the protocol.
             if readable {
                 self.cut_off(record, key.slot);
             }
@@ -347,7 +348,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             job.connecting = false;
         }
         if flags.contains(EventFlags::OUT) && !job.write(&connection.socket) {
-            // There may be an answer to read all the same: reading tells.
+            // There may still be an answer to read.
             connection.half_closed = true;
         }
         if readable {
@@ -355,7 +356,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// Reads what there is of an answer.
+    /// Reads available bytes of an answer.
     fn read(&mut self, record: &mut Record, slot: u32) {
         let datagrams = self.target.transport() == Transport::Udp;
         for _ in 0..READS {
@@ -368,7 +369,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                     .map_or(Err(Fault::Closed), |answer| Ok(Step::Done(answer))),
                 Ok((_, count)) => {
                     let step = self.target.answer(&mut job.state, &self.buffer[..count]);
-                    // A short read has emptied a stream; another event tells when there is more.
+                    // A short read has emptied a stream; another event follows when there is more.
                     let emptied = count < self.buffer.len() && !datagrams && !connection.half_closed;
                     if step == Step::More && emptied {
                         return;
@@ -392,7 +393,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 Err(fault) => return self.fail(record, slot, fault),
             }
         }
-        // There may be more, of which no event will tell.
+        // There may be more, without a further event.
         if let Some(connection) = self.slots.connection(slot)
             && !std::mem::replace(&mut connection.unread, true)
         {
@@ -401,7 +402,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 }
 
-/// Has the connection of this request come up, or the request ended?
+/// Returns `true` if the connection of this request is established, or the request has ended.
 fn is_up<S>(slots: &Slots<S>, key: Key) -> bool {
     slots.job(key).is_none_or(|job| !job.connecting)
 }

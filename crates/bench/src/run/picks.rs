@@ -1,4 +1,4 @@
-//! Requests that wait to be told where they go, and those who have been picked so far.
+//! The requests that wait for a pick, and the members picked so far.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -10,20 +10,20 @@ use crate::pick::{Picked, Picker};
 use crate::record::{Fault, Record};
 use crate::target::{Ask, Target};
 
-/// How often another member is asked for where one cannot be connected to. A client that is told of a second one that is not
-/// there either knows that more is wrong than it can help.
+/// The maximum number of further picks for a request after failed connections. If that many members are
+/// missing, the client cannot solve the problem.
 const TRIES: u8 = 2;
 
-/// Who says where requests go, and what waits for that.
+/// A picker and the requests that wait for it.
 #[derive(Debug)]
 pub(super) struct Picks<S> {
     picker: Box<dyn Picker>,
-    /// By their tags, with when it was asked.
+    /// The requests by tag, with the time of the question.
     open: HashMap<u64, (Instant, Waiting<S>)>,
     tag: u64,
-    /// By their routes.
+    /// The members by route.
     members: Vec<Picked>,
-    /// Requests with two members that are in the record.
+    /// The number of requests with two members that the record already includes.
     twice: u64,
 }
 
@@ -32,40 +32,40 @@ impl<S> Picks<S> {
         Self { picker, open: HashMap::new(), tag: 0, members: Vec::new(), twice: 0 }
     }
 
-    /// Readable when something is to be taken.
+    /// Returns the descriptor that is readable when there is a result to take.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.picker.descriptor()
     }
 
-    /// When something is to be done at the latest.
+    /// Returns the time at which the picker must run at the latest.
     pub(super) fn due(&self) -> Option<Instant> {
         self.picker.timeout().and_then(|time| Instant::now().checked_add(time))
     }
 
-    /// Is that now?
+    /// Returns `true` if that time has come.
     pub(super) fn is_due(&self) -> bool {
         self.picker.timeout().is_some_and(|time| time.is_zero())
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// When those that wait were due.
+    /// Returns the due times of the waiting requests.
     pub(super) fn dues(&self) -> impl Iterator<Item = Instant> {
         self.open.values().map(|(_, waiting)| waiting.due)
     }
 
-    /// Where a route leads.
+    /// Returns the address of a route.
     pub(super) fn address(&self, route: usize) -> std::net::SocketAddr {
         self.members[route].address
     }
 
-    /// Asks for one; gives it back if that cannot be done.
+    /// Asks for a member; returns the request if the picker cannot be asked.
     fn ask(&mut self, waiting: Waiting<S>) -> Result<(), Waiting<S>> {
         self.tag += 1;
-        // Before it is asked: whatever that takes is a part of the time to be told.
+        // The time of the call itself counts as part of the pick.
         let asked = Instant::now();
         if !self.picker.ask(self.tag) {
             return Err(waiting);
@@ -74,7 +74,7 @@ impl<S> Picks<S> {
         Ok(())
     }
 
-    /// The next that was told, when that was asked, and what it was told.
+    /// Returns the next result: the time of the question, the request and the picked member.
     fn next(&mut self) -> Option<(Instant, Waiting<S>, Option<Picked>)> {
         loop {
             let (tag, picked) = self.picker.next()?;
@@ -84,7 +84,7 @@ impl<S> Picks<S> {
         }
     }
 
-    /// The route to a member, and whether it is a new one.
+    /// Returns the route to a member, and whether it is new.
     fn route(&mut self, picked: Picked) -> (usize, bool) {
         let known = self.members.iter_mut().enumerate().find(|(_, one)| one.address == picked.address);
         if let Some((route, known)) = known {
@@ -98,7 +98,7 @@ impl<S> Picks<S> {
 }
 
 impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
-    /// Asks where a request goes. Whatever comes of it comes with an event.
+    /// Asks for a request's destination. The result arrives with an event.
     pub(super) fn ask(&mut self, record: &mut Record, waiting: Waiting<T::State>) {
         let asked = match &mut self.picks {
             Some(picks) => picks.ask(waiting),
@@ -109,7 +109,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// Takes what the picker has to say and sends on their way those that were waiting for it.
+    /// Takes the picker's results and sends the requests that waited for them.
     pub(super) fn take_picks(&mut self, record: &mut Record) {
         if let Some(picks) = &mut self.picks {
             picks.picker.process();
@@ -144,8 +144,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// A request on this route was not answered for a reason that may be the member's. If it has not been sent it may go to
-    /// another: gives it back if not.
+    /// Handles a failure on this route that may be the member's fault. An unsent request is picked another
+    /// member; otherwise the request is returned.
     pub(super) fn elsewhere(
         &mut self,
         record: &mut Record,
@@ -168,7 +168,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         None
     }
 
-    /// A request that is on no connection has failed.
+    /// Counts a request as failed that is on no connection.
     fn nobody(&mut self, record: &mut Record, fault: Fault, due: Instant) {
         record.failed(None, fault, due.elapsed().max(self.limits.timeout));
         self.pause();

@@ -1,4 +1,4 @@
-//! Waiting for sockets and for a moment, to the nanosecond.
+//! Waiting for sockets and for a time, to the nanosecond.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,19 +11,19 @@ use rustix::time::{
 
 use super::slots::Key;
 
-/// Longest sleep: how soon a request to stop is noticed.
+/// The maximum sleep, which bounds the delay until a stop is noticed.
 const NAP: Duration = Duration::from_millis(20);
-/// Events taken at once.
+/// The maximum number of events taken at once.
 const EVENTS: usize = 64;
 
 /// An epoll instance with an alarm.
 #[derive(Debug)]
 pub(super) struct Poll {
     epoll: OwnedFd,
-    /// Ends the wait at the next due time: epoll's own time-out counts whole milliseconds on older
-    /// kernels, and is late by the timer slack of the thread on all.
+    /// The timer that ends the wait at the next due time. The time-out of epoll counts whole milliseconds on
+    /// older kernels, and is late by the timer slack of the thread on all.
     timer: OwnedFd,
-    /// What the timer is set to.
+    /// The time to which the timer is set.
     set: Option<Instant>,
 }
 
@@ -37,13 +37,13 @@ impl Poll {
         Ok(Self { epoll, timer, set: None })
     }
 
-    /// Reports all that happens on a socket, once each, until it is closed.
+    /// Registers all events of a socket, edge-triggered, until it is closed.
     pub(super) fn add(&self, socket: &impl AsFd, key: Key) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(key.into()), flags)?)
     }
 
-    /// Reports as long as something is readable, under the key [`PICKER`].
+    /// Registers a descriptor level-triggered while it is readable, under the key [`PICKER`].
     pub(super) fn watch(&self, readable: &impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, readable, EventData::new_u64(PICKER.into()), EventFlags::IN)?)
     }
@@ -75,12 +75,12 @@ impl Poll {
     }
 }
 
-/// No slots: there are never that many.
+/// The key of the timer; no slot has this number.
 const TIMER: Key = Key { slot: u32::MAX, serial: 0 };
-/// Of whoever says where requests go.
+/// The key of the picker.
 pub(super) const PICKER: Key = Key { slot: u32::MAX - 1, serial: 0 };
 
-/// A timer that ends after `wait`, which is not zero, and is not set again.
+/// Returns a one-shot timer that ends after `wait`, which is not zero.
 fn once(wait: Duration) -> Itimerspec {
     let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
     Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }

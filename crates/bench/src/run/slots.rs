@@ -1,7 +1,7 @@
 //! Connections, each in a slot, and the idle ones by route.
 //!
-//! A slot has a serial that goes up with every request and every connection: an event or a deadline that
-//! was meant for an earlier one is known by it.
+//! The serial of a slot increases with every request and every connection, so that events and deadlines of
+//! earlier ones are recognised.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustix::net::{self, SendFlags};
 
 use crate::chance::Chance;
 
-/// A slot and how often it has been used: names one request, or one connection while it waits.
+/// A slot and its serial: identifies one request, or one connection while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) slot: u32,
@@ -35,15 +35,15 @@ impl From<u64> for Key {
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     pub(super) socket: OwnedFd,
-    /// Index of the address that its requests are meant for.
+    /// The index of its requests' intended address.
     pub(super) route: usize,
-    /// Index of its peer's address: another one if its session was sent elsewhere.
+    /// The index of its peer's address, which differs if its session was redirected.
     pub(super) place: usize,
-    /// The peer will send no more after what is in the socket.
+    /// Whether the peer will send no more after the bytes in the socket.
     pub(super) half_closed: bool,
-    /// Is it in the list of those that have more to read?
+    /// Whether it is in the list of connections with more to read.
     pub(super) unread: bool,
-    /// Where it is among the idle ones of its route; means nothing while it has a job.
+    /// The position among the idle connections of its route; undefined while it has a job.
     rank: usize,
     pub(super) job: Option<Job<S>>,
 }
@@ -57,11 +57,11 @@ impl<S> Connection<S> {
 /// A request on its connection.
 #[derive(Debug)]
 pub(super) struct Job<S> {
-    /// Its connection is not up yet.
+    /// Whether its connection is not established yet.
     pub(super) connecting: bool,
     pub(super) due: Instant,
     pub(super) left: Instant,
-    /// Members that it could not be sent to before.
+    /// The number of members that it could not be sent to before.
     pub(super) tries: u8,
     pub(super) bytes: Arc<[u8]>,
     pub(super) written: usize,
@@ -69,7 +69,7 @@ pub(super) struct Job<S> {
 }
 
 impl<S> Job<S> {
-    /// Writes what is left of the request; false if the connection takes no more, ever.
+    /// Writes the rest of the request; returns `false` if the connection will never accept more.
     pub(super) fn write(&mut self, socket: &OwnedFd) -> bool {
         while self.written < self.bytes.len() {
             match net::send(socket, &self.bytes[self.written..], SendFlags::NOSIGNAL) {
@@ -82,7 +82,7 @@ impl<S> Job<S> {
         true
     }
 
-    /// Has all of the request been written?
+    /// Returns `true` if the whole request has been written.
     pub(super) fn is_sent(&self) -> bool {
         self.written == self.bytes.len()
     }
@@ -91,7 +91,7 @@ impl<S> Job<S> {
 #[derive(Debug)]
 struct Slot<S> {
     serial: u32,
-    /// The serial that the connection was registered for events with.
+    /// The serial with which the connection was registered for events.
     registered: u32,
     connection: Option<Connection<S>>,
 }
@@ -100,17 +100,17 @@ struct Slot<S> {
 #[derive(Debug)]
 pub(super) struct Slots<S> {
     all: Vec<Slot<S>>,
-    /// Slots without a connection.
+    /// The slots without a connection.
     free: Vec<u32>,
-    /// Slots of connections that wait for a request, by route, the one used last on top: few stay warm
-    /// and the others may go.
+    /// The slots of idle connections by route, the last used on top: few stay in use and the others may
+    /// close.
     idle: Vec<Vec<u32>>,
-    /// Of which session is next.
+    /// The generator for the choice of the next session.
     chance: Chance,
 }
 
 impl<S> Slots<S> {
-    /// For so many routes.
+    /// Creates the slots for `routes` routes.
     pub(super) fn new(routes: usize) -> Self {
         Self {
             all: Vec::new(),
@@ -120,17 +120,17 @@ impl<S> Slots<S> {
         }
     }
 
-    /// There is one more route.
+    /// Adds a route.
     pub(super) fn add_route(&mut self) {
         self.idle.push(Vec::new());
     }
 
-    /// How many connections there are, idle or not.
+    /// Returns the number of connections, idle or not.
     pub(super) fn open(&self) -> usize {
         self.all.len() - self.free.len()
     }
 
-    /// Puts a connection into a slot; the key is for its events and, until it is used again, its job.
+    /// Puts a connection into a slot. The key identifies its events and, until its next use, its job.
     pub(super) fn insert(&mut self, connection: Connection<S>) -> Key {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.all.push(Slot { serial: 0, registered: 0, connection: None });
@@ -150,7 +150,7 @@ impl<S> Slots<S> {
         place.serial = place.serial.wrapping_add(1);
         self.free.push(slot);
         if connection.job.is_none() {
-            // A slot that is elsewhere is in the hands of the one that removes it.
+            // If the slot is not at its rank, the caller has already taken it from the idle ones.
             if self.idle[connection.route].get(connection.rank) == Some(&slot) {
                 self.take_idle(connection.route, connection.rank);
             }
@@ -158,29 +158,29 @@ impl<S> Slots<S> {
         Some(connection)
     }
 
-    /// The connection in a slot.
+    /// Returns the connection in a slot.
     pub(super) fn connection(&mut self, slot: u32) -> Option<&mut Connection<S>> {
         self.all[slot as usize].connection.as_mut()
     }
 
-    /// The connection whose events have this key.
+    /// Returns the connection with events of this key.
     pub(super) fn registered(&mut self, key: Key) -> Option<&mut Connection<S>> {
         let place = self.all.get_mut(key.slot as usize)?;
         place.connection.as_mut().filter(|_| place.registered == key.serial)
     }
 
-    /// The request that `key` names, unless it has ended.
+    /// Returns the request of `key`, unless it has ended.
     pub(super) fn job(&self, key: Key) -> Option<&Job<S>> {
         let place = self.all.get(key.slot as usize).filter(|place| place.serial == key.serial)?;
         place.connection.as_ref()?.job.as_ref()
     }
 
-    /// All requests that have not ended.
+    /// Returns all requests that have not ended.
     pub(super) fn jobs(&self) -> impl Iterator<Item = &Job<S>> {
         self.all.iter().filter_map(|place| place.connection.as_ref()?.job.as_ref())
     }
 
-    /// Gives an idle connection a request.
+    /// Assigns a request to an idle connection.
     pub(super) fn employ(&mut self, slot: u32, job: Job<S>) -> Key {
         let place = &mut self.all[slot as usize];
         place.serial = place.serial.wrapping_add(1);
@@ -190,7 +190,7 @@ impl<S> Slots<S> {
         Key { slot, serial: place.serial }
     }
 
-    /// Puts a connection that has no request to the idle ones.
+    /// Adds a connection without a request to the idle ones.
     pub(super) fn rest(&mut self, slot: u32) {
         let Some(connection) = &mut self.all[slot as usize].connection else { return };
         let idle = &mut self.idle[connection.route];
@@ -198,7 +198,7 @@ impl<S> Slots<S> {
         idle.push(slot);
     }
 
-    /// Is there an idle connection of any route?
+    /// Returns `true` if there is an idle connection of any route.
     pub(super) fn has_idle(&self) -> bool {
         self.idle.iter().any(|idle| !idle.is_empty())
     }
@@ -208,14 +208,14 @@ impl<S> Slots<S> {
         self.idle[route].pop()
     }
 
-    /// Takes one of the idle connections of a route, each as likely as another.
+    /// Takes a random idle connection of a route, with uniform probability.
     pub(super) fn wake_by_chance(&mut self, route: usize) -> Option<u32> {
         let drawn = self.chance.bits() as usize;
         let rank = drawn.checked_rem(self.idle[route].len())?;
         Some(self.take_idle(route, rank))
     }
 
-    /// Takes the idle connection of a rank out; the last one takes its place.
+    /// Removes the idle connection of a rank; the last one takes its place.
     fn take_idle(&mut self, route: usize, rank: usize) -> u32 {
         let idle = &mut self.idle[route];
         let slot = idle.swap_remove(rank);

@@ -1,38 +1,38 @@
-//! Payloads that must come back as they were, for the echo targets.
+//! Payloads of the echo targets, which must return unchanged.
 //!
-//! Each begins with its number (as much of it as fits into eight bytes), so that an answer that belongs to
-//! another request is found out; the rest is noise, the same in all.
+//! Each begins with its number (as much of it as fits into eight bytes), so that an answer to another request
+//! is detected; the rest is noise, the same in all.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use crate::chance::Chance;
 
-/// Bytes of a payload that hold its number.
+/// The bytes of a payload that hold its number.
 pub(super) const NUMBER: usize = 8;
 
-/// Why there can be no such echo.
+/// The reason why an echo target is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum EchoError {
-    /// Nothing to come back, or more than fits.
+    /// The payload is empty, or too long.
     #[error("a payload of {size} bytes cannot be sent: expected 1 to {most}")]
     Size {
-        /// As asked.
+        /// The requested size.
         size: usize,
-        /// What one request can hold.
+        /// The maximum size of one request.
         most: usize,
     },
-    /// `HOST:PORT` has no address.
+    /// The host of `HOST:PORT` has no address.
     #[error("`{address}`: {why}; expected HOST:PORT")]
     Resolve {
-        /// As given.
+        /// The given address.
         address: String,
-        /// What the resolver said.
+        /// The resolver's message.
         why: String,
     },
 }
 
-/// Where payloads go, and the next one.
+/// The destination of payloads, and the next one.
 #[derive(Debug)]
 pub(super) struct Payloads {
     pub(super) address: SocketAddr,
@@ -41,7 +41,8 @@ pub(super) struct Payloads {
 }
 
 impl Payloads {
-    /// Of `size` bytes each, to `address` (`HOST:PORT`), or that of its addresses which is chosen.
+    /// Creates payloads of `size` bytes each for `address` (`HOST:PORT`); `choose` selects one of its
+    /// addresses.
     pub(super) fn new(
         address: &str,
         size: usize,
@@ -63,7 +64,7 @@ impl Payloads {
         let number = self.next.to_be_bytes();
         self.next += 1;
         let size = self.noise.len();
-        // The low bytes: a payload shorter than the number differs from its neighbours, too.
+        // The low bytes, so that short payloads differ from their neighbours, too.
         let kept = &number[NUMBER - size.min(NUMBER)..];
         self.noise[..kept.len()].copy_from_slice(kept);
         self.noise.as_slice().into()

@@ -1,7 +1,7 @@
-//! HTTP/1.1: one request, several by weight, or a sequence; an answer of 400 or more is a failure. A balancer that sheds
-//! load says so in `plimsoll-reason`.
+//! HTTP/1.1: one request, several by weight, or a sequence. An answer of 400 or more is a failure;
+//! `plimsoll-reason` marks that of a balancer that sheds load.
 //!
-//! A member is known by the `x-member` header of its answers, which test members set.
+//! The `x-member` header of answers, which test members set, names the member.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -16,27 +16,27 @@ mod request;
 
 pub use request::{HttpError, Request};
 
-/// Longest head of an answer.
+/// The maximum length of an answer's head.
 const MAX_HEAD: usize = 64 * 1024;
-/// Most headers of an answer.
+/// The maximum number of headers of an answer.
 const MAX_HEADERS: usize = 100;
-/// Most members told apart; answers of more count for `other`, so that a server that makes up names does
-/// not eat the generator's memory.
+/// The maximum number of distinguished members; answers of others count for `other`. A server that invents
+/// names thus cannot exhaust the generator's memory.
 const MAX_MEMBERS: usize = 256;
 
 /// Requests for one or more `http://` URLs.
 #[derive(Debug)]
 pub struct Http {
-    /// Of all requests, each once.
+    /// The addresses of all requests, without duplicates.
     addresses: Vec<SocketAddr>,
     requests: Vec<Routed>,
     choice: Choice,
     members: Vec<Arc<str>>,
-    /// Stands for the members beyond those told apart.
+    /// The name for members beyond the maximum.
     other: Arc<str>,
 }
 
-/// A request and where it goes.
+/// A request and its destination.
 #[derive(Debug)]
 struct Routed {
     route: usize,
@@ -44,28 +44,28 @@ struct Routed {
     head: bool,
 }
 
-/// Which request comes next.
+/// The choice of the next request.
 #[derive(Debug)]
 enum Choice {
-    /// One after another and again from the beginning; the index of the next.
+    /// A cyclic sequence; the index of the next.
     Sequence(usize),
-    /// By chance: for each the sum of the weights up to it.
+    /// A random choice; for each request the sum of the weights up to it.
     Weights { sums: Vec<f64>, chance: Chance },
 }
 
 impl Http {
-    /// Always the same request; see [`Request::new`].
+    /// Creates a target that repeats one request; see [`Request::new`].
     ///
     /// # Errors
-    /// If the URL is not one, its host has no address or a header cannot be sent.
+    /// Fails if the URL is malformed, its host has no address or a header cannot be sent.
     pub fn new(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
         Self::sequence(vec![Request::new(method, url, headers, body)?])
     }
 
-    /// Each request drawn by chance, as often as its weight has a share in the sum of all.
+    /// Creates a target that draws each request with a probability in proportion to its weight.
     ///
     /// # Errors
-    /// If there is no request, a weight is negative or no number, or all are zero.
+    /// Fails if there is no request, a weight is negative or no number, or all are zero.
     pub fn mixed(requests: Vec<(f64, Request)>, seed: u64) -> Result<Self, HttpError> {
         let mut sum = 0.0;
         let mut sums = Vec::with_capacity(requests.len());
@@ -84,10 +84,10 @@ impl Http {
         Self::of(requests, Choice::Weights { sums, chance: Chance::new(seed) })
     }
 
-    /// The requests one after another and again from the beginning, as a replay needs them.
+    /// Creates a target that cycles through the requests, for a replay.
     ///
     /// # Errors
-    /// If there is none.
+    /// Fails if there is no request.
     pub fn sequence(requests: Vec<Request>) -> Result<Self, HttpError> {
         Self::of(requests, Choice::Sequence(0))
     }
@@ -111,7 +111,7 @@ impl Http {
         Ok(Self { addresses, requests, choice, members: Vec::new(), other: "other".into() })
     }
 
-    /// The shared name of a member.
+    /// Returns the shared name of a member.
     fn member(&mut self, name: &[u8]) -> Arc<str> {
         if let Some(known) = self.members.iter().find(|known| known.as_bytes() == name) {
             return known.clone();
@@ -124,8 +124,8 @@ impl Http {
         fresh
     }
 
-    /// Reads a head from the beginning of `bytes`: the rest of the answer to a HEAD request (`bare`) or
-    /// another, and the length of the head.
+    /// Parses a head at the beginning of `bytes`. Returns the rest of the answer, which is `bare` for a HEAD
+    /// request, and the length of the head.
     fn head(&mut self, bare: bool, bytes: &[u8]) -> Result<Option<(Rest, usize)>, body::Malformed> {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut head = httparse::Response::new(&mut []);
@@ -149,21 +149,21 @@ impl Http {
     }
 }
 
-/// What is known of an answer whose head is complete.
+/// The parsed head of an answer, and its body.
 #[derive(Debug)]
 struct Rest {
-    /// Is it a 1xx, which another answer follows?
+    /// Whether it is a 1xx, which another answer follows.
     interim: bool,
     answer: Answer,
     body: Body,
 }
 
-/// Progress of one answer.
+/// The progress of one answer.
 #[derive(Debug, Default)]
 pub struct HttpState {
-    /// Does it answer a HEAD request, and so has no body?
+    /// Whether it answers a HEAD request and so has no body.
     bare: bool,
-    /// The beginning of a head that is not complete.
+    /// The beginning of an incomplete head.
     partial: Vec<u8>,
     rest: Option<Rest>,
 }
@@ -209,7 +209,7 @@ impl Target for Http {
 }
 
 impl Http {
-    /// Reads heads from the beginning of `bytes` until one is not a 1xx, then the body.
+    /// Parses heads from the beginning of `bytes` until one is not a 1xx, then the body.
     fn start(&mut self, state: &mut HttpState, mut bytes: &[u8]) -> Step {
         loop {
             match self.head(state.bare, bytes) {
@@ -220,7 +220,8 @@ impl Http {
                 }
                 Ok(Some((rest, length))) => {
                     bytes = &bytes[length..];
-                    // No request asks for another protocol: 101 would never be followed by an answer.
+                    // No request asks for another protocol, so no answer would follow a 101; it is skipped
+                    // like any 1xx.
                     if !rest.interim {
                         state.rest = Some(rest);
                         return eat(state, bytes);
@@ -231,7 +232,7 @@ impl Http {
     }
 }
 
-/// Takes bytes of the body.
+/// Consumes bytes of the body.
 fn eat(state: &mut HttpState, mut bytes: &[u8]) -> Step {
     let Some(rest) = &mut state.rest else { return Step::Malformed };
     loop {
@@ -241,7 +242,7 @@ fn eat(state: &mut HttpState, mut bytes: &[u8]) -> Step {
                 let surplus = piece.used < bytes.len();
                 let answer = rest.answer.clone();
                 state.rest = None;
-                // Bytes that nobody asked for: whose answer would they be?
+                // Surplus bytes belong to no request.
                 return Step::Done(Answer { reusable: answer.reusable && !surplus, ..answer });
             }
             Ok(piece) => {
@@ -400,7 +401,7 @@ mod tests {
             let text = pieces.concat();
             let whole = feed(&mut get(), &text, text.len().max(1));
             let split = feed(&mut get(), &text, size);
-            // Surplus that has not been seen yet cannot spoil the connection.
+            // Surplus in a later piece cannot spoil the connection.
             let blind = |(step, end): (Step, Option<Answer>)| match step {
                 Step::Done(answer) => (Step::Done(Answer { reusable: false, ..answer }), end),
                 step => (step, end),

@@ -1,9 +1,9 @@
 //! CORBA: calls of `is_prime`, the papers' operation, of one object; each connection is a session.
 //!
-//! A session follows the LOCATION_FORWARD of a balancer and stays where it was sent, until it is sent on, or nobody is
-//! there any more: then it goes back to the reference that it began with, as the standard has it. The next call of a
-//! session whose connection ended begins a new one. The number and the answer are checked; an exception is a failure,
-//! by its name.
+//! A session follows the LOCATION_FORWARD of a balancer and stays there until it is redirected again, or the
+//! server is gone. In that case it returns to its initial reference, as the standard requires. The next call
+//! of a session with a closed connection begins a new one. The target checks the request id and the answer.
+//! An exception is a failure, counted by its name.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -19,80 +19,81 @@ use super::{Answer, Ask, Step, Target};
 use crate::member::{MEMBER_CONTEXT, PADDING_CONTEXT, is_prime};
 use crate::record::Fault;
 
-/// Longest reply.
+/// The maximum length of a reply.
 const MAX_REPLY: usize = 256 * 1024;
-/// Most members and exceptions told apart by their names.
+/// The maximum number of members and exceptions distinguished by name.
 const MAX_NAMES: usize = 256;
-/// Most objects that sessions are sent to, in one run.
+/// The maximum number of objects to which sessions are redirected, in one run.
 const MAX_PLACES: usize = 4096;
-/// How often one request may be sent about.
+/// The maximum number of redirections of one request.
 const MAX_HOPS: u8 = 16;
-/// Numbers that are asked for: 1 to this.
+/// The maximum number that is tested; they begin at 1.
 const NUMBERS: u32 = 1000;
 
-/// Why there can be no such target.
+/// The reason why a target is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum IiopError {
-    /// The reference cannot be read.
+    /// The reference is malformed.
     #[error("`{text}`: {why}")]
     Reference {
-        /// As given, or its beginning.
+        /// The given reference, or its beginning.
         text: String,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
     /// Its host has no address.
     #[error("`{place}`: {why}; expected a host that can be resolved")]
     Resolve {
-        /// Host and port.
+        /// The host and port.
         place: String,
-        /// What the resolver said.
+        /// The resolver's message.
         why: String,
     },
 }
 
-/// Calls of one object, wherever it sends its clients.
+/// Calls of one object, and of the objects to which it redirects clients.
 #[derive(Debug)]
 pub struct Iiop {
-    /// The object, then those that it sent its clients to.
+    /// The object, then those to which it redirected clients.
     objects: Vec<Object>,
-    /// Theirs.
+    /// The addresses of the objects.
     addresses: Vec<SocketAddr>,
     names: Vec<Arc<str>>,
-    /// Follow a LOCATION_FORWARD; if not, it is an answer.
+    /// Whether to follow a LOCATION_FORWARD; if not, it is an answer.
     follow: bool,
-    /// What each request carries beside its argument.
+    /// The padding of each request, beside its argument.
     padding: Vec<u8>,
     next: u32,
 }
 
-/// An object and how to speak to it.
+/// An object and its addressing.
 #[derive(Debug)]
 struct Object {
     version: Version,
     key: Vec<u8>,
-    /// Its address, by which it is known if it does not say its name.
+    /// Its address, which serves as its name if it does not name itself.
     name: Arc<str>,
 }
 
-/// Progress of one call.
+/// The progress of one call.
 #[derive(Debug)]
 pub struct IiopState {
     id: u32,
     number: u32,
-    /// Where it went.
+    /// The index of the called object.
     place: usize,
     hops: u8,
-    /// A reply that is not complete.
+    /// The beginning of an incomplete reply.
     partial: Vec<u8>,
 }
 
 impl Iiop {
-    /// Calls of the object of a reference: `iiop://HOST:PORT/KEY` (GIOP 1.2), a corbaloc, an `IOR:` or `file:PATH` with
-    /// one of the latter two. Of several addresses the first counts. Without `follow`, being sent elsewhere is an answer.
+    /// Creates calls of the object of a reference: `iiop://HOST:PORT/KEY` (GIOP 1.2), a corbaloc, an `IOR:`
+    /// or `file:PATH` with one of the latter two. Of several addresses the first counts. Without `follow`, a
+    /// redirection is an answer.
     ///
     /// # Errors
-    /// It is none of these, or its host has no address.
+    /// Fails if the reference is malformed, or its host has no address.
     pub fn new(reference: &str, follow: bool) -> Result<Self, IiopError> {
         let (place, key) = read(reference)?;
         let address = resolve(&place, reachable)?;
@@ -107,14 +108,14 @@ impl Iiop {
         })
     }
 
-    /// Each request carries so many bytes beside its argument, which nobody looks at.
+    /// Adds `length` bytes of padding to each request, which servers ignore.
     #[must_use]
     pub fn padded(mut self, length: usize) -> Self {
         self.padding = (0..length).map(|n| n as u8).collect();
         self
     }
 
-    /// The request of a call, for one of the objects.
+    /// Returns the request of a call, for one of the objects.
     fn bytes(&self, id: u32, number: u32, place: usize) -> Arc<[u8]> {
         let Object { version, key, .. } = &self.objects[place];
         let form = Form { version: *version, order: Order::NATIVE };
@@ -127,7 +128,7 @@ impl Iiop {
         bytes.into()
     }
 
-    /// The shared form of a name.
+    /// Returns the shared form of a name.
     fn name(&mut self, name: &[u8]) -> Arc<str> {
         if let Some(known) = self.names.iter().find(|known| known.as_bytes() == name) {
             return known.clone();
@@ -140,7 +141,7 @@ impl Iiop {
         fresh
     }
 
-    /// The index of the object of a reference.
+    /// Returns the index of the object of a reference.
     fn place(&mut self, ior: &Ior) -> Option<usize> {
         let profile = ior.iiop()?;
         let place = profile.places().next()?;
@@ -149,7 +150,7 @@ impl Iiop {
         if known.is_some() || self.objects.len() == MAX_PLACES {
             return known;
         }
-        // Not tried: calls are under way.
+        // The address is not probed: calls are in flight.
         let address = resolve(&place, |mut addresses| addresses.next()).ok()?;
         self.objects.push(Object { version: place.version, key: profile.key, name: name.into() });
         self.addresses.push(address);
@@ -233,7 +234,7 @@ impl Target for Iiop {
             }
             Ok(Cut::Whole { header, len }) => (header, len),
         };
-        // What it had not answered when it took its leave it has not performed.
+        // The server has not performed calls that are unanswered when it closes the connection.
         if header.kind == Kind::CloseConnection {
             return Step::Back;
         }
@@ -241,7 +242,7 @@ impl Target for Iiop {
             Ok(Message { header, content: Content::Reply(reply) })
                 if reply.id == state.id && !header.more =>
             {
-                // Bytes that nobody asked for, or a last word: the connection is of no more use.
+                // With surplus bytes or a further message the connection is not reusable.
                 self.reply(state, header.order, &reply, len == whole.len())
             }
             _ => Step::Malformed,
@@ -263,7 +264,7 @@ impl Target for Iiop {
     }
 }
 
-/// Where the object of a reference is, and its key.
+/// Returns the address of a reference's object, and its key.
 fn read(reference: &str) -> Result<(Place, Vec<u8>), IiopError> {
     let fail = |why: String| {
         let text: String = reference.chars().take(60).collect();
@@ -319,7 +320,7 @@ mod tests {
         Iiop::new("iiop://127.0.0.1:9/key", true).unwrap()
     }
 
-    /// Feeds what `write` answers the first call with, in pieces of `size` bytes.
+    /// Feeds the answer of `write` to the first call, in pieces of `size` bytes.
     fn feed(size: usize, write: impl Fn(&mut Vec<u8>, Form, u32)) -> Step {
         let mut target = target();
         let mut state = target.request().state;

@@ -1,13 +1,14 @@
-//! Which address of a name requests go to.
+//! The choice among the addresses of a name.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// For an address that says nothing.
+/// The time-out of an unresponsive address.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The first of these that takes a connection, as for a client that tries one after the other: `localhost` is two addresses
-/// nearly everywhere, and most servers are at one. The first of all if none does; a single one is not tried.
+/// Returns the first of these that accepts a connection, like a client that tries them in order: `localhost`
+/// usually has two addresses, and most servers listen on one. If none accepts, the first is returned; a
+/// single address is not tried.
 pub(super) fn reachable(addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
     let addresses: Vec<SocketAddr> = addresses.collect();
     let first = *addresses.first()?;
@@ -30,7 +31,7 @@ mod tests {
     fn a_server_at_the_second_address_of_its_name_is_found() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = server.local_addr().unwrap();
-        // Bound without listening: connections are refused, and nobody else gets the port meanwhile.
+        // Bound without listening: connections are refused, and no other process gets the port meanwhile.
         let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         silent.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
         let nobody = silent.local_addr().unwrap().as_socket().unwrap();

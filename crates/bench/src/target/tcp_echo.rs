@@ -1,4 +1,4 @@
-//! TCP echo: what is sent must come back, byte for byte and in order, whatever the pieces.
+//! TCP echo: sent bytes must return unchanged and in order, in pieces of any size.
 
 use std::net::SocketAddr;
 use std::slice;
@@ -8,7 +8,7 @@ use super::echo::{EchoError, Payloads};
 use super::place::reachable;
 use super::{Answer, Ask, Step, Target};
 
-/// Largest payload: each one in flight is in memory.
+/// The maximum length of a payload: each one in flight is in memory.
 const MAX_BYTES: usize = 1 << 30;
 
 /// Payloads of a fixed size for one address.
@@ -16,16 +16,16 @@ const MAX_BYTES: usize = 1 << 30;
 pub struct TcpEcho(Payloads);
 
 impl TcpEcho {
-    /// Payloads of `bytes` bytes (1 to 1 GiB) for `address` (`HOST:PORT`).
+    /// Creates payloads of `bytes` bytes (1 to 1 GiB) for `address` (`HOST:PORT`).
     ///
     /// # Errors
-    /// If the address is none or the size cannot be.
+    /// Fails if the address is malformed or the size is out of range.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
         Payloads::new(address, bytes, MAX_BYTES, reachable).map(Self)
     }
 }
 
-/// What must come back, and how much of it has.
+/// The expected bytes, and the number received.
 #[derive(Debug)]
 pub struct Expected {
     bytes: Arc<[u8]>,
@@ -45,7 +45,7 @@ impl Target for TcpEcho {
     }
 
     fn answer(&mut self, state: &mut Expected, bytes: &[u8]) -> Step {
-        // What comes back beyond the payload was never sent, as what differs from it.
+        // Bytes beyond the payload are as wrong as different ones.
         let end = state.seen + bytes.len();
         if state.bytes.get(state.seen..end) != Some(bytes) {
             return Step::Malformed;

@@ -1,4 +1,4 @@
-//! UDP echo: each datagram must come back as it was. One that does not is a time-out.
+//! UDP echo: each datagram must return unchanged. A lost one is a time-out.
 
 use std::net::SocketAddr;
 use std::slice;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::echo::{EchoError, NUMBER, Payloads};
 use super::{Answer, Ask, Step, Target, Transport};
 
-/// Largest payload of a datagram over IPv4.
+/// The maximum length of a datagram's payload over IPv4.
 const MAX_BYTES: usize = 65_507;
 
 /// Datagrams of a fixed size for one address.
@@ -15,17 +15,17 @@ const MAX_BYTES: usize = 65_507;
 pub struct UdpEcho(Payloads);
 
 impl UdpEcho {
-    /// Datagrams of `bytes` bytes (1 to 65,507) for `address` (`HOST:PORT`).
+    /// Creates datagrams of `bytes` bytes (1 to 65,507) for `address` (`HOST:PORT`).
     ///
     /// # Errors
-    /// If the address is none or the size cannot be.
+    /// Fails if the address is malformed or the size is out of range.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
         Payloads::new(address, bytes, MAX_BYTES, |mut addresses| addresses.next()).map(Self)
     }
 }
 
 impl Target for UdpEcho {
-    /// What must come back.
+    /// The expected bytes.
     type State = Arc<[u8]>;
 
     fn addresses(&self) -> &[SocketAddr] {

@@ -1,4 +1,4 @@
-//! The closed loop: as many clients as asked for, each with one request at a time.
+//! The closed loop: a fixed number of clients, each with one request at a time.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn each_client_waits_for_its_answer() {
     until("all four are there", || seen.busy.load(Relaxed) == 4);
     seen.release();
     let record = taken(&run, |record| record.ok >= 40);
-    // Due when it is sent: its latency is its service time.
+    // A request is due when it is sent: its latency is its service time.
     assert!(record.latency.quantile(0.01) >= 19 * MS);
     assert_eq!(record.latency.max(), record.service.max());
     run.stop();
@@ -36,7 +36,7 @@ fn clients_take_turns_on_fewer_connections() {
     seen.release();
     let record = taken(&run, |record| record.ok >= 30);
     assert_eq!((seen.most.load(Relaxed), record.failures()), (2, 0));
-    // All but the first two found both busy.
+    // All but the first two found both connections busy.
     assert_eq!(record.waited, record.due - 2);
 }
 
@@ -46,11 +46,11 @@ fn a_new_connection_for_each_request() {
     let run = run::closed(get(address), 3, HOUR, Limits { reuse: false, ..patient() }).unwrap();
     let record = stopped(run, |record| record.ok >= 30);
     assert_eq!((record.failures(), record.due), (0, record.ok + record.cut), "{:?}", record.failed);
-    // What was cut off may not have come that far.
+    // Requests that were cut off may not have reached the server.
     assert!((record.ok..=record.due).contains(&(seen.connections.load(Relaxed) as u64)));
 }
 
-/// Nobody listens: it goes on trying, but not as fast as it can, and ends in time.
+/// Without a server, clients keep trying, at a bounded rate, and end in time.
 #[test]
 fn clients_without_a_server_try_again_in_peace() {
     let (_held, free) = nobody();
@@ -74,7 +74,7 @@ fn clients_think_before_they_go_on() {
     let record = taken(&run, |record| record.ok >= 6);
     let took = run.elapsed();
     assert_eq!((record.failures(), seen.connections.load(Relaxed)), (0, 1), "{:?}", record.failed);
-    // Thinking is no part of any request: what the requests took and the thinking between them follow one another.
+    // Thinking is no part of any request: requests and think times alternate.
     let requests = record.latency.mean().mul_f64(record.ok as f64 * 0.998);
     // bound: the whole run, measured above
     assert!(requests + (record.ok as u32 - 1) * think <= took, "{} in {took:?}: {requests:?}", record.ok);
@@ -89,6 +89,6 @@ fn a_stop_ends_it() {
     let begin = Instant::now();
     record.add(&run.join().unwrap());
     assert_eq!((record.due, record.failures()), (record.ok + record.cut, 0));
-    // Nothing is cut off that has not had a second to end.
+    // A request is cut off only after a second.
     assert!(record.cut == 0 || begin.elapsed() >= Duration::from_secs(1), "{} cut", record.cut);
 }

@@ -11,7 +11,7 @@ use plimsoll_bench::target::Http;
 
 use super::rig::{HOUR, MS, OK, get, load, patient, server, taken, until, watched};
 
-/// Who waits counts as in flight; beyond the bound nothing is kept.
+/// Waiting requests count as in flight; beyond the bound nothing is kept.
 #[test]
 fn the_queue_for_connections_is_bounded_and_its_requests_time_out() {
     let address = server(OK, |now| now + HOUR);
@@ -29,14 +29,14 @@ fn the_queue_for_connections_is_bounded_and_its_requests_time_out() {
     assert!(record.latency.quantile(0.0) >= 299 * MS);
 }
 
-/// When a request fails its connection is gone, and the next in the queue gets a new one.
+/// A failed request closes its connection, and the next in the queue gets a new one.
 #[test]
 fn a_failed_connection_makes_room_for_the_next() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // Reads, and hangs up without a word.
+            // The server reads, and closes without an answer.
             let _ = stream.unwrap().read(&mut [0; 4096]);
         }
     });
@@ -45,7 +45,7 @@ fn a_failed_connection_makes_room_for_the_next() {
     assert_eq!(record.failed, [(Fault::Closed, 100)].into());
 }
 
-/// One connection, two addresses: the idle one gives way.
+/// One connection, two addresses: the idle connection is replaced.
 #[test]
 fn a_connection_to_one_address_gives_way_to_another() {
     let (one, other) = (server(OK, |now| now), server(OK, |now| now));
@@ -59,7 +59,7 @@ fn a_connection_to_one_address_gives_way_to_another() {
     assert_eq!((record.ok, record.failures()), (40, 0), "{:?}", record.failed);
 }
 
-/// The server leaves the connection open, so we close it: that must not use up our ports.
+/// The server leaves the connection open, so the generator closes it: that must not use up ports.
 #[test]
 fn a_new_connection_for_each_request_leaves_no_port_behind() {
     let (address, seen) = watched(OK, |now| now);
@@ -73,7 +73,7 @@ fn a_new_connection_for_each_request_leaves_no_port_behind() {
     assert_eq!(waits, 0, "connections in TIME_WAIT");
 }
 
-/// The server closes after each answer, as it was asked to.
+/// The server closes after each answer, as requested.
 #[test]
 fn a_new_connection_for_each_request_that_the_server_closes() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -84,7 +84,7 @@ fn a_new_connection_for_each_request_that_the_server_closes() {
             let mut buffer = [0; 4096];
             let count = stream.read(&mut buffer).unwrap();
             assert!(String::from_utf8_lossy(&buffer[..count]).contains("connection: close\r\n"));
-            // No length: the answer ends with the connection.
+            // Without a length the answer ends with the connection.
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nall");
         }
     });
@@ -101,7 +101,7 @@ fn a_new_connection_for_each_request_that_the_server_closes() {
 fn a_stop_cuts_what_waits() {
     let address = server(OK, |now| now + HOUR);
     let pace = Pace::new(Arrival::Constant, 1000.0, HOUR, 1);
-    // More than are due while a slow machine comes to the stop.
+    // More than can be due before a slow machine stops the run.
     let limits = Limits { connections: Some(1), in_flight: 1 << 20, timeout: HOUR, ..patient() };
     let run = run::start(get(address), pace, limits).unwrap();
     until("fifty wait", || run.in_flight() >= 50);

@@ -16,12 +16,12 @@ fn run<T: Target + Send + 'static>(target: T, requests: u32, rate: f64, limits: 
 }
 
 fn begin<T: Target + Send + 'static>(target: T, requests: u32, rate: f64, limits: Limits) -> Run {
-    // Half a gap less, so that rounding decides nothing.
+    // Half a gap less, so that rounding has no effect.
     let length = Duration::from_secs_f64((f64::from(requests) - 0.5) / rate);
     run::start(target, Pace::new(Arrival::Constant, rate, length, 1), limits).unwrap()
 }
 
-/// Sends back what comes, with `change` made to it.
+/// Echoes bytes, modified by `change`.
 fn tcp(change: fn(&mut [u8])) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -42,7 +42,7 @@ fn tcp(change: fn(&mut [u8])) -> SocketAddr {
     address
 }
 
-/// Sends back the datagrams that `keep` returns, given the number and the bytes of each.
+/// Sends each datagram back as often as `keep` returns, given its number and bytes.
 fn udp(keep: impl Fn(usize, &mut Vec<u8>) -> usize + Send + 'static) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -67,7 +67,7 @@ fn small_and_large_payloads_come_back() {
         assert_eq!((record.ok, record.failures()), (10, 0), "{size}: {:?}", record.failed);
     }
     let address = udp(|_, _| 1).to_string();
-    // One at a time: the kernel drops what has no room in the socket of a server that stands still.
+    // One at a time: the kernel drops datagrams that do not fit into the socket of a stalled server.
     let limits = Limits { connections: Some(1), ..patient() };
     for size in [1, 64, 8192, 60_000] {
         let record = run(UdpEcho::new(&address, size).unwrap(), 10, 50.0, limits.clone());
@@ -112,7 +112,7 @@ fn lost_datagrams_time_out_and_copies_do_no_harm() {
 
 #[test]
 fn nobody_listens() {
-    // One that hears a single other address has the port, and to all others it is as if nobody had.
+    // A socket connected to another address holds the port; for all others the port is closed.
     let deaf = UdpSocket::bind("127.0.0.1:0").unwrap();
     deaf.connect("127.0.0.1:9").unwrap();
     let record =

@@ -1,4 +1,4 @@
-//! CORBA sessions: sent elsewhere, left alone there, and sent about.
+//! CORBA sessions: redirected, kept at their member, and redirected repeatedly.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -44,7 +44,7 @@ impl Served {
     }
 }
 
-/// Sends each request to the next of some objects, and counts.
+/// Redirects each request to the next of some objects, and counts them.
 fn redirector(to: Vec<Ior>) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -74,7 +74,7 @@ fn redirect(mut stream: TcpStream, to: &[Ior], counter: &AtomicUsize) {
     }
 }
 
-/// Runs so many clients until the record of their calls is enough; returns it.
+/// Runs `clients` clients until the record of their calls is enough; returns it.
 #[track_caller]
 fn closed(to: &str, follow: bool, clients: usize, enough: impl Fn(&Record) -> bool) -> Record {
     let target = Iiop::new(to, follow).unwrap();
@@ -136,9 +136,10 @@ fn a_session_follows_and_stays() {
     members.iter_mut().for_each(Served::stop);
 }
 
-/// With so many connections in an open loop, each is a session. Which of those that are free has the next request is
-/// chance: each has its share where all are free, as they are if one request follows the other. Of 1000 requests each member has
-/// 250 with a standard deviation of 14, and 100 more or less with a probability below 1e-12.
+/// In an open loop with a limited number of connections, each connection is a session. A request takes a
+/// random free session. If requests follow one another, all sessions are free and get equal shares. Of 1000
+/// requests each member gets 250 with a standard deviation of 14, and deviates by 100 or more with a
+/// probability below 1e-12.
 #[test]
 fn sessions_share_an_open_loop() {
     let mut members: Vec<Served> = (1..=4).map(|n| served(&format!("m{n}"), |_| {})).collect();
@@ -163,29 +164,29 @@ fn a_forward_is_an_answer_to_who_does_not_follow() {
     let (balancer, count) = redirector(vec![reference(m1.address)]);
     let record = closed(&format!("iiop://{balancer}/group"), false, 2, |record| record.ok >= 10);
     assert_eq!((record.failures(), record.forwarded), (0, 0), "{:?}", record.failed);
-    // What was cut off may have come that far.
+    // Requests that were cut off may have reached the server.
     assert!((record.ok..=record.due).contains(&(count.load(Relaxed) as u64)), "{}", record.ok);
     assert_eq!(record.members[&*m1.address.to_string()].ok, record.ok);
     m1.stop();
 }
 
-/// Nobody is there: the session goes back and is sent to the next; no call fails.
+/// A session redirected to a missing server returns and is redirected to the next; no call fails.
 #[test]
 fn who_is_sent_to_nobody_goes_back() {
     let mut m1 = served("m1", |_| {});
     let (_held, free) = nobody();
     let (balancer, _) = redirector(vec![reference(free), reference(m1.address)]);
-    // Each of the four is sent to the member in the end, and before that somebody to nobody.
+    // Each of the four reaches the member in the end, after four redirections to the missing server.
     let enough = |record: &Record| record.ok >= 10 && record.forwarded >= 8;
     let record = closed(&format!("iiop://{balancer}/group"), true, 4, enough);
     assert_eq!((record.failures(), record.forwarded, record.returned), (0, 8, 4), "{:?}", record.failed);
     m1.stop();
 }
 
-/// Members stop, each after its last reply: what they had not performed is performed by another.
+/// Members stop, each after its last reply: another member performs the unanswered calls.
 #[test]
 fn sessions_of_a_member_that_stops_begin_anew() {
-    // The port stays that of the first when it has stopped.
+    // The port stays reserved after the first member has stopped.
     let (_held, place) = nobody();
     let mut members = [("m1", Some(place)), ("m2", None)].map(|(name, place)| {
         served(name, |spec| {
@@ -198,18 +199,18 @@ fn sessions_of_a_member_that_stops_begin_anew() {
     let run = run::closed(target, 4, HOUR, patient()).unwrap();
     let mut record = taken(&run, |record| record.members.len() == 2 && record.forwarded == 4);
     members[0].stop();
-    // Its two sessions have ended, and what it had sent was read before so many answers of the other.
+    // Its two sessions have ended, and its replies were read before these answers of the other.
     let on = |record: &Record| record.members.get("m2").is_some_and(|m2| m2.ok >= 20);
     record.add(&taken(&run, |record| record.returned >= 2 && on(record)));
     let before = record.members["m1"].ok;
     record.add(&stopped(run, |record| record.members.get("m2").is_some_and(|m2| m2.ok > before)));
-    // A request may have been on its way when the connection was closed.
+    // A request may have been in transit when the connection was closed.
     assert!(record.failures() <= 4, "{:?}", record.failed);
     assert_eq!(record.members["m1"].ok, before);
     members[1].stop();
 }
 
-/// An object that sends its clients to itself: a call ends after so many times.
+/// An object that redirects its clients to itself: a call ends after a fixed number of hops.
 #[test]
 fn a_circle_ends() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

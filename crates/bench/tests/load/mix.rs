@@ -47,7 +47,7 @@ fn a_log_is_replayed_in_order_and_in_its_time() {
     assert_eq!(*seen.lines.lock().unwrap(), expected);
 }
 
-/// A speed that puts the second request beyond the end of time.
+/// A speed that puts the second request beyond the range of the clock.
 #[test]
 fn what_is_never_due_ends_the_run() {
     let (address, _) = watched(OK, |now| now);

@@ -1,4 +1,4 @@
-//! The open loop against servers that misbehave: the offered rate holds and the latencies tell the truth.
+//! The open loop against servers that misbehave: the offered rate holds and the latencies are correct.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,8 +12,8 @@ use plimsoll_bench::target::Http;
 
 use super::rig::{HOUR, MS, OK, PATIENCE, get, load, nobody, patient, server, taken, until, watched};
 
-/// A server that never answers must not slow the sender down: every request leaves, on time, and its
-/// time-out counts in the percentiles.
+/// A server that never answers must not slow down the sender: every request leaves on time, and its time-out
+/// counts in the percentiles.
 #[test]
 fn a_dead_server_is_offered_all_of_the_load() {
     let (address, seen) = watched(OK, |now| now + HOUR);
@@ -34,7 +34,7 @@ fn a_dead_server_is_offered_all_of_the_load() {
     assert_eq!(record.latency.count(), record.due);
 }
 
-/// More in flight than allowed is not put off but counted, and spoils the verdict.
+/// Requests beyond the bound are not deferred but counted, and fail the run.
 #[test]
 fn what_exceeds_the_bound_is_counted_as_not_sent() {
     let address = server(OK, |now| now + HOUR);
@@ -46,7 +46,7 @@ fn what_exceeds_the_bound_is_counted_as_not_sent() {
     until("ten are in flight", || run.in_flight() == 10);
 }
 
-/// A full backlog drops SYNs: connections are given up before the kernel repeats them.
+/// A full backlog drops SYNs: the generator gives up connections before the kernel repeats them.
 #[test]
 fn a_connection_that_does_not_come_up_is_given_up() {
     let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -76,7 +76,7 @@ fn refused_and_broken_answers_fail_and_never_look_fast() {
     assert_eq!(record.members["m1"].failed, 10);
 }
 
-/// A request larger than the socket takes at once, and an answer larger than one read.
+/// A request larger than the socket accepts at once, and an answer larger than one read.
 #[test]
 fn large_requests_and_answers_are_carried_whole() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -110,7 +110,7 @@ fn large_requests_and_answers_are_carried_whole() {
     server.join().unwrap();
 }
 
-/// Parts taken while it runs add up; a stop ends it soon and says what it cut.
+/// Parts taken during the run add up; a stop ends it soon and counts the requests it cut.
 #[test]
 fn a_run_can_be_watched_and_stopped() {
     let (address, seen) = watched(OK, |now| now);

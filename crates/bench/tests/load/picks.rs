@@ -1,4 +1,4 @@
-//! Requests whose members are asked for one by one.
+//! Requests with an individually picked member.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use plimsoll_bench::target::{Http, Request};
 
 use crate::rig::{MS, OK, PATIENCE, nobody, patient, server};
 
-/// Picks by a rule, each after some time.
+/// A picker that applies a rule, each time after some delay.
 #[derive(Debug)]
 struct Rule {
     members: Vec<Option<SocketAddr>>,
@@ -24,14 +24,14 @@ struct Rule {
     turn: usize,
     open: VecDeque<(Instant, u64, Option<Picked>)>,
     failed: Arc<Mutex<Vec<u16>>>,
-    /// Of how many that were asked for one is given a second member.
+    /// Every n-th request is given a second member.
     twice: Option<usize>,
-    /// Never readable: it says by its times alone when to look.
+    /// A socket that is never readable: only the time-outs trigger processing.
     quiet: (UnixStream, UnixStream),
 }
 
 impl Rule {
-    /// Those in turn, but for those that failed.
+    /// Picks these members in turn, except those that failed.
     fn new(members: &[Option<SocketAddr>], takes: Duration) -> Self {
         let quiet = UnixStream::pair().unwrap();
         let (members, open) = (members.to_vec(), VecDeque::new());
@@ -78,7 +78,7 @@ impl Picker for Rule {
     }
 }
 
-/// So many requests, one in 10 ms, each on a new connection.
+/// Sends `count` requests, one in 10 ms, each on a new connection.
 fn requests(count: u32, rule: Rule) -> Record {
     let request = Request::named("GET", "http://web/", &[("connection", "close")], b"").unwrap();
     let target = Http::sequence(vec![request]).unwrap();
@@ -97,7 +97,7 @@ fn each_goes_to_whom_it_is_told_and_the_time_to_be_told_counts() {
     assert_eq!((record.due, record.ok, record.failures()), (20, 20, 0), "{:?}", record.failed);
     assert_eq!(record.picks.count(), 20);
     assert!(record.picks.quantile(0.0) >= 30 * MS);
-    // From when it was due, and from when it began: to be told is a part of both.
+    // Both latencies include the time of the pick.
     assert!(record.latency.quantile(0.0) >= 30 * MS && record.service.quantile(0.0) >= 30 * MS);
 }
 
@@ -116,9 +116,9 @@ fn who_cannot_be_reached_is_told_of_and_another_is_asked_for() {
     let failed = Arc::clone(&rule.failed);
     let record = requests(20, rule);
     assert_eq!((record.ok, record.failures()), (20, 0), "{:?}", record.failed);
-    // Those that were on their way when the first had failed may have failed, too.
+    // Requests in flight when the first had failed may have failed, too.
     assert!(failed.lock().unwrap().iter().all(|member| *member == 0) && !failed.lock().unwrap().is_empty());
-    // If there is nobody else either it is given up.
+    // If there is no other member either, the request fails.
     let none = || Rule::new(&[first, second, third, None], MS);
     assert_eq!(requests(1, none()).failed, [(Fault::Connect, 1)].into());
     let record = requests(20, none());
@@ -127,7 +127,7 @@ fn who_cannot_be_reached_is_told_of_and_another_is_asked_for() {
     assert!(record.failed.keys().all(|fault| given_up.contains(fault)), "{:?}", record.failed);
 }
 
-/// Picks the same server each time: once it has seen the end of as many connections as were picked before.
+/// Picks the same server each time, once as many connections have ended as were picked before.
 #[derive(Debug)]
 struct Turns {
     address: SocketAddr,
@@ -167,7 +167,7 @@ impl Picker for Turns {
     }
 }
 
-/// A server that closes after each answer without saying so: the next request goes on a new connection.
+/// A server that closes after each answer without announcing it: the next request uses a new connection.
 #[test]
 fn connections_that_the_server_closed_are_not_used_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -179,7 +179,7 @@ fn connections_that_the_server_closed_are_not_used_again() {
             assert!(stream.read(&mut buffer).unwrap() > 0);
             stream.write_all(OK).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
-            // The other side puts the connection away before the next request is on its way.
+            // The client removes the connection before it sends the next request.
             assert!(!matches!(stream.read(&mut buffer), Ok(1..)));
             ends.fetch_add(1, SeqCst);
         }

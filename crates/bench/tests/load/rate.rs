@@ -1,4 +1,5 @@
-//! The offered rate is the rate that was asked for, whatever the server does: requests are due while it provably does nothing.
+//! The offered rate is the configured rate, whatever the server does: requests are due while it provably does
+//! nothing.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -21,8 +22,8 @@ fn for_long() -> Pace {
     Pace::new(Arrival::Constant, RATE, HOUR, 1)
 }
 
-/// A process that is stopped: its kernel takes connections until the backlog is full and then drops SYNs.
-/// It goes on in the middle of the run. Neither may be seen in what is offered.
+/// A stopped process: its kernel accepts connections until the backlog is full and then drops SYNs. It
+/// continues in the middle of the run. Neither may affect the offered rate.
 #[test]
 fn a_server_that_is_stopped_with_a_full_backlog_and_goes_on() {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -47,7 +48,7 @@ fn a_server_that_is_stopped_with_a_full_backlog_and_goes_on() {
     assert_eq!(record.latency.count(), record.due);
 }
 
-/// Ten times slower, and silent: each answer is waited for on its own.
+/// Ten times slower, and silent: requests do not wait for each other's answers.
 #[test]
 fn a_server_that_becomes_slow_or_silent() {
     let takes = Arc::new(AtomicU32::new(5));
@@ -58,7 +59,7 @@ fn a_server_that_becomes_slow_or_silent() {
     takes.store(50, Relaxed);
     until("as many wait as come in the time of an answer", || run.in_flight() >= 10);
     seen.hold();
-    // More than all that came before: not one of these waits for an answer.
+    // More than all that came before: none of these waits for an answer.
     until("they go on coming", || seen.busy.load(Relaxed) >= 200);
     seen.release();
     record.add(&taken(&run, |record| record.ok >= 200));
@@ -67,8 +68,8 @@ fn a_server_that_becomes_slow_or_silent() {
     assert_eq!(record.due, record.ok + record.cut);
 }
 
-/// The gaps between requests are those of the pacer: no timer that ticks, no batches. With either of them none would be as it
-/// should be; a busy machine only takes longer to come to so many.
+/// The gaps between requests are those of the pacer: no timer ticks, no batches. With either of them no gap
+/// would be exact; a busy machine only needs longer to reach the count.
 #[test]
 fn requests_are_turned_to_one_by_one() {
     let address = server(OK, |now| now);
@@ -90,7 +91,7 @@ fn requests_are_turned_to_one_by_one() {
     assert_eq!(early.count(), 0, "requests before they were due");
 }
 
-/// Answers without end, as fast as they can be read, do not keep other requests waiting.
+/// Endless answers, as fast as they can be read, do not delay other requests.
 #[test]
 fn a_server_that_never_stops_talking() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -116,7 +117,7 @@ fn a_server_that_never_stops_talking() {
     assert_eq!(record.failed, [(Fault::Timeout, 10)].into());
 }
 
-/// A run that is ended early does not forget those that still waited.
+/// A run that is ended early counts the requests that still waited.
 #[test]
 fn requests_that_are_cut_off_count_with_what_they_waited() {
     let address = server(OK, |now| now + HOUR);
@@ -125,6 +126,6 @@ fn requests_that_are_cut_off_count_with_what_they_waited() {
     let run = run::start(get(address), pace, limits).unwrap();
     let record = stopped(run, |record| record.due == 30);
     assert_eq!((record.due, record.cut, record.latency.count()), (30, 30, 30));
-    // They were given a second to end.
+    // They had a grace period of a second to end.
     assert!(record.latency.quantile(0.0) >= 999 * MS);
 }

@@ -13,18 +13,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
-/// Longer than any test waits: what takes that long has not ended by itself.
+/// Longer than any test waits: an operation of this length never ends by itself.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-/// Bound of every wait: longer than anything takes on a machine with other work.
+/// The bound of every wait, longer than any operation on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const OK: &[u8] = b"HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 2\r\n\r\nok";
 
-/// Limits that a machine with other work does not reach.
+/// Limits that a busy machine does not reach.
 pub(crate) fn patient() -> Limits {
     Limits { timeout: PATIENCE, connect_timeout: PATIENCE, ..Limits::default() }
 }
 
-/// Looks again and again until `holds` does.
+/// Polls until `holds` returns `true`.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -35,7 +35,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Takes what has ended until there is enough of it.
+/// Takes results until there are enough.
 #[track_caller]
 pub(crate) fn taken(run: &Run, enough: impl Fn(&Record) -> bool) -> Record {
     let (begun, mut record) = (Instant::now(), Record::new());
@@ -49,7 +49,7 @@ pub(crate) fn taken(run: &Run, enough: impl Fn(&Record) -> bool) -> Record {
     record
 }
 
-/// Stops a run when enough of it has ended. All that came of it.
+/// Stops a run when it has enough results; returns all of them.
 #[track_caller]
 pub(crate) fn stopped(run: Run, enough: impl Fn(&Record) -> bool) -> Record {
     let mut record = taken(&run, enough);
@@ -58,16 +58,16 @@ pub(crate) fn stopped(run: Run, enough: impl Fn(&Record) -> bool) -> Record {
     record
 }
 
-/// What a server has seen.
+/// The observations of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) connections: AtomicUsize,
-    /// Now, and the most at once.
+    /// The current number of busy requests, and its maximum.
     pub(crate) busy: AtomicUsize,
     pub(crate) most: AtomicUsize,
-    /// First lines of requests, in order.
+    /// The first lines of requests, in order.
     pub(crate) lines: Mutex<Vec<String>>,
-    /// Are answers held back?
+    /// Whether answers are held back.
     held: watch::Sender<bool>,
 }
 
@@ -77,14 +77,14 @@ impl Seen {
         self.held.send_replace(true);
     }
 
-    /// Lets the answers go that were held back, and all that follow.
+    /// Releases the held answers, and all that follow.
     pub(crate) fn release(&self) {
         self.held.send_replace(false);
     }
 }
 
-/// A server on a thread of its own: reads requests without a body and answers each when `when` (given the
-/// time since the start) says, with `answer`; keeps the connection open.
+/// Starts a server on a separate thread. It reads requests without a body, answers each with `answer` at the
+/// time that `when` returns (given the time since the start), and keeps the connection open.
 pub(crate) fn server(
     answer: &'static [u8],
     when: impl Fn(Duration) -> Duration + Send + Sync + 'static,
@@ -92,7 +92,7 @@ pub(crate) fn server(
     watched(answer, when).0
 }
 
-/// The same, and what it sees.
+/// Starts the same server and returns its observations.
 pub(crate) fn watched(
     answer: &'static [u8],
     when: impl Fn(Duration) -> Duration + Send + Sync + 'static,
@@ -105,7 +105,7 @@ pub(crate) fn watched(
     (address, seen)
 }
 
-/// Serves for ever.
+/// Serves forever.
 pub(crate) fn serve(
     listener: TcpListener,
     answer: &'static [u8],
@@ -157,7 +157,7 @@ pub(crate) fn load(
     run::start(get(address), Pace::new(arrival, rate, duration, 1), limits).unwrap().join().unwrap()
 }
 
-/// A target that notes when the generator turned to each request.
+/// A target that records when the generator handled each request.
 pub(crate) struct Stamped {
     pub(crate) http: Http,
     pub(crate) stamps: Arc<Mutex<Vec<Instant>>>,
@@ -184,7 +184,8 @@ impl Target for Stamped {
     }
 }
 
-/// An address that nobody listens at, as long as the socket is kept: it has the port, and shares it with a member.
+/// Returns an address without a listener, as long as the socket is kept: it holds the port, and shares it
+/// with a member.
 pub(crate) fn nobody() -> (socket2::Socket, SocketAddr) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();

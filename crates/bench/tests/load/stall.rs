@@ -1,8 +1,10 @@
-//! A server that stands still for a while: the latencies are those that its users would feel, with and without a pool.
+//! A server that stalls for a while: the latencies are those that its users would experience, with and
+//! without a pool.
 //!
-//! It answers nobody until so many requests are due. When each of them was due is known, and so how long it waited at the least:
-//! the percentiles are held against those waits, however long the machine made them. A stall of S waits for a share of the requests
-//! uniformly up to S, as the closed form has it.
+//! The server answers no request until a given number of them are due. The due time of each is known, and so
+//! is a lower bound of its wait. The percentiles are compared with those bounds, whatever delays the machine
+//! adds. After a stall of S, a share of the requests has waits uniformly distributed up to S, as in the
+//! closed form.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -13,18 +15,20 @@ use plimsoll_bench::run::{self, Limits};
 
 use super::rig::{MS, OK, PATIENCE, get, patient, taken, watched};
 
-/// Requests, of which one is due in each millisecond, and how many are due before the server answers.
+/// The number of requests, one due in each millisecond, and the number that are due before the server
+/// answers.
 const ALL: u32 = 600;
 const STALLED: u64 = 150;
 
 /// A run with a stall at its beginning.
 struct Stall {
-    /// Record before the first answer, and record of the whole run.
+    /// The record before the first answer, and the record of the whole run.
     before: Record,
     record: Record,
-    /// Lower bounds of the waiting times of all requests, seconds, ascending.
+    /// The lower bounds of the waiting times of all requests, seconds, ascending.
     waits: Vec<f64>,
-    /// Sum of the latencies at the most, in seconds: by when the record told of their ends.
+    /// The upper bound of the sum of the latencies in seconds, from the times at which the record showed
+    /// their ends.
     most: f64,
     took: Duration,
     connections: usize,
@@ -62,7 +66,7 @@ fn stall(limits: Limits) -> Stall {
 }
 
 impl Stall {
-    /// The latencies have the percentiles that the waits have, or more where the machine took its time, and the sum.
+    /// Checks that the latencies have at least the percentiles of the waits, and their sum.
     #[track_caller]
     fn assert_felt(&self) {
         let Self { record, waits, .. } = self;
@@ -85,7 +89,7 @@ impl Stall {
     }
 }
 
-/// A generator that leaves out its own waits has a p95 of next to nothing.
+/// A generator that leaves out its own waits has a p95 near zero.
 #[test]
 fn a_stall_shows_in_the_percentiles_as_its_users_would_feel_it() {
     let stall = stall(patient());
@@ -94,14 +98,14 @@ fn a_stall_shows_in_the_percentiles_as_its_users_would_feel_it() {
     assert_eq!(stall.record.members["m1"].ok, u64::from(ALL));
 }
 
-/// A pool does not make the generator forget the waits of its users, whatever the number of connections. The service time, which
-/// is all that a generator with a pool and no due times sees, knows nothing of them.
+/// A pool does not hide the waits of its users from the generator, whatever the number of connections. The
+/// service time, the only measure of a generator with a pool and no due times, does not include them.
 #[test]
 fn a_stall_with_few_connections_has_the_percentiles_of_the_closed_form() {
     let stall = stall(Limits { connections: Some(8), ..patient() });
     stall.assert_felt();
     assert!(stall.connections <= 8, "{}", stall.connections);
-    // All but eight wait, and the generator has turned to each of them: that is no lateness.
+    // All but eight wait, and the generator has handled each of them: that is no lateness.
     let Stall { before, record, .. } = &stall;
     assert_eq!((before.ok, before.waited, before.lateness.count()), (0, before.due - 8, before.due));
     assert!(record.waited >= before.waited);

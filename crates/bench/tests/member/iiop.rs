@@ -1,4 +1,4 @@
-//! The CORBA member, spoken to message by message.
+//! The CORBA member, tested message by message.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -46,7 +46,7 @@ fn asked(
     out
 }
 
-/// The next message.
+/// Reads the next message.
 fn next(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -163,7 +163,7 @@ fn oneways_are_counted_and_not_answered() {
     m1.stop();
 }
 
-/// Fragments of two requests take turns; both are put together.
+/// Fragments of two requests alternate; both are reassembled.
 #[test]
 fn puts_fragments_together() {
     let m1 = iiop(|_| {});
@@ -191,7 +191,7 @@ fn puts_fragments_together() {
     m1.stop();
 }
 
-/// Requests of one connection are served side by side, and one more than there is room for is refused.
+/// Requests of one connection are served concurrently, and one beyond the queue is refused.
 #[test]
 fn serves_side_by_side_up_to_its_queue() {
     let three = |service: &str, queue| {
@@ -202,7 +202,7 @@ fn serves_side_by_side_up_to_its_queue() {
     };
     let form = Form { version: Version::V1_2, order: Order::Little };
     let all: Vec<u8> = (0..5).flat_map(|id| request(form, id, "who", |_| ())).collect();
-    // Three are served at once and one waits, or more would be refused than the last.
+    // Three are served at once and one waits; otherwise further ones would be refused.
     let full = three(HOUR, 1);
     let mut stream = full.connect();
     stream.write_all(&all).unwrap();
@@ -226,7 +226,7 @@ fn serves_side_by_side_up_to_its_queue() {
     m1.stop();
 }
 
-/// What every object answers waits for its turn and is no work.
+/// The object adapter's operations wait for a worker and take no service time.
 #[test]
 fn questions_wait_for_a_worker_and_need_no_service() {
     let (_kept, orders) = kept();
@@ -256,7 +256,7 @@ fn questions_wait_for_a_worker_and_need_no_service() {
     m1.stop();
 }
 
-/// A server of an application answers them at once: who asks it learns that it is there, and not how busy it is.
+/// A server of an application answers them at once: they show that it is there, and not how busy it is.
 #[test]
 fn questions_to_a_server_of_an_application_come_before_its_work() {
     let m1 = iiop(|spec| {
@@ -288,7 +288,7 @@ fn takes_its_leave_when_it_stops() {
     let mut stream = m1.connect();
     let form = Form { version: Version::V1_2, order: Order::Big };
     stream.write_all(&request(form, 3, "who", |_| ())).unwrap();
-    // Another worker is free for a question: its reply says that the first request has come.
+    // Another worker is free for a question: its reply shows that the first request has arrived.
     stream.write_all(&request(form, 4, "_non_existent", |_| ())).unwrap();
     let mut replies = vec![reply(&next(&mut stream), |reply, _| reply.id)];
     m1.stop();

@@ -1,4 +1,4 @@
-//! The test member, spoken to over raw sockets.
+//! The test member, accessed over raw sockets.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
@@ -149,7 +149,7 @@ fn what_is_not_http_is_refused() {
     }
 }
 
-/// How many of `n` requests failed.
+/// Returns which of `n` requests failed.
 fn failures(m1: &Running, n: usize) -> Vec<bool> {
     let mut stream = m1.connect();
     let mut failed = Vec::new();
@@ -193,14 +193,15 @@ fn workers_serve_so_many_at_a_time_and_the_queue_is_bounded() {
     let (elapsed, answers) = together(&two("const:100ms", 4), 6);
     assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 200 ")), "{answers:?}");
     assert!(elapsed >= 300 * MS, "{elapsed:?}");
-    // Two that are served and four that wait; the others are refused.
+    // Two are served and four wait; the others are refused.
     let full = two(HOUR, 4);
     let _streams = asked(&full, 10);
     full.comes_to(10, 6);
     assert!(full.say(GET, "full\n").starts_with("HTTP/1.1 503 "));
 }
 
-/// The runtime's own timers would make 2.5 ms and more of each. A busy machine only takes longer to come to twenty that are exact.
+/// The runtime's own timers would turn each into 2.5 ms and more. A busy machine only needs longer for twenty
+/// exact ones.
 #[test]
 fn service_times_are_exact() {
     let (m1, instant) = (member(|spec| spec.service = "const:1500us".parse().unwrap()), member(|_| {}));
@@ -366,7 +367,7 @@ fn no_bytes_bring_it_down() {
                 (0..chance.bits() % 12).map(|_| PIECES[chance.bits() as usize % PIECES.len()]).collect();
             stream.write_all(text.as_bytes()).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
-            // It may be reset where input was left unread.
+            // The connection may be reset where input was left unread.
             let _ = stream.read_to_end(&mut Vec::new());
         }
         let thread = m1.thread.as_ref().unwrap().thread().id();
@@ -425,7 +426,7 @@ fn the_first_request_of_a_connection_pays_for_the_session() {
     }
     assert!(times[0] >= 101 * MS, "{times:?}");
     m1.stop();
-    // Where cores are shared all work is counted: that of one session and three requests.
+    // Shared cores count all work: that of one session and three requests.
     let shared = member(|spec| {
         spec.service = "const:1ms".parse().unwrap();
         (spec.session, spec.cores, spec.admin) = (100 * MS, Some(1.0), true);

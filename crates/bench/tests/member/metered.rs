@@ -1,8 +1,8 @@
-//! Members that say with each answer how loaded they are.
+//! Members that send a load report with each answer.
 
 use super::*;
 
-/// A member that shares its cores and says how loaded it is.
+/// Starts a member with shared cores and load reports.
 fn metered(cores: f64, service: &str, change: impl FnOnce(&mut Spec)) -> Running {
     member(|spec| {
         spec.cores = Some(cores);
@@ -12,7 +12,7 @@ fn metered(cores: f64, service: &str, change: impl FnOnce(&mut Spec)) -> Running
     })
 }
 
-/// What the report of an answer says of this, if it has one.
+/// Returns a metric of an answer's load report, if it has one.
 fn said(answer: &str, what: &str) -> Option<f64> {
     let report = answer.lines().find_map(|line| line.strip_prefix("endpoint-load-metrics: TEXT "))?;
     let name = format!("named_metrics.{what}");
@@ -33,7 +33,7 @@ fn each_answer_of_any_kind_has_a_report() {
     let end = "as it was told to\n";
     m1.say("POST /_plimsoll/fail?rate=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "}\n");
     let answer = m1.say(GET, end);
-    // Room at a member that fails is no room.
+    // A failing member reports no capacity.
     assert!(answer.starts_with("HTTP/1.1 500 ") && said(&answer, "slot").is_none(), "{answer}");
     assert_eq!(said(&answer, "rif"), Some(0.0));
     let echo = metered(1.0, "none", |spec| spec.kind = Kind::HttpEcho);

@@ -1,4 +1,4 @@
-//! What an operator may ask a member.
+//! An operator's orders to a member.
 
 use super::member;
 
@@ -30,7 +30,7 @@ fn an_operator_may_ask_how_busy_it_is() {
     let busy = said["busy"].as_f64().unwrap();
     assert!((busy - 0.12).abs() < 1e-6, "{said}");
     let cpu = said["values"]["cpu"].as_f64().unwrap();
-    // One core of two, for as long as the requests took, and less for what else took time.
+    // One of two cores while the requests were in service, and less with other delays.
     assert!(cpu > 0.0 && cpu <= 0.501 && said["values"]["cpus"] == 2.0, "{said}");
     member.stop();
 }

@@ -1,4 +1,4 @@
-//! Members on threads of the test, and what it takes to speak with them.
+//! Members on threads of the test, and helpers to access them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,13 +12,13 @@ use tokio::sync::oneshot;
 pub(crate) const MS: Duration = Duration::from_millis(1);
 /// A service that does not end by itself while a test runs.
 pub(crate) const HOUR: &str = "const:3600s";
-/// Bound of every wait: longer than anything takes on a machine with other work.
+/// The bound of every wait, longer than any operation on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A member on a thread of its own.
+/// A member on a separate thread.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
-    /// Its other addresses, if it has any.
+    /// Its further addresses, if it has any.
     pub(crate) doors: Mutex<mpsc::Receiver<SocketAddr>>,
     stop: Option<oneshot::Sender<()>>,
     pub(crate) thread: Option<JoinHandle<()>>,
@@ -51,7 +51,7 @@ impl Running {
         serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
-    /// Waits until so many requests have come, of which so many are there.
+    /// Waits until the member has received `requests` requests, with `in_flight` of them in flight.
     #[track_caller]
     pub(crate) fn comes_to(&self, requests: usize, in_flight: usize) {
         eventually("all have come and been looked at", || {
@@ -60,7 +60,7 @@ impl Running {
         });
     }
 
-    /// Everything the member says to `request` until it closes or has sent `end`.
+    /// Returns the member's answer to `request` until it closes or has sent `end`.
     pub(crate) fn say(&self, request: &str, end: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -73,7 +73,7 @@ impl Running {
     }
 }
 
-/// Looks again and again until `holds` does.
+/// Polls until `holds` returns `true`.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -84,7 +84,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An address that stays free for a member as long as the socket is kept.
+/// Returns an address that stays free for a member as long as the socket is kept.
 pub(crate) fn kept() -> (socket2::Socket, SocketAddr) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();
@@ -93,7 +93,7 @@ pub(crate) fn kept() -> (socket2::Socket, SocketAddr) {
     (socket, address)
 }
 
-/// Threads on which something has panicked, since this was asked for the first time.
+/// Returns the threads that have panicked since the first call.
 pub(crate) fn panicked() -> Vec<ThreadId> {
     static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
     static HOOK: Once = Once::new();
@@ -123,7 +123,7 @@ pub(crate) fn until(stream: &mut TcpStream, end: &str) -> String {
 
 pub(crate) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// So many connections, each with a request on it.
+/// Opens `n` connections, each with a request on it.
 pub(crate) fn asked(m1: &Running, n: usize) -> Vec<TcpStream> {
     let mut streams: Vec<TcpStream> = (0..n).map(|_| m1.connect()).collect();
     for stream in &mut streams {
@@ -132,7 +132,7 @@ pub(crate) fn asked(m1: &Running, n: usize) -> Vec<TcpStream> {
     streams
 }
 
-/// Time for `n` requests at once, each on its own connection.
+/// Sends `n` requests at once, each on its own connection; returns the time and the answers.
 pub(crate) fn together(m1: &Running, n: usize) -> (Duration, Vec<String>) {
     let begin = Instant::now();
     let mut streams = asked(m1, n);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A member that shares its cores among its requests.
+/// Starts a member that shares its cores among its requests.
 fn sharing(change: impl FnOnce(&mut Spec)) -> Running {
     member(|spec| {
         spec.cores = Some(2.0);
@@ -16,7 +16,7 @@ fn cores_are_shared_by_all_requests() {
     let m1 = sharing(|spec| spec.speed = 2.0);
     let (alone, _) = together(&m1, 1);
     assert!(alone >= 50 * MS, "{alone:?}");
-    // 800 ms of work, 4 of it in a millisecond.
+    // 800 ms of work; two cores of speed 2 do 4 ms of it in a millisecond.
     let (eight, answers) = together(&m1, 8);
     assert!(
         eight >= 200 * MS && answers.iter().all(|answer| answer.starts_with("HTTP/1.1 200 ")),

@@ -1,8 +1,8 @@
-//! Members that do a request step by step, at a processor of their own.
+//! Members that serve a request step by step, at a processor of their own.
 
 use super::*;
 
-/// A member with one worker, which works for 20 ms, waits for 200 and works for 20 again.
+/// Starts a member with one worker, which works for 20 ms, waits for 200 and works for 20 again.
 fn stepping(change: impl FnOnce(&mut Spec)) -> Running {
     member(|spec| {
         spec.workers = 1;
@@ -37,7 +37,7 @@ fn what_only_receives_does_not_wait_for_the_worker() {
     let answer = away.say("POST /receive HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab", "m1\n");
     let time = begin.elapsed();
     assert!(answer.starts_with("HTTP/1.1 200 ") && time >= 20 * MS, "{time:?} {answer}");
-    // It is no request of its own.
+    // A received message is no request of its own.
     away.comes_to(1, 1);
 }
 

@@ -1,4 +1,4 @@
-//! What a member tells of itself, and what it makes by programs.
+//! A member's reports, and its dynamic pages.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn what_a_script_makes_takes_its_own_time() {
         let said = m1.say(&get(path), "");
         assert!(said.starts_with("HTTP/1.1 200") && begin.elapsed() >= 120 * MS, "{path}: {said}");
     }
-    // The service time of the others is none, or they would take an hour.
+    // The other pages have no service time; otherwise they would take an hour.
     let m1 = member(|spec| spec.dynamic = Some(HOUR.parse().unwrap()));
     for path in ["/", "/page.html"] {
         let said = m1.say(&get(path), "");
@@ -28,7 +28,8 @@ fn what_a_script_makes_takes_its_own_time() {
     }
 }
 
-/// Accepts the next whole report to `agent` and returns it. A member whose report timed out sends another one.
+/// Accepts the next whole report to `agent` and returns it. A member whose report timed out sends another
+/// one.
 fn told(agent: &TcpListener) -> String {
     loop {
         let (mut stream, _) = agent.accept().unwrap();
@@ -63,7 +64,7 @@ fn a_server_with_several_doors_tells_of_all_that_comes_as_each_of_its_members() 
     }
     let all =
         |text: &str, name: &str| text.ends_with(&format!("\r\n\r\nmember={name}&name=in_flight&value=2"));
-    // One came by each door, and each name hears of both.
+    // One request arrived at each address, and the reports of each name include both.
     for name in ["10.0.0.1:80", "b", "10.0.0.1:80"] {
         while !all(&told(&balancer), name) {}
     }
@@ -84,7 +85,7 @@ fn an_agent_is_told_how_many_requests_there_are() {
     for stream in &mut streams {
         stream.write_all(get("/").as_bytes()).unwrap();
     }
-    // One is served and one waits: both are there.
+    // One is served and one waits: both are in flight.
     while told() != "2" {}
     drop(streams);
 }

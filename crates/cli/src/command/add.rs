@@ -50,10 +50,10 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Where control has it.
+    /// Returns the path of the member at control.
     ///
     /// # Errors
-    /// The group or the member cannot be called so.
+    /// Fails if the name of the group or the member is invalid.
     pub(super) fn path(&self) -> Result<String, Failure> {
         let wrong = |what: String| Failure::new(Exit::Usage, what);
         let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What a member can do relative to others, as the balancer takes it.
+/// Parses the capacity of a member relative to others, within the balancer's bounds.
 pub(super) fn capacity(text: &str) -> Result<f64, String> {
     let capacity = text.parse::<f64>().map_err(|_| "expected a number".to_owned())?;
     if (0.001..=1e6).contains(&capacity) { Ok(capacity) } else { Err("expected 0.001 to 1000000".to_owned()) }

@@ -1,4 +1,4 @@
-//! `plimsoll agent`: run beside a server, measure how loaded it is and tell the balancers.
+//! `plimsoll agent`: run beside a server, measure its load and report it to the balancers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -153,12 +153,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
     let done = runtime
         .block_on(async { if args.once { once(args, globals).await } else { on(args, globals).await } });
-    // A name that is being looked up must not keep the process from ending.
+    // A running look-up of a name must not keep the process from ending.
     runtime.shutdown_background();
     done
 }
 
-/// Says what is known.
+/// Prints the current numbers.
 async fn once(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let config = Config { report_to: Vec::new(), listen: None, ..config(args) };
     let snapshot = Agent::open(config).await.map_err(refused)?.once().await;
@@ -166,10 +166,10 @@ async fn once(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(if snapshot.values.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Reports until it is told to end.
+/// Reports until it is stopped.
 async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     log::start(args.log, globals);
-    // Before anything listens, so that no signal finds the process unprepared.
+    // The signals are taken before anything listens, so that none finds the process unprepared.
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut term), Ok(mut int)) = signals else {
         return Err(Failure::failed("cannot take signals"));
@@ -210,7 +210,7 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         tracing::info!("listening {line}");
     }
     if let (Some(references), Some(side_car)) = (&mut references, &side_car) {
-        // What is there is known before anybody is told that this is.
+        // The server's reference is read before any balancer learns of this side-car.
         let _ = references.look(side_car);
     }
     notify(&[NotifyState::Ready]);
@@ -233,7 +233,7 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         }
         notify(&[NotifyState::Stopping]);
         leave(registrar.as_ref(), &mut term, &mut int).await;
-        // The reports go on meanwhile; a second signal ends it at once.
+        // The reports go on meanwhile; a second signal ends the agent at once.
         tokio::select! {
             cut = side_car.stop() => cut,
             () = told_to_stop(&mut term, &mut int) => 1,
@@ -257,7 +257,7 @@ async fn leave(registrar: Option<&Registrar>, term: &mut Signal, int: &mut Signa
     }
 }
 
-/// Keeps the references of a CORBA server's side-car as they are elsewhere.
+/// Follows the changes of the references of a CORBA server's side-car.
 async fn follow(references: Option<References>, side_car: &SideCar) -> Infallible {
     match references {
         Some(mut references) => references.follow(side_car).await,
@@ -300,7 +300,7 @@ fn registration(args: &Args) -> Option<Registration> {
     Some(Registration { group, capacity, max_connections, ttl, drain })
 }
 
-/// An address that is taken is bad luck; the rest is a wrong command line.
+/// Returns the failure of an error: an address in use is a failure at run time, all others are usage errors.
 fn refused(error: Error) -> Failure {
     let exit = if matches!(error, Error::Listen { .. }) { Exit::Failed } else { Exit::Usage };
     Failure::new(exit, error)
@@ -362,7 +362,7 @@ fn render(snapshot: &Snapshot, color: bool) -> String {
     out
 }
 
-/// Three decimals at the most.
+/// Returns a number with three decimals at most.
 fn digits(value: f64) -> String {
     let text = format!("{value:.3}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }

@@ -1,4 +1,4 @@
-//! `plimsoll bindings`: which members the sessions of each listener are bound to, and how many were sent elsewhere.
+//! `plimsoll bindings`: the session bindings of each listener, and the number of redirected sessions.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What the balancer tells of bindings.
+/// Returns the bindings in a balancer's status.
 fn of_listeners(status: &Value) -> Value {
     let listeners = status["listeners"].as_array().into_iter().flatten().map(|listener| {
         let keys = ["address", "protocol", "group", "binding", "bindings"];

@@ -1,5 +1,5 @@
-//! `plimsoll cert`: a small authority for those who have none. It makes the certificates that control over TLS asks for:
-//! X509-SVIDs, whose only name that counts is an SPIFFE id.
+//! `plimsoll cert`: a small authority for operators without one. It makes the certificates that control over
+//! TLS asks for: X509-SVIDs, whose only valid name is an SPIFFE id.
 
 mod authority;
 mod certificate;
@@ -155,7 +155,7 @@ fn issue(args: &Issue, globals: &Globals) -> Result<ExitCode, Failure> {
     if name.contains('/') || name.starts_with('.') {
         return Err(usage(format_args!("--name {}: give the name of a file", plain(name))));
     }
-    // Not ./NAME.pem.
+    // The path must not become ./NAME.pem.
     let out = if args.out == Path::new(".") { Path::new("") } else { &args.out };
     let (file, key) = (out.join(format!("{name}.pem")), out.join(format!("{name}.key")));
     free(&file, &key, &id)?;
@@ -172,7 +172,8 @@ fn issue(args: &Issue, globals: &Globals) -> Result<ExitCode, Failure> {
     )
 }
 
-/// What is there may be replaced by a newer one of the same id, and by nothing else.
+/// Checks that a certificate may be written: an existing one may be replaced only by a newer one of the same
+/// id.
 fn free(file: &Path, key: &Path, id: &str) -> Result<(), Failure> {
     let there = match std::fs::read(file) {
         Ok(bytes) => Certificate::all(&bytes).ok().and_then(|found| found.into_iter().next()),
@@ -300,7 +301,7 @@ fn unix(at: OffsetDateTime) -> i64 {
     at.unix_timestamp()
 }
 
-/// `2026-12-22 08:35Z`
+/// Returns a date: `2026-12-22 08:35Z`
 fn date(at: OffsetDateTime) -> String {
     let text = utc(u64::try_from(at.unix_timestamp()).unwrap_or(0) * 1000);
     text.get(..16).map_or_else(|| text.clone(), |minutes| format!("{minutes}Z"))

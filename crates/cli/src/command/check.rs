@@ -1,5 +1,6 @@
-//! `plimsoll check`: a doctor. What is wrong with the file, the machine, the members and the balancer that runs, in groups, each
-//! with what to do about it and where to read on. It changes nothing, and works with a file alone when nothing runs.
+//! `plimsoll check`: a doctor. It lists the problems of the file, the machine, the members and the running
+//! balancer, in groups, each with its remedy and a page to read. It changes nothing, and works with a file
+//! alone if no balancer runs.
 
 mod access;
 mod certificates;
@@ -59,7 +60,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     })
 }
 
-/// All that was found, and the exit code where it is not simply that something failed.
+/// Returns all findings, and the exit code unless it follows from a failure among them.
 fn examined(
     args: &Args,
     path: Option<&Path>,
@@ -106,7 +107,7 @@ fn examined(
     (parts, exit)
 }
 
-/// What is done about a balancer that is lost or refuses.
+/// Adds the failure of a balancer that is lost or refuses.
 fn trouble(part: &mut Part, why: &Trouble) {
     part.fail(why.to_string(), "see whether it runs, and where its control is", See::Unreachable);
 }

@@ -1,4 +1,4 @@
-//! `plimsoll completions`: what a shell needs to complete commands and options.
+//! `plimsoll completions`: the script with which a shell completes commands and options.
 
 use std::process::ExitCode;
 

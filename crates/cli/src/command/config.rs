@@ -1,4 +1,4 @@
-//! `plimsoll config`: look at a configuration without running it. Opens no socket and looks no name up.
+//! `plimsoll config`: look at a configuration without running it. It opens no socket and looks no name up.
 
 mod import;
 mod share;
@@ -120,7 +120,8 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `2 listeners, 1 group, 3 members`, and how many warnings there are, `more` of them about files of members.
+/// Returns a summary: `2 listeners, 1 group, 3 members`, and the number of warnings, `more` of them about
+/// files of members.
 fn contents(file: &File, found: usize, more: usize) -> String {
     let contents = file.config.contents(found);
     match file.warnings.count(Severity::Warning) + more {

@@ -1,5 +1,6 @@
-//! `plimsoll ctl`: the commands that look at a balancer that runs, or tell it something, once more under one word. Each is one line in
-//! [`Verb`] and one in its `run`, and is there both ways by that: `plimsoll drain` and `plimsoll ctl drain` are the same.
+//! `plimsoll ctl`: the commands that look at a running balancer, or act on it, once more under one word. Each
+//! is one line in [`Verb`] and one in its `run`, and thereby exists in both forms: `plimsoll drain` and
+//! `plimsoll ctl drain` are the same.
 
 use std::process::ExitCode;
 
@@ -45,7 +46,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Does it.
+    /// Runs the command.
     pub(super) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         match self {
             Self::Status(args) => status::run(args, globals),

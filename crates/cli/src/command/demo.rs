@@ -1,8 +1,8 @@
-//! `plimsoll demo`: what a balancer is for, in half a minute and one command.
+//! `plimsoll demo`: the use of a balancer, in half a minute and one command.
 //!
-//! Starts real members and a real balancer as processes of their own, drives open-loop load through them, and
-//! shows who gets what. At a third of the time one member becomes ten times slower; at two thirds another is
-//! killed. At the end it says what the clients had of it. Everything is local and nothing is left behind.
+//! It starts real members and a real balancer as processes of their own, drives open-loop load through them,
+//! and shows their shares. At a third of the time one member becomes ten times slower; at two thirds another
+//! is killed. At the end it reports the clients' view. Everything is local and nothing is left behind.
 
 pub(super) mod children;
 mod script;

@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 impl What {
-    /// `act` is `disable` or `enable`.
+    /// Switches; `act` is `disable` or `enable`.
     pub(super) fn switch(&self, act: &str, globals: &Globals) -> Result<ExitCode, Failure> {
         let (body, at) = match self {
             Self::Member { member, group, at } => (json!({"member": member, "group": group}), at),

@@ -1,4 +1,4 @@
-//! What the documents say is so: links lead somewhere, command lines are understood, configurations are accepted.
+//! Tests of the documents: links have targets, command lines can be parsed, configurations are valid.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Every document of the project, by its path from the root.
+/// Returns every document of the project, by its path from the root.
 fn documents() -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root().join("docs"), root().join("examples"), root().join("clients")];
@@ -35,7 +35,8 @@ fn documents() -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// A line of a document, and the fence that it is in: `None` outside of code, else its language.
+/// Returns the lines of a document, each with the fence that it is in: `None` outside of code, else its
+/// language.
 fn lines(text: &str) -> Vec<(usize, &str, Option<&str>)> {
     let mut fence: Option<&str> = None;
     let mut found = Vec::new();
@@ -51,7 +52,7 @@ fn lines(text: &str) -> Vec<(usize, &str, Option<&str>)> {
     found
 }
 
-/// As headings are called in links: small letters, digits, `_` and `-`; spaces are `-`.
+/// Returns the anchor of a heading in links: small letters, digits, `_` and `-`; spaces are `-`.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let letter = |c: char| match c {
@@ -67,7 +68,7 @@ fn anchors(text: &str) -> Vec<String> {
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Targets of links on a line, those in code left out.
+/// Returns the targets of links on a line, except those in code.
 fn links(line: &str) -> Vec<String> {
     let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("");
     let parts = prose.split("](").skip(1);
@@ -121,7 +122,7 @@ fn every_page_of_the_guide_can_be_found() {
     }
 }
 
-/// A command line as a shell takes it apart, up to a pipe, a redirection, `&` or a comment.
+/// Splits a command line as a shell does, up to a pipe, a redirection, `&` or a comment.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in line.chars() {
@@ -141,7 +142,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Command lines of ours in the code of a document: the line, and its words; `…` and what is behind it is left out.
+/// Returns Plimsoll's command lines in the code of a document: the line, and its words without `…` and all
+/// behind it.
 fn commands(text: &str) -> Vec<(usize, Vec<String>, bool)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;
@@ -161,7 +163,7 @@ fn commands(text: &str) -> Vec<(usize, Vec<String>, bool)> {
         let line = whole.strip_prefix("$ ").unwrap_or(&whole);
         for part in line.split(" | ").flat_map(|part| part.split(" && ")) {
             let part = part.trim().strip_prefix("sudo ").unwrap_or_else(|| part.trim());
-            // Where it says what it says is the shell's affair.
+            // Redirections are the shell's affair.
             let part = part.split(" 2>").next().unwrap_or_default();
             let cut = part.split(['…', '(']).next().unwrap_or_default();
             let words = words(cut);
@@ -172,7 +174,7 @@ fn commands(text: &str) -> Vec<(usize, Vec<String>, bool)> {
             let Some(at) = begin.filter(|at| words[..*at].iter().all(|word| word.contains('='))) else {
                 continue;
             };
-            // What a Supervisor says of itself is no command.
+            // A log line of a Supervisor is not a command.
             let said = words.iter().any(|word| word == "pid");
             if !said
                 && words.get(at + 1).is_some_and(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
@@ -237,7 +239,7 @@ fn every_command_that_is_named_is_there() {
     }
 }
 
-/// Blocks of a language, with the line at which each begins.
+/// Returns the blocks of a language, with the line at which each begins.
 fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut last = 0;
@@ -264,7 +266,7 @@ fn every_configuration_is_accepted() {
                 continue;
             }
             match toml::from_str::<toml::Table>(&block) {
-                // Two ways to write one thing.
+                // A block may show two ways to write one thing.
                 Err(error) if !error.message().contains("duplicate key") => {
                     wrong.push(format!("{place}: {error}"))
                 }

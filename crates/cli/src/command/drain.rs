@@ -13,7 +13,7 @@ use super::{Failure, Globals};
 use crate::config::count;
 use crate::control::{self, Balancer, Said, Where};
 
-/// Between two looks while waiting.
+/// The time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Give a member nothing new and let its work end
@@ -42,7 +42,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// As the control socket takes it.
+    /// Returns the body of the request to control.
     pub(super) fn body(&self) -> Value {
         json!({"group": self.group, "member": self.member})
     }
@@ -56,7 +56,7 @@ fn drain(args: &Args, balancer: &Balancer, say: &dyn Fn(&str)) -> Result<Said, F
     let target = &args.target;
     let before = newest(balancer);
     let mut said = balancer.post("/v1/drain", &target.body())?;
-    // The answer comes when somebody has been told, or could not be.
+    // The answer comes when the hand-over server has been notified, or could not be.
     if let Some(why) = before.and_then(|seq| lost(balancer, seq, target)) {
         say(&format!("{}: {why}\n", target.member));
         said["hand_over_failed"] = why.into();
@@ -85,13 +85,15 @@ fn drain(args: &Args, balancer: &Balancer, say: &dyn Fn(&str)) -> Result<Said, F
     Ok(Said::done(said, format!("{}: {done}\n", target.member)))
 }
 
-/// Number of the last event; none if events cannot be had, which not everybody may see who may drain.
+/// Returns the number of the last event; `None` if events cannot be read, for which the right to drain does
+/// not suffice.
 fn newest(balancer: &Balancer) -> Option<u64> {
     let events = balancer.get::<Vec<Value>>("/events?follow=0").ok()?;
     events.last().map_or(Some(0), |event| event["seq"].as_u64())
 }
 
-/// Why the sessions of a member that was drained after this event were not handed over, if they were to be.
+/// Returns the reason why the sessions of a member that was drained after this event were not handed over, if
+/// they should have been.
 fn lost(balancer: &Balancer, seq: u64, target: &Target) -> Option<String> {
     let events = balancer.get::<Vec<Value>>(&format!("/events?follow=0&since={seq}")).ok()?;
     said_lost(&events, target.group.as_deref(), &target.member)
@@ -102,21 +104,21 @@ fn said_lost(events: &[Value], group: Option<&str>, member: &str) -> Option<Stri
         |event: &&Value| event["member"] == member && group.is_none_or(|group| event["group"] == group);
     let why = |event: &Value| {
         let (kind, inputs) = (EventKind::deserialize(&event["kind"]).ok()?, &event["inputs"]);
-        // What belongs to a decision is of an alert, not of a drain.
+        // An event with a decision belongs to an alert, not to a drain.
         let failed = kind == EventKind::HandedOver && inputs["failed"] == 1.0 && inputs["decision"].is_null();
         failed.then(|| event["why"].as_str().map(str::to_owned)).flatten()
     };
     events.iter().rev().filter(of_it).find_map(why)
 }
 
-/// What is left of a drain.
+/// The rest of a drain.
 #[derive(Debug, PartialEq)]
 enum Rest {
-    /// Nothing, or the member has left.
+    /// Nothing is left, or the member has left.
     Done,
-    /// So much work in flight.
+    /// The number of requests in flight.
     Left(usize),
-    /// Somebody ended the drain.
+    /// Another operator ended the drain.
     TakenBack,
 }
 
@@ -124,7 +126,7 @@ fn rest(status: &Status, group: Option<&str>, member: &str) -> Rest {
     let groups = status.groups.iter().filter(|found| group.is_none_or(|group| group == found.name));
     let found: Vec<_> =
         groups.flat_map(|group| &group.members).filter(|found| found.name == member).collect();
-    // One that went down meanwhile may say so rather than that it is drained.
+    // A member that went down meanwhile may be shown as down rather than drained.
     let drained: Vec<_> = found.iter().filter(|member| !member.state.eligible()).collect();
     match drained.iter().map(|member| member.in_flight as usize).sum() {
         _ if found.is_empty() => Rest::Done,

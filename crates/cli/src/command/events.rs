@@ -1,4 +1,4 @@
-//! `plimsoll events`: what the balancer decided, when and why.
+//! `plimsoll events`: the decisions of the balancer, with time and reason.
 
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::process::ExitCode;
@@ -59,12 +59,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let seq = begin(args, &mut printer);
     match show(&balancer, args.follow, &seq, globals, &mut printer)? {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        // A reader that has had enough (`| head`) is no error.
+        // A reader that ends early (`| head`) is not an error.
         _ => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Where to begin: what to ask for, or what to leave out.
+/// Returns the first entry to ask for, or sets the time before which entries are left out.
 fn begin(args: &Args, printer: &mut Printer<impl Write>) -> String {
     match args.since {
         Some(Since::Seq(seq)) => format!("&since={seq}"),
@@ -76,7 +76,7 @@ fn begin(args: &Args, printer: &mut Printer<impl Write>) -> String {
     }
 }
 
-/// What one of several hosts has kept.
+/// Returns the events that one of several hosts has kept.
 fn kept(args: &Args, balancer: &Balancer, globals: &Globals) -> Result<Said, Failure> {
     let mut table = Vec::new();
     let mut printer = Printer::new(&mut table, false, globals.color());
@@ -88,7 +88,7 @@ fn kept(args: &Args, balancer: &Balancer, globals: &Globals) -> Result<Said, Fai
     Ok(Said::shown(entries.into(), String::from_utf8_lossy(&table).into_owned()))
 }
 
-/// The inner error is one of the printer.
+/// Prints the events of a balancer. The inner error is one of the printer.
 fn show(
     balancer: &Balancer,
     go_on: bool,
@@ -111,7 +111,7 @@ fn show(
     }
 }
 
-/// How a stream ended.
+/// The end of a stream.
 enum End {
     /// The balancer stopped.
     Stopped,
@@ -150,12 +150,12 @@ fn follow(
     Ok(if stopping { End::Stopped } else { End::Lost(gone()) })
 }
 
-/// Writes entries as lines whose columns widen as names get longer.
+/// A printer that writes entries as lines whose columns widen as names get longer.
 struct Printer<W> {
     out: W,
     json: bool,
     color: bool,
-    /// Entries before this moment (milliseconds since 1970) are left out.
+    /// The moment (milliseconds since 1970) before which entries are left out.
     from: u64,
     widths: [usize; 3],
 }
@@ -171,15 +171,15 @@ impl<W: Write> Printer<W> {
         }
         let line = match Entry::deserialize(said) {
             Ok(entry) if !self.json => self.line(&entry),
-            // For a program, or something that only a newer version knows.
+            // The entry is for a program, or from a newer version.
             _ => said.to_string(),
         };
         writeln!(self.out, "{line}")?;
-        // Somebody may be watching.
+        // A person may be watching.
         self.out.flush()
     }
 
-    /// Widens the columns for an entry that is yet to come.
+    /// Widens the columns for a later entry.
     fn fit(&mut self, said: &Value) {
         if let Ok(entry) = Entry::deserialize(said)
             && entry.unix_ms >= self.from
@@ -216,7 +216,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// Word and tone of a kind of event.
+/// Returns the word and the tone of a kind of event.
 pub(super) fn kind(kind: EventKind, why: &str) -> (&'static str, Tone) {
     match kind {
         EventKind::Joined => ("joined", Tone::Plain),

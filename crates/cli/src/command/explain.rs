@@ -1,4 +1,4 @@
-//! `plimsoll explain`: what the balancer knows of each member, what it makes of it, and why.
+//! `plimsoll explain`: the balancer's data of each member, the results, and the reasons.
 
 use std::process::ExitCode;
 
@@ -57,7 +57,7 @@ fn render(group: &GroupExplanation, color: bool) -> String {
     out
 }
 
-/// What holds for the group as a whole.
+/// Returns the lines for the group as a whole.
 fn head(group: &GroupExplanation, color: bool) -> String {
     let knobs: Vec<String> =
         group.knobs.iter().map(|(name, value)| format!("{} = {value}", plain(name))).collect();
@@ -136,7 +136,7 @@ fn members(group: &GroupExplanation) -> Vec<Vec<Cell>> {
     rows
 }
 
-/// Why its state is what it is, and what stands in the way of its load.
+/// Returns the reason for its state, and the trouble with its load.
 fn why(member: &MemberExplanation) -> String {
     let mut why = vec![member.why.clone()];
     why.extend(member.trouble.clone());
@@ -202,7 +202,7 @@ fn figure(figure: &Figure) -> String {
     format!("{}={}", figure.name, short(figure.value))
 }
 
-/// An age under ten seconds to a tenth of one, a longer one as others are shown.
+/// Returns an age: under ten seconds to a tenth of one, a longer one like others.
 fn age(seconds: f64) -> String {
     if seconds < 9.95 { format!("{:.1}s", seconds.max(0.0)) } else { ago(seconds) }
 }

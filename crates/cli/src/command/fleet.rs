@@ -68,7 +68,7 @@ fn row(one: &BalancerStatus, own: &str) -> Vec<Cell> {
         ..1.0 => "heard just now".to_owned(),
         age => format!("heard {} ago", ago(age)),
     };
-    // Two of one address cannot be told apart.
+    // Two with one address cannot be told apart.
     let address =
         if one.address == own { format!("{} (as this one)", one.address) } else { one.address.clone() };
     vec![

@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows a reference in the form that was asked for.
+/// Prints a reference in the form that was asked for.
 fn tell(ior: &Ior, globals: &Globals) -> Result<(), Failure> {
     match globals.output {
         Output::Ior => talk::write(&format!("{ior}\n")),
@@ -98,7 +98,7 @@ fn tell(ior: &Ior, globals: &Globals) -> Result<(), Failure> {
     }
 }
 
-/// The reference by which clients reach a group.
+/// Returns the reference by which clients reach a group.
 fn of_group(group: &str, at: &Where) -> Result<Ior, Failure> {
     if group.is_empty() || !group.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
         return Err(usage(format_args!("{} is not the name of a group", plain(group))));
@@ -109,7 +109,7 @@ fn of_group(group: &str, at: &Where) -> Result<Ior, Failure> {
     reference.ior.parse().map_err(other)
 }
 
-/// The reference of a text, or of the file that the text names.
+/// Returns the reference of a text, or of the file that the text names.
 fn read(reference: &str) -> Result<Ior, Failure> {
     if let Some(ior) = parse(reference) {
         return ior;
@@ -133,7 +133,7 @@ fn read(reference: &str) -> Result<Ior, Failure> {
     })
 }
 
-/// `None` if it has the form of no reference.
+/// Parses a reference; `None` if the text has the form of none.
 fn parse(text: &str) -> Option<Result<Ior, Failure>> {
     let is = |scheme: &str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
     let ior = if is("IOR:") {
@@ -152,7 +152,7 @@ fn parse(text: &str) -> Option<Result<Ior, Failure>> {
 fn made(make: &Make) -> Result<Ior, Failure> {
     let mut places = Vec::new();
     for address in &make.address {
-        // The key is percent-encoded as in a corbaloc, which says all of it.
+        // The key is percent-encoded as in a corbaloc, which covers every key.
         let place = format!("corbaloc:iiop:{}@{address}/{}", make.giop, make.key);
         let place: Corbaloc = place.parse().map_err(|error: BadGiop| {
             usage(format_args!("`{address}` with key `{}`: {}", make.key, error.why()))
@@ -172,7 +172,7 @@ fn made(make: &Make) -> Result<Ior, Failure> {
         return Err(usage(format_args!("key `{}`: give one address each", escaped(&key))));
     };
     if place.version == Version::V1_0 {
-        // There is no room for any in a profile of 1.0.
+        // A profile of 1.0 has no room for components.
         components.clear();
     }
     let profile =

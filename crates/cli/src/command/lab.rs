@@ -1,4 +1,4 @@
-//! `plimsoll lab`: runs experiments unattended and says which claims their results bear out.
+//! `plimsoll lab`: runs experiments unattended and reports which claims their results support.
 
 mod progress;
 
@@ -151,7 +151,8 @@ fn start(args: &Run, globals: &Globals) -> Result<ExitCode, Failure> {
     let program = std::env::current_exe().map_err(Failure::failed)?;
     let arguments = ["lab", "tie", &std::process::id().to_string()].map(Into::into).to_vec();
     let tie = Tie { program, arguments, picker: picker::open };
-    // Processes have their folder as their working directory, so that its name must not depend on ours.
+    // Processes have their folder as their working directory, so that its name must not depend on the current
+    // one.
     let folder = std::path::absolute(&args.out.out).map_err(Failure::failed)?;
     let folder = folder.join(format!("{name}-{}", mode.name()));
     let order = Order {
@@ -189,7 +190,7 @@ fn again(args: &Select, globals: &Globals) -> Result<ExitCode, Failure> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let length = name.strip_suffix("-quick").or_else(|| name.strip_suffix("-full"));
         let base = length.unwrap_or(&name);
-        // What was moved aside has a number at the end.
+        // A folder that was moved aside has a number at the end.
         let wanted = (args.names.is_empty() && length.is_some())
             || args.names.iter().any(|asked| asked == base || *asked == name);
         if wanted && path.join("run.json").exists() {
@@ -204,7 +205,7 @@ fn again(args: &Select, globals: &Globals) -> Result<ExitCode, Failure> {
             format_args!("no such run in {out}; name the folder with --out"),
         ));
     }
-    // One that is damaged does not keep the others from being told.
+    // A damaged result does not keep the others from being reported.
     let mut reports = Vec::new();
     let mut damaged = false;
     for folder in &folders {
@@ -246,7 +247,7 @@ fn side_by_side(args: &Compare, globals: &Globals) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows every claim and says where the pages are; exit code 1 if one fails.
+/// Shows every claim and the paths of the pages; exit code 1 if one fails.
 fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
     globals.show(&reports, || {
         let mut rows = vec![head(&["", "EXPERIMENT", "CLAIM"])];
@@ -294,12 +295,12 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(if reports.iter().all(good) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The first row of a table.
+/// Returns the first row of a table.
 fn head(words: &[&str]) -> Vec<Cell> {
     words.iter().map(|word| Cell::text(word).tone(Tone::Strong)).collect()
 }
 
-/// The name and the text of an experiment.
+/// Returns the name and the text of an experiment.
 fn read(name: &str) -> Result<(String, String), Failure> {
     if let Some(text) = library::find(name) {
         return Ok((name.to_owned(), text.to_owned()));
@@ -325,7 +326,7 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Failure> {
 
 fn failure(trouble: Trouble) -> Failure {
     match trouble {
-        // Its end may be what a child said last.
+        // The message may end with the last output of a child.
         Trouble::Failed(why) => Failure::failed(plain(&why)),
         Trouble::Refused(why) => Failure::new(Exit::Usage, plain(&why)),
         Trouble::Interrupted => Failure::new(Exit::Interrupted, trouble),

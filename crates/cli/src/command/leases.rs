@@ -1,4 +1,4 @@
-//! `plimsoll leases`: who has leases of a group's members, and an end to them.
+//! `plimsoll leases`: the leases of a group's members, and their end.
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Where the leases of a group are.
+/// Returns the path of the leases of a group.
 fn path(group: &str) -> Result<String, Failure> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if group.is_empty() || !group.bytes().all(known) {
@@ -92,7 +92,7 @@ fn path(group: &str) -> Result<String, Failure> {
     Ok(format!("/v1/groups/{group}/leases"))
 }
 
-/// As the balancer tells it.
+/// The balancer's list.
 #[derive(Deserialize)]
 struct List {
     lessees: Vec<Lessee>,

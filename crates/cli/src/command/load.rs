@@ -1,4 +1,5 @@
-//! `plimsoll load`: open-loop load that keeps its rate whatever the server does, and judges itself.
+//! `plimsoll load`: an open-loop load generator that keeps its rate whatever the server does, and judges
+//! itself.
 
 mod aim;
 mod launch;
@@ -161,7 +162,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     } else {
         saved::merge(&args.merge, globals)?
     };
-    // Before anything is shown: whoever reads that may have gone.
+    // The file is written before anything is shown: a reader of the output may have gone.
     if let Some(save) = &mut save {
         save.write(&outcome)?;
     }
@@ -170,7 +171,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Output::Json => globals.show(&outcome.json(&judged), String::new)?,
         Output::Hgrm => talk::write(&text::percentiles(&outcome.record.latency))?,
         Output::Html => talk::write(&page::render(&outcome, &judged))?,
-        // References and models have forms of their own, which are refused for anything else before it begins.
+        // References and models have forms of their own, which are refused for all other commands before they
+        // begin.
         _ => talk::write(&text::render(&outcome, &judged, globals.color()))?,
     }
     ended(&outcome, judged.iter().all(|threshold| threshold.passed), globals)
@@ -201,7 +203,7 @@ impl<'a> Save<'a> {
     }
 }
 
-/// The exit code, and on standard error what data for programs would not tell a person.
+/// Returns the exit code, and prints on standard error what data for programs would not show a person.
 fn ended(outcome: &Outcome, passed: bool, globals: &Globals) -> Result<ExitCode, Failure> {
     if outcome.interrupted {
         return Ok(Exit::Interrupted.into());

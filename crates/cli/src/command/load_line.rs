@@ -1,11 +1,12 @@
-//! Load lines in words: what groups and members can carry, for `status` and `members`.
+//! Load lines in words: the capacities of groups and members, for `status` and `members`.
 
 use plimsoll_brain::status::{GroupStatus, LoadLine, MemberStatus, WhatIf};
 
 use crate::config::count;
 use crate::control::text::{Cell, Tone, latency};
 
-/// A line for each group that has a load line: what it can carry, what is free of that, how far to trust it.
+/// Returns a line for each group that has a load line: its capacity, the free part of that, and the error of
+/// the prediction.
 pub(super) fn lines<'s>(groups: impl IntoIterator<Item = &'s GroupStatus>) -> Vec<Vec<Cell>> {
     let named = groups.into_iter().filter_map(|group| Some((group, group.load_line.as_ref()?)));
     named.map(|(group, line)| row(group, line)).collect()
@@ -44,7 +45,7 @@ fn row(group: &GroupStatus, line: &LoadLine) -> Vec<Cell> {
     ]
 }
 
-/// How far to trust it.
+/// Returns the error of the prediction in words.
 fn trust(line: &LoadLine) -> String {
     match line.error {
         Some(error) => {
@@ -55,7 +56,7 @@ fn trust(line: &LoadLine) -> String {
     }
 }
 
-/// What is predicted of a group: times at other loads, the effect of changes.
+/// Returns the predictions of a group: times at other loads, the effect of changes.
 pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
     let Some(line) = &group.load_line else { return Vec::new() };
     let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), latency);
@@ -67,7 +68,7 @@ pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
             Cell::number(format!("{}/s", rate(predicted.requests_per_second))),
             Cell::text(&format!("p50 {}  p99 {}", time(predicted.p50), time(predicted.p99))),
         ];
-        // All of it is as old.
+        // All of it has the same age.
         if place == 0 && line.age_seconds >= 0.5 {
             row.push(Cell::text(&format!("{:.0}s ago", line.age_seconds)).tone(Tone::Faint));
         }
@@ -98,7 +99,7 @@ fn effect(change: &WhatIf) -> Cell {
     Cell::text(&format!("{free}{p99}"))
 }
 
-/// What a member can do, requests a second.
+/// Returns the capacity of a member, in requests a second.
 pub(super) fn capacity(member: &MemberStatus) -> Option<f64> {
     member.load_line.as_ref()?.capacity
 }
@@ -107,13 +108,13 @@ pub(super) fn can_do(member: &MemberStatus) -> String {
     capacity(member).map_or_else(|| "-".to_owned(), |capacity| format!("{}/s", rate(capacity)))
 }
 
-/// Part of it that is in use.
+/// Returns the part of it that is in use.
 pub(super) fn used(member: &MemberStatus) -> String {
     let used = member.load_line.as_ref().and_then(|line| line.used);
     used.map_or_else(|| "-".to_owned(), |used| format!("{:.0}%", used * 100.0))
 }
 
-/// Three digits, which is more than is known.
+/// Returns a rate with three digits, which is more than its accuracy.
 fn rate(rate: f64) -> String {
     match rate {
         ..9.95 => format!("{rate:.1}"),

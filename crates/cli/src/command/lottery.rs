@@ -83,7 +83,7 @@ enum What {
 }
 
 impl Args {
-    /// Its configuration, if that is a file.
+    /// Returns its configuration, if that is a file.
     pub(super) fn file(&self) -> Option<PathBuf> {
         self.config.clone()
     }
@@ -118,9 +118,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     done
 }
 
-/// Serves until it is told to end.
+/// Serves until it is stopped.
 async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
-    // Before anything listens, so that no signal finds the process unprepared.
+    // The signals are taken before anything listens, so that none finds the process unprepared.
     let taken = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let [Ok(mut hangup), Ok(mut term), Ok(mut int)] = taken else {
         return Err(Failure::failed("cannot take signals"));
@@ -163,7 +163,7 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     if let Some(address) = admin.as_ref().and_then(plimsoll_admin::Admin::secured) {
         tracing::info!("listening control tls://{address}: for those whom [admin.access] knows");
     }
-    // The last: who waits for it finds all of the above.
+    // The line comes last: a reader that waits for it finds all of the above.
     tracing::info!(
         "listening lottery {}: member {}, {}, {}",
         lottery.address(),
@@ -188,7 +188,7 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
                             let mut all = All { file: &mut file, force: &mut force, lottery: &mut lottery, senses: &mut senses };
                             let outcome = all.again(args, &rules).await;
                             reload_error = outcome.as_ref().err().cloned();
-                            // Whoever asked may have gone.
+                            // The client may have gone.
                             drop(reply.send(outcome));
                             continue;
                         }
@@ -213,10 +213,10 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
             notify(&[NotifyState::Stopping]);
         })
         .await;
-    // What is asked from here on is answered that it ends.
+    // Questions from here on are answered with the end of the daemon.
     drop(inbox);
     match ended {
-        // So that whoever watches over this process starts another.
+        // The failure makes a watching Supervisor start another process.
         Some(End::Thread) => {
             return Err(Failure::failed(
                 "the daemon's thread has ended, which it never should: please report it",
@@ -239,12 +239,12 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
         () = lottery.leave() => Ok(ExitCode::SUCCESS),
         _ = told_to_stop(&mut term, &mut int) => Err(Failure::new(Exit::Interrupted, "stopped at once")),
     };
-    // Last, so that what stops can be watched.
+    // The admin plane ends last, so that the stop can be watched.
     drop(admin);
     outcome
 }
 
-/// What a reload may change.
+/// The state that a reload may change.
 struct All<'a> {
     file: &'a mut LotteryFile,
     force: &'a mut Settings,
@@ -253,7 +253,7 @@ struct All<'a> {
 }
 
 impl All<'_> {
-    /// Reads the file and the keys again; one line for each difference.
+    /// Reads the file and the keys again; returns one line for each difference.
     async fn again(&mut self, args: &Args, rules: &Rules) -> Result<Vec<String>, String> {
         let outcome = self.read(args, rules).await;
         if let Err(why) = &outcome {
@@ -264,7 +264,7 @@ impl All<'_> {
 
     async fn read(&mut self, args: &Args, rules: &Rules) -> Result<Vec<String>, String> {
         let (fresh, mut settings, changes) = reload::read(args, self.file, self.force)?;
-        // It says since when the process runs.
+        // The incarnation is the start of the process.
         settings.incarnation = self.force.incarnation;
         let fresh_rules = fresh.lottery.admin.doors().rules()?;
         let senses = Senses::open(&fresh).await?;
@@ -276,7 +276,7 @@ impl All<'_> {
     }
 }
 
-/// By which signal.
+/// Waits for a signal to stop; returns its name.
 async fn told_to_stop(term: &mut Signal, int: &mut Signal) -> &'static str {
     tokio::select! {
         _ = term.recv() => "SIGTERM",
@@ -296,7 +296,8 @@ impl Args {
         }
     }
 
-    /// All that is wrong, or that nothing is. Opens no socket and looks no name up, as `plimsoll config check`.
+    /// Prints all problems, or that there are none. It opens no socket and looks no name up, like `plimsoll
+    /// config check`.
     fn check(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         if let (Some(path), true) = (&self.config, globals.json()) {
             let read = config::read_lottery(path);

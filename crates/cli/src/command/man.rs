@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The page of a command and those of all commands below it.
+/// Collects the page of a command and those of all commands below it.
 fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result<(), Failure> {
     pages.push(render(command)?);
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
@@ -48,7 +48,7 @@ fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result
     Ok(())
 }
 
-/// File name and text of the page of one command.
+/// Returns the file name and the text of the page of one command.
 fn render(command: &clap::Command) -> Result<(String, String), Failure> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let man = Man::new(command.clone()).title(name.to_uppercase());

@@ -1,4 +1,4 @@
-//! `plimsoll member`: a test server that can be told how fast and how badly it serves.
+//! `plimsoll member`: a test server with adjustable speed and failures.
 
 mod references;
 
@@ -236,11 +236,11 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends with the first SIGTERM or SIGINT.
+/// Waits for the first SIGTERM or SIGINT.
 async fn told_to_stop() {
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
-        // Then the signals do what they do by default: end the process.
+        // Without a handler the signals keep their default: they end the process.
         return std::future::pending().await;
     };
     tokio::select! {
@@ -265,7 +265,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a whole number from 1 on".to_owned())
 }
 
-/// Most members in a process.
+/// The maximum number of members in a process.
 const MEMBERS: usize = 1000;
 
 fn members(text: &str) -> Result<usize, String> {
@@ -278,7 +278,7 @@ fn above_zero(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number from 0.001 to 1000000".to_owned())
 }
 
-/// What may stand in a form as it is.
+/// Parses a text that may be used in a form as it is.
 fn visible(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);
     let fine = !text.is_empty() && text.bytes().all(plain);
@@ -293,6 +293,6 @@ fn share(text: &str) -> Result<f64, String> {
 
 fn body(text: &str) -> Result<usize, String> {
     let size = units::bytes(text)?;
-    // It is kept in memory.
+    // The body is kept in memory.
     if size > 1 << 30 { Err("at most 1GiB".to_owned()) } else { Ok(size) }
 }

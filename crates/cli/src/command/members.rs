@@ -1,4 +1,4 @@
-//! `plimsoll members`: every member, what state it is in and why, what it carries; and what each group could.
+//! `plimsoll members`: every member with its state, the reason and its load; and the capacity of each group.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ fn unknown(group: &str, status: &Status) -> String {
     }
 }
 
-/// The groups as the balancer tells them, with whatever a newer one tells besides.
+/// Returns the groups as the balancer sent them, with the unknown keys of a newer one.
 fn filtered(mut json: Value, wanted: impl Fn(&str) -> bool) -> Value {
     if let Some(groups) = json["groups"].as_array_mut() {
         groups.retain(|group| group["name"].as_str().is_some_and(&wanted));
@@ -61,7 +61,7 @@ fn filtered(mut json: Value, wanted: impl Fn(&str) -> bool) -> Value {
 }
 
 fn render(groups: &[&GroupStatus], color: bool) -> String {
-    // Columns of what is not known of anybody are left out.
+    // Columns without any value are left out.
     let measured =
         groups.iter().flat_map(|group| &group.members).any(|member| load_line::capacity(member).is_some());
     let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
@@ -137,7 +137,7 @@ fn refused(member: &MemberStatus) -> Cell {
     }
 }
 
-/// Why a member is in its state, after since when it is slow.
+/// Returns the reason of a member's state, after the time for which it has been slow.
 fn why(member: &MemberStatus) -> String {
     let slow = member.slow_seconds.filter(|_| member.is_slow());
     let slow = slow.map(|since| format!("ten times slower than its group for {}; ", ago(since)));

@@ -1,4 +1,4 @@
-//! `plimsoll model`: what a system can carry, from a layered queueing network of it.
+//! `plimsoll model`: the capacity of a system, from a layered queueing network of it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -67,7 +67,7 @@ struct Which {
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let command = &args.command;
     let known = command.outputs();
-    // Who names none means the first.
+    // Without a name it is the first.
     if globals.output != Output::Table && !known.contains(&globals.output) {
         let names: Vec<String> =
             known.iter().filter_map(|own| Some(own.to_possible_value()?.get_name().to_owned())).collect();
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 impl Command {
-    /// Forms in which it writes; the first where none is named.
+    /// Returns its output formats; the first is the default.
     fn outputs(&self) -> &'static [Output] {
         match self {
             Self::Plan(_) | Self::Solve(_) | Self::Simulate(_) => print::OUTPUTS,
@@ -107,7 +107,7 @@ impl Command {
 }
 
 impl Which {
-    /// Reads it; what was left aside is said.
+    /// Reads the model and prints what was left out.
     fn read(&self, globals: &Globals) -> Result<Read, Failure> {
         let text = Text::of(&self.file)?;
         let read = text.read(&self.set)?;
@@ -116,7 +116,7 @@ impl Which {
     }
 }
 
-/// A model's text, of which a model is made for each set of values.
+/// The text of a model, of which a model is made for each set of values.
 struct Text {
     name: String,
     source: String,
@@ -130,7 +130,7 @@ impl Text {
         Ok(Self { name, source })
     }
 
-    /// The model with these values of parameters and of numbers by name, which have a point in them.
+    /// Returns the model with these values of parameters, and of numbers by name, which have a point in them.
     fn read(&self, set: &[(String, f64)]) -> Result<Read, Failure> {
         let (numbers, given): (Vec<_>, Vec<_>) =
             set.iter().cloned().partition(|(name, _)| name.contains('.'));
@@ -146,7 +146,7 @@ impl Text {
         Ok(read)
     }
 
-    /// What a parameter or a number is in a model of this text.
+    /// Returns the value of a parameter or a number in a model of this text.
     fn value(&self, read: &Read, name: &str) -> Result<f64, Failure> {
         if let Some((_, values)) = read.parameters.iter().find(|(own, _)| own == name) {
             return Ok(values.first().copied().unwrap_or_default());
@@ -156,7 +156,7 @@ impl Text {
         Ok(knob.value(&read.model))
     }
 
-    /// Says what was left aside.
+    /// Prints what was left out.
     fn say(&self, read: &Read, globals: &Globals) {
         for note in &read.notes {
             globals.say(&format!("{}: {note}\n", self.name));
@@ -185,7 +185,7 @@ fn part(text: &str) -> Result<f64, String> {
     if part > 0.0 && part < 1.0 { Ok(part) } else { Err("expected a number above 0 and below 1".to_owned()) }
 }
 
-/// A field of CSV (RFC 4180).
+/// Returns a field of CSV (RFC 4180).
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -194,7 +194,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Four digits that mean something.
+/// Returns a number with four significant digits.
 fn short(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
@@ -204,7 +204,7 @@ fn short(number: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// `clients=24`
+/// Parses a setting: `clients=24`
 fn setting(text: &str) -> Result<(String, f64), String> {
     let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
     match parts {

@@ -1,4 +1,4 @@
-//! `plimsoll pick`: asks the daemons of a lottery who serves.
+//! `plimsoll pick`: asks the daemons of a lottery for a server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         }
     }
     if globals.json() {
-        // One document.
+        // The output is one document.
         globals.show(&json!({ "picks": picks }), String::new)?;
     }
     end.map_or(Ok(ExitCode::SUCCESS), Err)
@@ -93,7 +93,7 @@ fn open(args: &Args, globals: &Globals) -> Result<Client, Failure> {
             }
         }
     }
-    // The others do, if there are any.
+    // The other daemons answer, if there are any.
     if daemons.is_empty()
         && args.multicast.is_none()
         && let Some(why) = unknown
@@ -134,16 +134,16 @@ fn unserved(why: Unserved, args: &Args) -> Failure {
     Failure::new(exit, format_args!("{why}{hint}"))
 }
 
-/// The number of a service.
+/// Parses the number of a service.
 pub(super) fn service(text: &str) -> Result<u32, String> {
     if !text.starts_with("id:") {
-        // So that a slip of the pen is not asked for.
+        // The check keeps a misspelt name from being asked for.
         text.parse::<crate::config::Name>()?;
     }
     plimsoll_client::service(text).map_err(str::to_owned)
 }
 
-/// An address to which groups are sent.
+/// Parses an address to which groups are sent.
 pub(super) fn group(text: &str) -> Result<SocketAddr, String> {
     let group: SocketAddr =
         text.parse().map_err(|_| "expected an address and a port, such as 239.255.74.47:7447")?;

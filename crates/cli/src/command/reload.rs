@@ -22,7 +22,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     control::each(&args.at, globals, |balancer, _| Ok(reloaded(balancer.post("/v1/reload", &Value::Null)?)))
 }
 
-/// What a reload changed.
+/// Returns the changes of a reload.
 pub(super) fn reloaded(said: Value) -> Said {
     let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let table: String = changes.map(|change| format!("{}\n", plain(change))).collect();

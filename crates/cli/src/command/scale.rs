@@ -1,4 +1,4 @@
-//! `plimsoll scale`: how many members groups are to have, and why.
+//! `plimsoll scale`: the wanted number of members of groups, and the reason.
 
 use std::process::ExitCode;
 
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     })
 }
 
-/// The groups that have a scaler, or the one that is named.
+/// Returns the groups that have a scaler, or the one that is named.
 fn chosen<'s>(
     groups: &'s [GroupStatus],
     wanted: Option<&str>,
@@ -133,7 +133,7 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
     out
 }
 
-/// What would be done now.
+/// Returns the actions that the scaler would take now.
 fn would(group: &GroupStatus, scaler: &ScalerStatus) -> String {
     let done = match (scaler.actions.as_slice(), scaler.desired == scaler.members) {
         ([], true) => "nothing".to_owned(),

@@ -32,7 +32,7 @@ enum What {
     },
 }
 
-/// What can be set of a scaler.
+/// The settings of a scaler.
 const SCALER: [&str; 3] = ["min", "max", "pause"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
-//! Where members are found, as `status` and `members` tell it.
+//! The sources of members in the output of `status` and `members`.
 
 use plimsoll_brain::status::{GroupStatus, SourceStatus};
 
 use crate::config::count;
 use crate::control::text::{Cell, Tone, ago};
 
-/// A line for each source of these groups.
+/// Returns a line for each source of these groups.
 pub(super) fn lines<'a>(groups: impl IntoIterator<Item = &'a GroupStatus>) -> Vec<Vec<Cell>> {
     groups
         .into_iter()

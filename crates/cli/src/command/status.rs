@@ -1,4 +1,4 @@
-//! `plimsoll status`: is all well? One line for each group and listener, and an exit code for scripts.
+//! `plimsoll status`: the state of all groups and listeners, one line each, and an exit code for scripts.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -38,11 +38,11 @@ pub(crate) struct Args {
     at: Where,
 }
 
-/// So many members, at least.
+/// The least number of members.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Least {
     Number(usize),
-    /// 0 to 1.
+    /// A share, 0 to 1.
     Share(f64),
 }
 
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Leaves out all groups but one, and the listeners of others.
+/// Removes all groups but one, and the listeners of others.
 fn only(group: Option<&str>, mut json: Value, status: &mut Status) -> Result<Value, Failure> {
     let Some(wanted) = group else { return Ok(json) };
     if !status.groups.iter().any(|group| group.name == wanted) {
@@ -99,7 +99,7 @@ fn only(group: Option<&str>, mut json: Value, status: &mut Status) -> Result<Val
     Ok(json)
 }
 
-/// What was asked for and does not hold, a line for each group.
+/// Returns the conditions that were given and do not hold, a line for each group.
 fn missed(args: &Args, status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     for group in &status.groups {
@@ -125,7 +125,7 @@ fn missed(args: &Args, status: &Status) -> Vec<String> {
     lines
 }
 
-/// What is not as it is to be in each group, a line each, also where nothing more was asked for.
+/// Returns the faults of each group, a line each, also without further conditions.
 fn amiss(args: &Args, status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     for group in &status.groups {
@@ -141,14 +141,14 @@ fn amiss(args: &Args, status: &Status) -> Vec<String> {
     lines
 }
 
-/// Returns how much a group refuses of late, and for which reason: `12% of the requests are refused for want
-/// of room (shed)`.
+/// Returns the share of recent requests that a group rejects, and the reason: `12% of the requests are
+/// refused for want of room (shed)`.
 pub(super) fn refused(group: &GroupStatus) -> Option<String> {
     group.shedding_seconds?;
     let part = match group.shedding_share {
         Some(share) if share >= 0.01 => format!("{:.0}% of the requests are", share * 100.0),
         Some(share) if share > 0.0 => "less than 1% of the requests are".to_owned(),
-        // Of a balancer that does not say how many, or has just taken over from one that did.
+        // The balancer does not count them, or has just taken over from one that did not.
         _ => "requests are".to_owned(),
     };
     let reason = group.shedding_reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -163,7 +163,7 @@ fn well(status: &Status) -> bool {
         && status.certificates.iter().all(good)
 }
 
-/// What there is to be said of a certificate, if there is something.
+/// Returns the trouble with a certificate, if there is any.
 fn trouble(one: &CertificateStatus) -> Option<(String, Tone)> {
     let why = one.failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     let (what, tone) = match one.expires_seconds {
@@ -250,7 +250,7 @@ fn render(status: &Status, color: bool) -> String {
     out.push_str(&table(&groups.collect::<Vec<_>>(), color));
     out.push_str(&table(&load_line::lines(&status.groups), color));
     out.push_str(&table(&sources::lines(&status.groups), color));
-    // Where clients come to several by the name that they ask for, all of them.
+    // A listener that chooses the group by the requested name shows all of them.
     let led_to = |listener: &ListenerStatus| {
         let others = listener.others.iter().map(|other| format!(", {other}"));
         listener.group.clone() + &others.collect::<String>()
@@ -286,7 +286,7 @@ fn render(status: &Status, color: bool) -> String {
     out
 }
 
-/// How many of the other balancers of a fleet are there; and are all?
+/// Returns the number of other balancers of a fleet that are up, in words, and whether all are.
 fn others(fleet: &FleetStatus) -> (String, bool) {
     let known = fleet.balancers.len();
     let up = fleet.balancers.iter().filter(|one| one.state == "up").count();

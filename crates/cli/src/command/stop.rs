@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Failure, Globals};
 use crate::control::{self, Balancer, Said, Where};
 
-/// Between two looks while waiting.
+/// The time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Stop the balancer: nothing new is accepted, work in flight may end
@@ -34,8 +34,8 @@ fn stop(balancer: &Balancer, wait: bool, say: &dyn Fn(&str)) -> Result<Said, Fai
     balancer.post("/v1/stop", &Value::Null)?;
     if wait {
         say("stopping: waiting for the work in flight\n");
-        // The control socket goes last, unless a supervisor has started the next one meanwhile. An answer
-        // that breaks off is one more reason to look again.
+        // The control socket goes last, unless a supervisor has started the next process meanwhile. A broken
+        // answer is one more reason to look again.
         while !balancer.gone() && balancer.status().map_or(true, |(_, now)| now.pid == status.pid) {
             sleep(LOOK);
         }

@@ -1,5 +1,5 @@
-//! `plimsoll supervise`: start processes of this host, watch over them and start again those that fail; and the commands
-//! that talk to it.
+//! `plimsoll supervise`: start processes of this host, watch over them and start again those that fail; and
+//! the commands that talk to it.
 
 mod act;
 mod show;
@@ -84,7 +84,7 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         .build()
         .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
     runtime.block_on(async {
-        // Before anything is started, so that no signal finds the process unprepared.
+        // The signals are taken before anything is started, so that none finds the process unprepared.
         let kinds = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()];
         let [Ok(hangup), Ok(terminate), Ok(interrupt)] = kinds.map(signal) else {
             return Err(Failure::failed("cannot take signals"));
@@ -99,7 +99,7 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
                 "cannot start: {error}; is log_dir a folder that this user may write in?"
             ))
         })?;
-        // Before any process: of two Supervisors only one has the socket.
+        // The socket comes before any process: of two Supervisors only one has it.
         let admin = plimsoll_admin::supervise(doors, desk).map_err(|error| {
             let error = error.to_string().replace("[admin", "[supervise");
             Failure::failed(error.replace("plimsoll stop", "plimsoll supervise shutdown"))
@@ -112,7 +112,7 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             tracing::info!("listening control tls://{address}: for those whom [supervise.access] knows");
         }
         let done = supervisor.run(Signals { hangup, terminate, interrupt }).await;
-        // Last, so that what stops can be watched.
+        // The admin plane ends last, so that the stop can be watched.
         drop(admin);
         done.map(|()| ExitCode::SUCCESS)
     })

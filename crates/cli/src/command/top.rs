@@ -1,8 +1,9 @@
 //! `plimsoll top`: groups and members as they are now, on a terminal, until `q`.
 //!
-//! A thread asks the balancer once per interval ([`look`]); what two looks say together is a [`board`], with the rates between
-//! them; [`picture`] draws it, with each member's load on a bar that has its load line ([`gauge`]); [`keys`] are pure, and
-//! [`live`] joins them with the terminal. Without a terminal one picture in plain text is all there is.
+//! A thread asks the balancer once per interval ([`look`]). Two looks together make a [`board`], with the
+//! rates between them. [`picture`] draws it, with each member's load on a bar that has its load line
+//! ([`gauge`]). [`keys`] are pure, and [`live`] joins them with the terminal. Without a terminal the output
+//! is one picture in plain text.
 
 mod board;
 mod gauge;
@@ -104,7 +105,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A document per interval, for programs, for as long as somebody reads them.
+/// Prints a document per interval, for programs, for as long as there is a reader.
 fn documents(args: &Args, mut eye: Eye) -> Result<ExitCode, Failure> {
     let mut before = None;
     loop {
@@ -123,7 +124,7 @@ fn documents(args: &Args, mut eye: Eye) -> Result<ExitCode, Failure> {
         match io::Write::write_all(&mut out, format!("{document}\n").as_bytes())
             .and_then(|()| io::Write::flush(&mut out))
         {
-            // Whoever read them has had enough.
+            // The reader has ended.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
             other => other?,
         }

@@ -1,7 +1,11 @@
-//! `plimsoll up`: run the balancer until it is told to stop.
+//! `plimsoll up`: run the balancer until it is stopped.
 //!
-//! SIGHUP reads the file again. SIGUSR2 has a new process take over. SIGTERM and SIGINT close the listeners, let work in flight end
-//! until the `drain_deadline`, and end the process; a second one ends it at once.
+//! | signal | effect |
+//! |---|---|
+//! | SIGHUP | reads the file again |
+//! | SIGUSR2 | has a new process take over |
+//! | SIGTERM, SIGINT | closes the listeners, and ends with the work in flight or at the `drain_deadline` |
+//! | a second SIGTERM or SIGINT | ends the process at once |
 
 mod discover;
 mod follow;
@@ -42,7 +46,7 @@ use crate::succession::{Elder, Heir, Program};
 use crate::{limits, log};
 use serve::{Signals, serve};
 
-/// For the first checks of members, at most, before anybody is accepted.
+/// The longest time for the first checks of members before connections are accepted.
 const FIRST_CHECKS: Duration = Duration::from_secs(1);
 
 /// Run the balancer
@@ -61,24 +65,24 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Its configuration.
+    /// Returns its configuration.
     pub(super) fn file(&self) -> PathBuf {
         self.config.clone()
     }
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    // Before its file can be replaced.
+    // The program is opened before its file can be replaced.
     let program = Program::here()
         .map_err(|error| Failure::failed(format_args!("it is not known which program this is: {error}")))?;
-    // Sockets first: what was read from the other end is not lost if the file is wrong.
+    // The sockets come first: data that was read from the other end is not lost if the file is wrong.
     let mut heir = Heir::here()?;
     let begun = begin(args, globals, &mut heir).inspect_err(|failure| heir.failed(failure))?;
     let stays = heir.sockets.stays;
     let Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening } = begun;
     let mut successor = heir.take_over(&running, fleet.as_ref().is_some_and(|(.., given)| *given))?;
     if successor.is_first() {
-        // Whoever waits already, at a socket that was there before this process, would find nobody to be sent to.
+        // A client that waits already, at a socket older than this process, would find no member.
         let checked = async { timeout(FIRST_CHECKS, running.engine().checked()).await };
         // A member that does not answer is waited for no longer.
         let _ = runtime.block_on(checked);
@@ -96,7 +100,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     others.extend(manager.map(|socket| ("load_manager", socket)));
     others.extend(running.fleet_socket().map_err(no_copy)?.map(|socket| ("fleet", socket)));
     running.can_be_followed(Elder::new(program, others, stays));
-    // Whoever is answered from here on may ask for all that there is.
+    // A client that is answered from here on may ask for everything.
     opening.notify_one();
     let status = format!("running {}", args.config.display());
     if successor.is_first() {
@@ -108,23 +112,23 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
     let mut admin = Some(admin);
     let outcome = runtime.block_on(serve(&running, signals, load_manager, audit, followers, &mut admin));
-    // Last, so that what stops can be watched.
+    // The admin plane ends last, so that the stop can be watched.
     drop(admin);
     outcome
 }
 
-/// What runs, and accepts nobody yet.
+/// All parts of the process before it accepts connections.
 struct Begun {
     runtime: Runtime,
     running: Arc<Running>,
     signals: Signals,
     admin: Admin,
     load_manager: Option<LoadManager>,
-    /// As what it will act together with others, where, and whether they know that place.
+    /// The settings of the fleet, this balancer's place, and whether the others know that place.
     fleet: Option<(fleet::Settings, Seat, bool)>,
     audit: Option<Arc<Audit>>,
     followers: discover::Followers,
-    /// Has the admin plane begin.
+    /// The signal that starts the admin plane.
     opening: Arc<Notify>,
 }
 
@@ -136,7 +140,7 @@ fn no_copy(error: io::Error) -> Failure {
     Failure::failed(format_args!("cannot copy a socket: {error}"))
 }
 
-/// All that can fail.
+/// Performs all steps that can fail.
 fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failure> {
     let file = config::read(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     log::start(args.log, globals);
@@ -148,7 +152,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
         tracing::warn!("{said}");
     }
     let forgets = store.kind() == "memory";
-    // A process that serves still may renew what is there.
+    // A process that still serves may renew registrations.
     store.close();
     let lost = |why| Failure::failed(format_args!("what was kept in memory cannot be taken over: {why}"));
     std::mem::take(&mut heir.kept).put_into(&*store).map_err(lost)?;
@@ -168,7 +172,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
-    // Before anything listens, so that no signal finds the process unprepared.
+    // The signals are taken before anything listens, so that none finds the process unprepared.
     let signals = {
         let _context = runtime.enter();
         Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
@@ -181,7 +185,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     preload(&certificates);
     let base = Base::new(&file, settings, lotteries, certificates);
     let discovered = Discovered::new(&base);
-    // Who is known stays until the sources say something themselves: a source that fails empties no group.
+    // Known members stay until the sources have a list themselves: a source that fails empties no group.
     discovered.recall(std::mem::take(&mut heir.found));
     let mut followers = discover::Followers::new();
     runtime.block_on(followers.first(&base.discoveries, &discovered, &store.view()));
@@ -193,7 +197,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
             Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}"))
         })?;
     told.into_iter().for_each(|event| running.engine().tell(event));
-    // What operators did is in force before anybody is served.
+    // Operators' changes are in force before any client is served.
     running.keep(Again::All);
     let opening = Arc::new(Notify::new());
     doors.stays = heir.sockets.stays;
@@ -239,7 +243,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     Ok(Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening })
 }
 
-/// A place among other balancers: at the socket that they know, or at one of its own.
+/// Returns a place among other balancers: at the socket that they know, or at one of its own.
 fn seated(
     settings: fleet::Settings,
     given: Option<OwnedFd>,
@@ -250,8 +254,8 @@ fn seated(
     Ok((settings, seat, known))
 }
 
-/// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
-/// where its folder belongs to root.
+/// Returns the addresses of the admin plane. A default control socket does not keep the process from starting
+/// if its folder belongs to root.
 fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
     let AdminConfig { listen, names, mut control, reports, lend, register, written, tls, audit, .. } =
         file.admin();
@@ -282,7 +286,7 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
     })
 }
 
-/// The load manager, if there is to be one, on a socket that somebody else bound if there is one.
+/// Starts the load manager, if the file has one, on an inherited socket if there is one.
 fn load_manager(file: &File, desk: Office, given: Option<OwnedFd>) -> Result<Option<LoadManager>, String> {
     let Some((address, interval)) = file.admin().load_manager else { return Ok(None) };
     let desk = Arc::new(desk);
@@ -294,7 +298,7 @@ fn load_manager(file: &File, desk: Office, given: Option<OwnedFd>) -> Result<Opt
     started.map(Some).map_err(|error| format!("cannot listen on {address}: {error}; {hint}"))
 }
 
-/// One line for each listener whose cookies are signed by a key of this process.
+/// Returns one line for each listener whose cookies are signed by a key of this process.
 fn keyless(config: &Config) -> impl Iterator<Item = String> {
     let own = |listener: &&config::Listener| {
         listener.affinity.as_ref().is_some_and(|affinity| affinity.key_file.is_none())
@@ -308,7 +312,7 @@ fn keyless(config: &Config) -> impl Iterator<Item = String> {
     })
 }
 
-/// One line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`
+/// Returns one line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`
 fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
     let line = |(listener, address): (&config::Listener, &SocketAddr)| {
         let group = config.groups.iter().find(|group| group.name == listener.group);
@@ -325,7 +329,7 @@ fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
         let others: String = listener.groups.iter().map(|group| format!(", {group}")).collect();
         format!("listening {} {address} -> {}{served}{others}", listener.protocol.name(), listener.group)
     };
-    // One of dns has two addresses, which are the same unless the port was left to the system.
+    // A listener of dns has two addresses, which are the same unless the port was left to the system.
     let sockets =
         |listener: &config::Listener| if listener.protocol == config::Protocol::Dns { 2 } else { 1 };
     let each = config.listeners.iter().flat_map(|listener| std::iter::repeat_n(listener, sockets(listener)));

@@ -1,4 +1,4 @@
-//! `plimsoll upgrade`: have a new process take over from the one that runs.
+//! `plimsoll upgrade`: have a new process take over from the running one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! `[admin.access]`: what those may do who are let in over TLS ([`super::credential`]). The rules may stand in a file of their own,
-//! `access.toml`, which is held against a schema like every other.
+//! `[admin.access]`: the rights of clients that come over TLS ([`super::credential`]). The rules may be in a
+//! file of their own, `access.toml`, which is checked against a schema like every other.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -110,7 +110,7 @@ pub(crate) struct GrantTable {
     pub(crate) role: Name,
 }
 
-/// Who.
+/// A pattern of identities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(pub(crate) Pattern);
 
@@ -135,7 +135,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What can be asked.
+/// The name of an act or a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VerbName(pub(crate) admin::Verb);
 
@@ -160,10 +160,10 @@ impl fmt::Display for VerbName {
     }
 }
 
-/// The rules that a configuration names: its own, or those of a file.
+/// Returns the rules that a configuration names: its own, or those of a file.
 ///
 /// # Errors
-/// The file cannot be read, or is wrong: one line.
+/// Fails with one line if the file cannot be read, or is wrong.
 pub(crate) fn rules(table: &AccessTable) -> Result<Rules, String> {
     match &table.file {
         Some(LogPath(path)) => {
@@ -179,7 +179,7 @@ pub(crate) fn rules(table: &AccessTable) -> Result<Rules, String> {
 /// Checks the file of rules that a configuration names.
 ///
 /// # Errors
-/// It cannot be read, or is wrong.
+/// Fails if it cannot be read, or is wrong.
 pub(crate) fn check_file(path: &Path) -> Result<Access, ReadError> {
     let (_, bytes) = bytes_of(path)?;
     read(path, bytes).map_err(ReadError::Wrong)
@@ -195,7 +195,7 @@ fn read(path: &Path, bytes: Vec<u8>) -> Result<Access, Problems> {
     if problems.fatal() { Err(problems) } else { Ok(made(&value.roles, &value.grants)) }
 }
 
-/// The rules of checked tables.
+/// Returns the rules of checked tables.
 fn made(roles: &[RoleTable], grants: &[GrantTable]) -> Access {
     let groups = |groups: &Groups| match groups {
         Groups::These(names) => Some(names.iter().map(|name| name.0.clone()).collect::<BTreeSet<_>>()),
@@ -208,11 +208,11 @@ fn made(roles: &[RoleTable], grants: &[GrantTable]) -> Access {
     };
     let grant = |table: &GrantTable| Grant { pattern: table.identity.0.clone(), role: table.role.0.clone() };
     let made = Access::new(roles.iter().map(role).collect(), grants.iter().map(grant).collect());
-    // A checked table names no role that there is not; in doubt nobody may do anything.
+    // A checked table names no missing role; in doubt there are no rights.
     made.unwrap_or_default()
 }
 
-/// What roles and grants say of one another.
+/// Checks roles and grants against one another.
 pub(super) fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut Vec<Problem>) {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for (index, role) in roles.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `listener.tls.acme`: certificates that an authority gives while the balancer runs.
+//! `listener.tls.acme`: certificates that an authority issues while the balancer runs.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ fn cache() -> Folder {
     Folder("/var/lib/plimsoll/acme".into())
 }
 
-/// Where an authority is.
+/// The URL of an authority's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryUrl(pub(crate) acme::Directory);
 
@@ -138,7 +138,7 @@ impl std::fmt::Display for DirectoryUrl {
     }
 }
 
-/// Does each table make sense by itself, and with the rest of the file?
+/// Checks each table by itself, and with the rest of the file.
 pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     let listeners = spots.key("listener");
     let tables = config.listeners.iter().enumerate().filter_map(|(index, listener)| {
@@ -165,7 +165,7 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
-/// By what certificates are told apart.
+/// Returns the keys by which certificates are told apart.
 fn keys(acme: &Acme) -> impl Iterator<Item = (&str, &std::path::Path, &HostName, KeyType)> {
     let each = if acme.separate { acme.domains.len() } else { 1 };
     let key = |name| (acme.directory.0.as_str(), acme.cache.0.as_path(), name, acme.key_type);
@@ -220,7 +220,7 @@ fn check_one(acme: &Acme, spot: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
-/// The certificates that a table asks for, with files as they are now; what is wrong goes to `found`.
+/// Returns the certificates that a table asks for, with files as they are now; problems are added to `found`.
 pub(super) fn wanted(acme: &Acme, spot: &Spot, found: &mut Vec<Problem>) -> Vec<acme::Settings> {
     let trust = match &acme.root {
         Some(path) => std::fs::read(&path.0)
@@ -260,28 +260,28 @@ pub(super) fn wanted(acme: &Acme, spot: &Spot, found: &mut Vec<Problem>) -> Vec<
     if acme.separate { acme.domains.chunks(1).map(settings).collect() } else { vec![settings(&acme.domains)] }
 }
 
-/// The places where these will be.
+/// Returns the slots of these certificates.
 pub(super) fn places(wanted: &[acme::Settings]) -> Vec<(Arc<proxy::Issued>, Vec<String>)> {
     let place = |settings: &acme::Settings| (proxy::Issued::named(&settings.id()), settings.domains.clone());
     wanted.iter().map(place).collect()
 }
 
-/// As authorities give it: base64url, with or without its padding.
+/// Reads a key as authorities give it: base64url, with or without its padding.
 fn key(path: &LogPath) -> Result<Vec<u8>, String> {
     let text = std::fs::read_to_string(&path.0).map_err(|error| format!("cannot read {path}: {error}"))?;
     let text = text.trim().trim_end_matches('=').replace('+', "-").replace('/', "_");
     match BASE64_URL_SAFE_NO_PAD.decode(&text) {
         Ok(key) if !key.is_empty() => Ok(key),
-        // What is in the file is not told.
+        // The message does not quote the file.
         _ => Err(format!("cannot read {path}: it has no key in base64url")),
     }
 }
 
 impl File {
-    /// The certificates that are wanted of authorities, each once.
+    /// Returns the certificates that are wanted of authorities, each once.
     ///
     /// # Errors
-    /// Files that they need cannot be read, each at its place.
+    /// Fails if files that they need cannot be read, each with its place.
     pub(crate) fn authorities(&self) -> Result<Vec<acme::Settings>, Problems> {
         let (mut all, mut problems) = (Vec::<acme::Settings>::new(), Vec::new());
         for (index, listener) in self.config.listeners.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Addresses as they are written. Nothing is looked up here: a host name stays a name until `up`.
+//! Addresses in text form. Nothing is looked up here: a host name stays a name until `up`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::text::{Text, text};
 
-/// Where to accept clients: an IP address and a port.
+/// The address to accept clients at: an IP address and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenAddress(pub(crate) SocketAddr);
 
@@ -60,12 +60,12 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Where a member is: a host name or IP address, and a port. Names are compared in lower case.
+/// The address of a member: a host name or IP address, and a port. Names are compared in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemberAddress {
     /// An IP address (IPv6 without brackets) or a host name.
     pub(crate) host: String,
-    /// Not 0.
+    /// The port, not 0.
     pub(crate) port: u16,
 }
 
@@ -116,11 +116,12 @@ impl FromStr for MemberAddress {
 }
 
 impl MemberAddress {
-    /// Is that certainly what listens there? A name may be anything until it is looked up.
+    /// Returns `true` if it is certainly the address `listen`. A name may be any address until it is looked
+    /// up.
     pub(crate) fn is_at(&self, listen: SocketAddr) -> bool {
         let Ok(host) = self.host.parse::<IpAddr>() else { return false };
         let (host, at) = (host.to_canonical(), listen.ip().to_canonical());
-        // All addresses of IPv6 are those of IPv4, too.
+        // The unspecified address of IPv6 includes those of IPv4.
         let all = at.is_unspecified() && (at.is_ipv6() || host.is_ipv4());
         self.port == listen.port() && (host == at || (all && host.is_loopback()))
     }
@@ -136,7 +137,7 @@ impl fmt::Display for MemberAddress {
     }
 }
 
-/// Peers in address notation: one address, or a network with its prefix length.
+/// A set of peers in address notation: one address, or a network with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network(pub(crate) IpNet);
 
@@ -168,7 +169,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Where status and metrics are served; `off` for nowhere.
+/// The address for status and metrics; `off` for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AdminListen(pub(crate) Option<SocketAddr>);
 
@@ -199,14 +200,14 @@ impl fmt::Display for AdminListen {
     }
 }
 
-/// Where commands are taken.
+/// The place where commands are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// Nowhere.
+    /// None.
     Off,
     /// A unix socket that only its owner may open.
     Unix(PathBuf),
-    /// An address where TLS is spoken, and credentials are asked for.
+    /// An address with TLS and credentials.
     Tls(SocketAddr),
 }
 
@@ -218,7 +219,7 @@ text! {
     pattern: "^(off|unix:/.+|tls://.+)$",
 }
 
-/// What fits into `sockaddr_un` beside its closing NUL.
+/// The bytes that fit into `sockaddr_un` beside its closing NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
 
 impl FromStr for Control {
@@ -270,7 +271,7 @@ pub(crate) enum Controls {
 }
 
 impl Controls {
-    /// All of them.
+    /// Returns all of them.
     pub(crate) fn list(&self) -> &[Control] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
@@ -278,7 +279,7 @@ impl Controls {
         }
     }
 
-    /// The unix socket.
+    /// Returns the unix socket.
     pub(crate) fn unix(&self) -> Option<&PathBuf> {
         self.list().iter().find_map(|control| match control {
             Control::Unix(path) => Some(path),
@@ -286,7 +287,7 @@ impl Controls {
         })
     }
 
-    /// The address for TLS.
+    /// Returns the address for TLS.
     pub(crate) fn tls(&self) -> Option<SocketAddr> {
         self.list().iter().find_map(|control| match control {
             Control::Tls(address) => Some(*address),
@@ -304,7 +305,7 @@ fn parse_port(text: &str) -> Result<u16, String> {
     port.ok_or_else(|| "has a port that is not a number from 0 to 65535".into())
 }
 
-/// RFC 1123 with underscores, which service names in container networks do have.
+/// Checks a name by RFC 1123 with underscores, which service names in container networks do have.
 fn check_host_name(host: &str) -> Result<(), String> {
     if host.is_empty() {
         return Err("has no host".into());

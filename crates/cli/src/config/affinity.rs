@@ -53,10 +53,10 @@ impl Default for Affinity {
     }
 }
 
-/// Bytes that a key has at least.
+/// The least number of bytes of a key.
 const LEAST: usize = 32;
 
-/// For listeners without a file, as long as the process lives.
+/// The key of listeners without a file, for the lifetime of the process.
 static OWN: OnceLock<Result<[u8; 32], String>> = OnceLock::new();
 
 fn own() -> Result<Signer, String> {
@@ -72,17 +72,18 @@ fn own() -> Result<Signer, String> {
     OWN.get_or_init(draw).as_ref().map(|secret| Signer::new(secret)).map_err(Clone::clone)
 }
 
-/// The key, if cookies were signed with one of this process: a secret, for a process that takes over.
+/// Returns the secret key of this process, if cookies were signed with it, for a process that takes over.
 pub(crate) fn cookie_key() -> Option<[u8; 32]> {
     OWN.get()?.as_ref().ok().copied()
 }
 
-/// Goes on with the key of a process before this one. To be called before a configuration is read.
+/// Sets the key of the process before this one. It must be called before a configuration is read.
 pub(crate) fn recall_cookie_key(secret: [u8; 32]) {
     let _ = OWN.set(Ok(secret));
 }
 
-/// What a listener asks, as the data plane takes it; `None` without affinity, or with a key that cannot be read.
+/// Returns a listener's affinity for the data plane; `None` without affinity, or with a key that cannot be
+/// read.
 pub(super) fn of_listener(
     listener: &Listener,
     spot: &Spot,
@@ -115,7 +116,7 @@ pub(super) fn of_listener(
     Some(Arc::new(proxy::AffinitySettings { cookie, ttl, signer, older }))
 }
 
-/// May users read a file that are neither its owner nor in its group?
+/// Returns `true` if users may read a file that are neither its owner nor in its group.
 fn exposed(path: &LogPath) -> bool {
     std::fs::metadata(&path.0).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
 }
@@ -134,7 +135,7 @@ fn key(path: &LogPath) -> Result<Signer, String> {
     }
 }
 
-/// Does it fit the rest of its listener?
+/// Checks the affinity against the rest of its listener.
 pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     let Some(affinity) = &listener.affinity else { return };
     if !listener.protocol.is_http() {
@@ -240,7 +241,7 @@ mod tests {
         assert!(before == signer());
         std::fs::write(&path, "0123456789abcdef0123456789abcdeg\n").unwrap();
         assert!(before != signer());
-        // The key before that counts as well.
+        // The old key counts as well.
         let old = folder.join("old");
         let both = format!(
             "affinity = {{ key_file = \"{}\", old_key_file = \"{}\" }}",
@@ -253,7 +254,7 @@ mod tests {
         std::fs::write(&old, "0123456789abcdef0123456789abcdef\n").unwrap();
         let settings = file.settings(HERE, nowhere).unwrap().listeners[0].affinity.clone().unwrap();
         assert!(settings.older == [before] && settings.signer == signer());
-        // Who else may read it is told.
+        // A file that others may read is reported.
         let shown = |mode: u32| {
             std::fs::set_permissions(&old, std::fs::Permissions::from_mode(mode)).unwrap();
             super::exposed(&super::LogPath(old.clone()))

@@ -1,7 +1,7 @@
-//! What the sections say of one another. What each says by itself the schema has checked before.
+//! Checks of the sections against one another. The schema has checked each by itself before.
 //!
-//! A check that would have to guess at a value that was left out because it was wrong stays silent: one
-//! mistake, one error.
+//! A check stays silent if it would have to guess a value that was left out because it was wrong: one mistake
+//! is one error.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::{
     xds,
 };
 
-/// Adds what is wrong to `found`; `text` is what the places are places of.
+/// Adds the problems to `found`; the places are those of `text`.
 pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
     let lends = lends(config) || config.admin.control.tls().is_some() || config.shares();
     if config.listeners.is_empty() && !lends && !spots.broken("listener") && !spots.broken("admin") {
@@ -87,12 +87,12 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
     }
 }
 
-/// Are members lent to whoever asks? Then a group serves somebody without a listener, too.
+/// Returns `true` if members are lent by leases: then a group can be used without a listener, too.
 fn lends(config: &Config) -> bool {
     config.admin.reports.0.is_some() && config.admin.lend
 }
 
-/// No address is taken twice.
+/// Checks that no address is used twice.
 fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     let listeners = spots.key("listener");
     let mut taken: HashMap<(SocketAddr, &str), usize> = HashMap::new();
@@ -200,10 +200,10 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
-/// The strategy of a group whose members are a lottery's.
+/// The strategy of a group whose members come from a lottery.
 pub(super) const LOTTERY: &str = "lottery";
 
-/// Who the members are and how often each is chosen is the lottery's affair.
+/// Checks a group whose members and their shares come from a lottery.
 fn check_drawn(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     if spot.has("members") {
         let problem = Problem::error(spot.name("members"), "either `members` or `lottery`, not both");
@@ -335,7 +335,7 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
     }
 }
 
-/// Settings that contradict one another.
+/// Checks for settings that contradict one another.
 fn check_knobs(strategy: &plimsoll_brain::Strategy, knobs: &Knobs, spot: &Spot, found: &mut Vec<Problem>) {
     let Some(clash) = (strategy.clash)(knobs) else { return };
     let spot = spot.key(strategy.name);
@@ -350,7 +350,7 @@ fn check_knobs(strategy: &plimsoll_brain::Strategy, knobs: &Knobs, spot: &Spot, 
     found.push(problem);
 }
 
-/// Does it go by something else where members report nothing?
+/// Returns `true` if the strategy has a substitute for members that report nothing.
 fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
     strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
 }
@@ -366,7 +366,7 @@ fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
-/// The first must not be longer than the second.
+/// Checks that the first is not longer than the second.
 fn not_above(
     spot: &Spot,
     (low, less): (&str, TimeSpan),
@@ -387,14 +387,14 @@ fn not_above(
     found.push(problem);
 }
 
-/// What a listener and its group say of one another.
+/// Checks a listener and its group against one another.
 fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     use plimsoll_proxy::Key;
     if at.broken("protocol") {
         return;
     }
     let protocol = listener.protocol;
-    // Where clients are only told of members they find another way.
+    // DNS and xDS only name members, which clients reach on another way.
     if !matches!(protocol, Protocol::Dns | Protocol::Xds) {
         check_circle(listener, at, group, spot, found);
     }
@@ -473,7 +473,8 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
     }
 }
 
-/// A listener that is its own member would pass each client to itself until all connections are used up.
+/// Checks that no listener is its own member: it would pass each client to itself until all connections are
+/// used up.
 fn check_circle(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     for (index, member) in group.members.iter().enumerate() {
         if let Some(address) = member.address().filter(|address| address.is_at(listener.address.0)) {
@@ -486,7 +487,7 @@ fn check_circle(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, foun
     }
 }
 
-/// `, b:1, c:1 and 2 more`
+/// Returns the names in one line: `, b:1, c:1 and 2 more`
 fn some_more<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 7;
     let left = names.len().saturating_sub(SHOWN);

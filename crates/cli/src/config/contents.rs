@@ -1,10 +1,11 @@
-//! What a file has, in a few words: `2 listeners, 1 group, 3 members`. Where members are not in the file it says who has them: a number
-//! of those that it lists would be taken for all there are.
+//! A summary of a file: `2 listeners, 1 group, 3 members`. For members outside the file it names their
+//! source, because the number of listed members would look like the total.
 
 use super::{Config, count};
 
 impl Config {
-    /// Listeners, groups and members; so many of the members are in files that it names now.
+    /// Returns the numbers of listeners, groups and members; `in_files` members are in files that it names
+    /// now.
     pub(crate) fn contents(&self, in_files: usize) -> String {
         let mut parts = vec![count(self.listeners.len(), "listener"), count(self.groups.len(), "group")];
         parts.extend(self.whose_members(in_files));
@@ -14,13 +15,13 @@ impl Config {
     fn whose_members(&self, in_files: usize) -> Vec<String> {
         let mut parts = Vec::new();
         let scalers = self.groups.iter().filter_map(|group| group.scaler.as_ref());
-        // Advice starts nobody.
+        // A scaler that only advises starts no members.
         let scalers: Vec<_> = scalers.filter(|scaler| !scaler.advice).collect();
         if let Some(first) = scalers.first() {
             let who =
                 if scalers.len() == 1 { "the scaler".to_owned() } else { count(scalers.len(), "scaler") };
             let (min, max) = (first.min, first.max);
-            // Bounds of several say nothing of any of them.
+            // The bounds of several scalers are not those of any one.
             let bounds = if scalers.len() == 1 { format!(", {min} to {max}") } else { String::new() };
             parts.push(format!("members by {who}{bounds}"));
         }
@@ -50,7 +51,7 @@ impl Config {
     }
 }
 
-/// The kind of source that finds nobody by itself.
+/// The kind of source that finds no members by itself.
 const REGISTERED: &str = "registered";
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl Default for Iiop {
     }
 }
 
-/// Repository id of a type.
+/// A repository id of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypeId(pub(crate) String);
 
@@ -78,7 +78,7 @@ impl fmt::Display for TypeId {
     }
 }
 
-/// What a server knows an object by: text, with `%xx` for bytes that are none.
+/// The key of an object at its server: text, with `%xx` for other bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectKey {
     written: String,
@@ -113,7 +113,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Where a member is, as monitors call it.
+/// The name of a member's location, as monitors use it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MemberLocation(pub(crate) String);
 
@@ -143,12 +143,12 @@ impl fmt::Display for MemberLocation {
     }
 }
 
-/// A member's object: `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that holds one of them, which is read
-/// whenever this file is.
+/// The reference of a member's object: `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that holds
+/// one of them, which is read whenever this file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reference {
     written: String,
-    /// Where its first IIOP profile leads.
+    /// The address of its first IIOP profile.
     pub(crate) address: MemberAddress,
     pub(crate) ior: Ior,
 }
@@ -183,7 +183,7 @@ impl FromStr for Reference {
     }
 }
 
-/// A reference in one of its two written forms.
+/// Reads a reference in one of its two written forms.
 fn read(text: &str) -> Result<Ior, String> {
     if text.get(..9).is_some_and(|scheme| scheme.eq_ignore_ascii_case("corbaloc:")) {
         let corbaloc: Corbaloc = text.parse().map_err(|bad| format!("is no corbaloc: {bad}"))?;

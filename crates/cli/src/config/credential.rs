@@ -1,4 +1,4 @@
-//! `[admin.tls]`, `[admin.jwt]` and `[admin.kerberos]`: by what those who come to control over TLS show who they are.
+//! `[admin.tls]`, `[admin.jwt]` and `[admin.kerberos]`: the credentials of clients of control over TLS.
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,11 +54,11 @@ pub(crate) struct JwtTable {
     pub(crate) jwks_ca: Option<LogPath>,
 }
 
-/// The authorities that Debian and its kin trust.
+/// The authorities that Debian and its derivatives trust.
 pub(super) const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 impl JwtTable {
-    /// Where the keys are; of a table that was checked there is one place.
+    /// Returns the place of the keys; a checked table has exactly one.
     pub(super) fn keys(&self) -> Option<admin::KeySet> {
         match (&self.jwks_file, &self.jwks_url) {
             (Some(LogPath(path)), _) => Some(admin::KeySet::File(path.clone())),
@@ -72,7 +72,7 @@ impl JwtTable {
     }
 }
 
-/// Where keys are published.
+/// The URL where keys are published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeysUrl(pub(crate) admin::Url);
 
@@ -107,7 +107,7 @@ pub(crate) struct KerberosTable {
     pub(crate) keytab: LogPath,
 }
 
-/// Whose ids count.
+/// The trust domain of accepted ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TrustDomain(pub(crate) String);
 
@@ -134,7 +134,7 @@ impl fmt::Display for TrustDomain {
     }
 }
 
-/// What the tables of a section say of one another.
+/// Checks the tables of a section against one another.
 pub(super) fn check(doors: &Doors<'_>, spot: &Spot, found: &mut Vec<Problem>) {
     let section = doors.section;
     let Some(address) = doors.control.tls() else {

@@ -113,10 +113,10 @@ pub(crate) enum Family {
     Ipv6,
 }
 
-/// Sources of one group.
+/// The maximum number of sources of one group.
 const MOST: usize = 16;
 
-/// The kinds, each with the keys that are for it.
+/// The kinds, each with its own keys.
 const KINDS: [(&str, &[&str]); 7] = [
     ("file", &["interval"]),
     ("dns", &["timeout", "resolver", "family", "min", "max"]),
@@ -128,7 +128,7 @@ const KINDS: [(&str, &[&str]); 7] = [
 ];
 
 impl Discover {
-    /// Which of the kinds it is; none or several for what is wrong.
+    /// Returns the kinds that are set; none or several is an error.
     pub(super) fn kinds(&self) -> Vec<&'static str> {
         let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
         let (etcd, kubernetes) = (self.etcd.is_some(), self.kubernetes.is_some());
@@ -136,13 +136,13 @@ impl Discover {
         KINDS.iter().zip(set).filter(|(_, set)| *set).map(|((kind, _), _)| *kind).collect()
     }
 
-    /// Between two looks.
+    /// Returns the time between two polls.
     fn interval(&self) -> Duration {
         let usual = if self.file.is_some() { 1 } else { 5 };
         self.interval.map_or_else(|| Duration::from_secs(usual), |interval| interval.0)
     }
 
-    /// With everything written out that was left to defaults.
+    /// Returns the table with all defaults written out.
     pub(super) fn filled(&self) -> Self {
         let mut filled = self.clone();
         if self.file.is_some() || self.http.is_some() {
@@ -151,7 +151,7 @@ impl Discover {
         filled
     }
 
-    /// As it is asked; `None` only for what a checked file does not have.
+    /// Returns the settings of the source; `None` only for tables that a checked file does not have.
     fn settings(&self, config: &Config) -> Option<SourceSettings> {
         let server = |server: &MemberAddress| Some(SocketAddr::new(server.host.parse().ok()?, server.port));
         let resolver = ResolverSettings {
@@ -185,25 +185,25 @@ impl Discover {
             let (interval, timeout, read) = (self.interval(), self.timeout.0, Reader(members::answer));
             Kind::Http(HttpSettings { host, port, path, interval, timeout, read })
         };
-        // One that leaves says so, or is known to be gone.
+        // A registered member deregisters when it leaves, or its registration expires.
         let allow_empty = self.allow_empty || self.registered;
         Some(SourceSettings { kind, allow_empty, hold: self.hold.0 })
     }
 }
 
-/// A group some of whose members are found.
+/// A group with members from sources.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Discovery {
-    /// Its name.
+    /// The group's name.
     pub(crate) group: Arc<str>,
-    /// Most requests, connections or flows at once at each member that does not say its own.
+    /// The maximum of requests, connections or flows at once at each member without a limit of its own.
     pub(crate) limit: u32,
-    /// In the order of the file.
+    /// The sources, in the order of the file.
     pub(crate) sources: Vec<Arc<SourceSettings>>,
 }
 
 impl File {
-    /// The groups some of whose members are found.
+    /// Returns the groups with members from sources.
     pub(crate) fn discoveries(&self) -> Vec<Discovery> {
         let discovery = |group: &Group| {
             let scaled = group.scaler.as_ref().and_then(Scaler::source);
@@ -218,7 +218,8 @@ impl File {
         self.config.groups.iter().filter_map(discovery).collect()
     }
 
-    /// Looks at the files of members that it names, as they are now: warnings, and how many members are in them.
+    /// Reads the files of members that it names, as they are now; returns warnings, and the number of members
+    /// in them.
     pub(crate) fn look_at_members(&self) -> (Problems, usize) {
         let (mut wrong, mut count) = (Vec::new(), 0);
         for (index, group) in self.config.groups.iter().enumerate() {
@@ -245,7 +246,7 @@ impl File {
     }
 }
 
-/// What is wrong with a group's sources.
+/// Checks a group's sources.
 pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     if group.discover.is_empty() {
         return;
@@ -262,7 +263,7 @@ pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     for (index, discover) in group.discover.iter().enumerate() {
         let spot = all.item(index);
         check_one(discover, spot, found);
-        // What was wrong was left out, and may leave two alike.
+        // A wrong part was left out, which may make two sources equal.
         let whole = discover.kinds().len() == 1;
         let same = group.discover.iter().position(|other| whole && other == discover);
         if let Some(first) = same.filter(|first| *first < index) {

@@ -1,5 +1,5 @@
-//! What a balancer, a lottery's daemon and a Supervisor say alike of control: where it is, by which credentials, who may do what, and
-//! where that is written down.
+//! The part that files of a balancer, a lottery's daemon and a Supervisor share about control: its address,
+//! its credentials, the rights of clients, and the audit log.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ impl Default for ControlTable {
 }
 
 impl ControlTable {
-    /// As a part of a file.
+    /// Returns the table as a part of a file.
     pub(crate) fn doors(&self) -> Doors<'_> {
         Doors {
             section: "admin",
@@ -68,10 +68,10 @@ impl ControlTable {
     }
 }
 
-/// The part of a file that is about control, wherever it stands.
+/// The part of a file about control, in whatever section it is.
 #[derive(Clone, Copy)]
 pub(crate) struct Doors<'c> {
-    /// `admin` or `supervise`.
+    /// The name of the section: `admin` or `supervise`.
     pub(crate) section: &'static str,
     pub(crate) control: &'c Controls,
     pub(crate) tls: Option<&'c TlsTable>,
@@ -81,12 +81,12 @@ pub(crate) struct Doors<'c> {
 }
 
 impl Doors<'_> {
-    /// The unix socket.
+    /// Returns the unix socket.
     pub(crate) fn unix(&self) -> Option<PathBuf> {
         self.control.unix().cloned()
     }
 
-    /// Control over TLS, the tokens that count there, and the keytab by which tickets do.
+    /// Returns control over TLS, the tokens that are valid there, and the keytab for tickets.
     pub(crate) fn secured(&self) -> Option<(Tls, Option<Jwt>, Option<PathBuf>)> {
         let (address, tls) = self.control.tls().zip(self.tls)?;
         let jwt = self.jwt.and_then(|jwt| {
@@ -104,16 +104,16 @@ impl Doors<'_> {
         Some((tls, jwt, keytab))
     }
 
-    /// Who may do what over TLS.
+    /// Returns the rights of clients over TLS.
     ///
     /// # Errors
-    /// The file that has the rules cannot be read, or is wrong: one line.
+    /// Fails with one line if the file of rules cannot be read, or is wrong.
     pub(crate) fn rules(&self) -> Result<Rules, String> {
         access::rules(self.access)
     }
 }
 
-/// What the parts of a section that are about control say of one another.
+/// Checks the parts of a section about control against one another.
 pub(super) fn check(doors: &Doors<'_>, spot: &Spot, found: &mut Vec<Problem>) {
     let listed = doors.control.list();
     for (index, control) in listed.iter().enumerate() {

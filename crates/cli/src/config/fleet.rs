@@ -70,7 +70,7 @@ fn single() -> usize {
     1
 }
 
-/// What its keys say of one another, and of those of other sections.
+/// Checks its keys against one another, and against those of other sections.
 pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     let Some(fleet) = &config.fleet else { return };
     let spot = spots.key("fleet");
@@ -90,10 +90,11 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
 }
 
 impl File {
-    /// How this balancer acts together with others, with the keys as they are now; `None` if it does not.
+    /// Returns the settings of the fleet, with the keys as they are now; `None` without a fleet.
     ///
     /// # Errors
-    /// Keys that cannot be read, or an address of its own that cannot be looked up, each at its place in the file.
+    /// Fails if the keys cannot be read, or an address of its own cannot be looked up, each with its place in
+    /// the file.
     pub(crate) fn fleet(
         &self,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
@@ -141,7 +142,7 @@ impl File {
     }
 }
 
-/// What this host is called, as far as that is a name.
+/// Returns the name of this host, or `balancer` if that is not a valid name.
 pub(crate) fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.parse::<Name>().map_or_else(|_| "balancer".into(), |name| name.0)

@@ -1,5 +1,5 @@
-//! Expressions of the file: what a member's load is, and what its weight. Each is held against the language, and against what
-//! there is to know of members; what is wrong is placed inside the text, on the line of the file where that stands.
+//! Expressions of the file: a member's load, and its weight. Each is checked against the language, and
+//! against the known figures of members. An error has its place inside the text, on the line of the file.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::problem::{Problem, quoted};
 use super::text::{Text, text};
 use super::{Group, Monitor};
 
-/// An expression as written. Whether it is one is checked with the rest of the file, where its place is known.
+/// An expression as written. It is checked with the rest of the file, where its place is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Formula(pub(crate) String);
 
@@ -42,12 +42,12 @@ impl fmt::Display for Formula {
 }
 
 impl Formula {
-    /// On one line, as messages have it.
+    /// Returns the expression on one line, for messages.
     fn line(&self) -> String {
         quoted(&self.0.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Where a part of it stands in the file; all of it if the file has it otherwise, with escapes.
+    /// Returns the place of a part of it in the file; that of all of it if the file writes it with escapes.
     fn place(&self, part: Range<usize>, spot: &Spot, text: &str) -> Range<usize> {
         let whole = spot.value();
         let written = text.get(whole.clone()).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Formula {
         start + part.start..start + part.end
     }
 
-    /// Where a name stands in it.
+    /// Returns the place of a name in it.
     fn find(&self, name: &str) -> Range<usize> {
         let part = |byte: Option<&u8>| {
             byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || b"_.:".contains(byte))
@@ -79,7 +79,7 @@ impl Formula {
     }
 }
 
-/// The expression, if it is one.
+/// Returns the parsed expression, if it is valid.
 pub(super) fn check(
     formula: &Formula,
     spot: &Spot,
@@ -97,7 +97,7 @@ pub(super) fn check(
     }
 }
 
-/// Is it a load, and known where it is said to come from?
+/// Checks that a metric is a load whose source can know it.
 pub(super) fn check_metric(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
     let (metric, at) = (&monitor.metric, spot.key("metric"));
     let Some(expression) = check(metric, at, text, found) else { return };
@@ -116,7 +116,7 @@ pub(super) fn check_metric(monitor: &Monitor, spot: &Spot, text: &str, found: &m
     }
 }
 
-/// Can members have a weight by it?
+/// Checks that members can have a weight by the expression.
 pub(super) fn check_weight(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
     let Some(weight) = group.strategy.weight() else { return };
     let at = spot.key("strategy").key("expression").key("weight");
@@ -125,7 +125,7 @@ pub(super) fn check_weight(group: &Group, spot: &Spot, text: &str, found: &mut V
     if !passive || spot.key("monitor").broken("source") {
         return;
     }
-    // A name that is not known does no harm where the expression says what holds without it.
+    // An unknown name does no harm if the expression has a substitute for it.
     let known = |value: f64| expression.eval(|name| cluster::is_own(name).then_some(value));
     let strange = expression.names().iter().find(|name| !cluster::is_own(name));
     if let Some(name) = strange.filter(|_| [0.5, 1.0, 3.0].into_iter().all(|value| known(value).is_err())) {
@@ -133,7 +133,7 @@ pub(super) fn check_weight(group: &Group, spot: &Spot, text: &str, found: &mut V
     }
 }
 
-/// Nobody says what this is.
+/// Returns the error for a name without a source.
 fn unknown(name: &str, at: Range<usize>) -> Problem {
     let problem = Problem::error(at, format!("{} is not known: the source is `passive`", quoted(name)));
     problem.hint(format!("the balancer's own figures: {}", cluster::OWN.join(", ")))

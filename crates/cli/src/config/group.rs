@@ -197,7 +197,7 @@ pub(crate) enum Member {
 }
 
 impl Member {
-    /// With everything set.
+    /// Returns the member as a table with all keys.
     pub(crate) fn table(&self) -> MemberTable {
         match self {
             Self::Address(address) => MemberTable {
@@ -214,7 +214,8 @@ impl Member {
         }
     }
 
-    /// Host and port; `None` for one that names neither an address nor a reference, which a checked file does not have.
+    /// Returns host and port; `None` for a member with neither an address nor a reference, which a checked
+    /// file does not have.
     pub(crate) fn address(&self) -> Option<&MemberAddress> {
         match self {
             Self::Address(address) => Some(address),
@@ -224,7 +225,7 @@ impl Member {
         }
     }
 
-    /// As it stands in commands, metrics and events: host and port.
+    /// Returns the name in commands, metrics and events: host and port.
     pub(crate) fn name(&self) -> String {
         self.address().map_or_else(String::new, ToString::to_string)
     }
@@ -436,7 +437,7 @@ impl Default for Retry {
     }
 }
 
-/// What the strategy makes of keys beside it.
+/// Checks the strategy against the keys beside it.
 pub(super) fn check(
     group: &Group,
     strategy: &plimsoll_brain::Strategy,

@@ -1,4 +1,4 @@
-//! `[group.hand_over]`: who is told before a member loses its sessions.
+//! `[group.hand_over]`: the server that is notified before a member loses its sessions.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) struct HandOver {
     pub(crate) timeout: TimeSpan,
 }
 
-/// Sessions either go to where their state goes, or stay with it.
+/// Checks that sessions either follow their state or stay with it.
 pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     if group.hand_over.is_some() && group.drained_sessions == DrainedSessions::Stay {
         let message = "sessions of a member that is drained cannot both be handed over and stay";
@@ -39,7 +39,7 @@ pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
 }
 
 impl HandOver {
-    /// As the data plane takes it.
+    /// Returns the settings for the data plane.
     pub(crate) fn settings(&self) -> proxy::HandOverSettings {
         let MonitorUrl { host, port, path } = &self.url;
         proxy::HandOverSettings {

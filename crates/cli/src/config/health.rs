@@ -1,4 +1,5 @@
-//! What health checks, and what members speak, allow beside them; and what the data plane is told of checks.
+//! Checks of health checks and of the members' protocol against other keys, and the settings of checks for
+//! the data plane.
 
 use plimsoll_proxy as proxy;
 
@@ -6,11 +7,11 @@ use super::place::Spot;
 use super::problem::Problem;
 use super::{Group, Health, MemberProtocol};
 
-/// How members of a group may be checked.
+/// The hint for the checks of groups.
 pub(super) const OF_GROUPS: &str = "add http = \"/healthz\", grpc = \"\", tcp = true or iiop = true";
 
 impl Health {
-    /// As the data plane takes it.
+    /// Returns the settings for the data plane.
     pub(super) fn settings(&self) -> proxy::ProbeSettings {
         let host = || self.host.as_ref().map(|host| host.0.clone());
         let kind = match (&self.http, &self.grpc) {
@@ -25,7 +26,7 @@ impl Health {
     }
 }
 
-/// Does `[group.health]`, or what is like it, say one way to check?
+/// Checks that `[group.health]`, or a table like it, names one way to check.
 pub(super) fn check(health: &Health, spot: &Spot, section: &str, hint: &str, found: &mut Vec<Problem>) {
     if ["http", "grpc", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
         return;
@@ -57,7 +58,7 @@ pub(super) fn check(health: &Health, spot: &Spot, section: &str, hint: &str, fou
     }
 }
 
-/// What does not go together with HTTP/2.
+/// Checks the keys that exclude HTTP/2.
 pub(super) fn check_protocol(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     if group.protocol == MemberProtocol::H2 && group.send_proxy.is_some() {
         let message = "`send_proxy` says who the client of a connection is, and with `protocol = \"h2\"` many share one";

@@ -133,7 +133,7 @@ fn upgrades() -> Vec<UpgradeName> {
 }
 
 impl Listener {
-    /// May clients come to this group here?
+    /// Returns `true` if clients may get to this group here.
     pub(crate) fn leads_to(&self, group: &Name) -> bool {
         let mut named = self.tls.iter().flat_map(|tls| &tls.names);
         self.group == *group || self.groups.contains(group) || named.any(|named| named.group == *group)
@@ -163,7 +163,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// As written.
+    /// Returns the protocol as written.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -176,12 +176,12 @@ impl Protocol {
         }
     }
 
-    /// Requests, one after the other?
+    /// Returns `true` if the protocol carries requests one after the other.
     pub(crate) fn is_http(self) -> bool {
         matches!(self, Self::Http | Self::Https)
     }
 
-    /// How this protocol binds clients to members if the file does not say.
+    /// Returns the default binding of clients to members.
     pub(crate) fn binding(self) -> Binding {
         match self {
             Self::Http | Self::Https | Self::Dns | Self::Xds => Binding::PerRequest,
@@ -189,22 +189,22 @@ impl Protocol {
         }
     }
 
-    /// The transport, on which addresses must be unique.
+    /// Returns the transport, on which addresses must be unique.
     pub(crate) fn transport(self) -> &'static str {
         match self {
             Self::Http | Self::Https | Self::Tcp | Self::Iiop | Self::Xds => "tcp",
             Self::Udp => "udp",
-            // And tcp: where one of them is taken the other one says so when it starts.
+            // DNS needs TCP, too: if only one of them is taken, the start fails with the reason.
             Self::Dns => "udp",
         }
     }
 
-    /// Silence after which the client is let go, if the file does not say: browsers reuse connections within
-    /// a minute; sessions of databases and shells pause for long; a datagram flow has no other end.
+    /// Returns the default of the silence after which a client is closed. Browsers reuse connections within a
+    /// minute; sessions of databases and shells pause for long; a datagram flow has no other end.
     pub(crate) fn idle(self) -> TimeSpan {
         match self {
             Self::Http | Self::Https | Self::Udp | Self::Xds => TimeSpan::millis(60_000),
-            // Who has more to ask asks soon (RFC 7766).
+            // A client with more questions asks soon (RFC 7766).
             Self::Dns => TimeSpan::millis(10_000),
             Self::Tcp | Self::Iiop => TimeSpan::millis(3_600_000),
         }
@@ -224,7 +224,7 @@ pub(crate) enum Binding {
 }
 
 impl Binding {
-    /// As written.
+    /// Returns the binding as written.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::PerRequest => "per_request",
@@ -253,7 +253,7 @@ pub(crate) enum Rebind {
 }
 
 impl Rebind {
-    /// As written.
+    /// Returns the value as written.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Silent => "silent",

@@ -1,5 +1,5 @@
-//! The file of a lottery's daemon, `lottery.toml`. It is read like the balancer's: held against a schema, then checked as a whole;
-//! what a command line says goes the same way.
+//! The file of a lottery's daemon, `lottery.toml`. It is read like the balancer's: checked against a schema,
+//! then as a whole. The options of a command line are checked in the same way.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,7 +26,7 @@ use super::{
     formula, hold, titled,
 };
 
-/// Looked at by commands that talk to a daemon, if no other file is named.
+/// The file for commands that talk to a daemon, if no other is named.
 pub(crate) const DEFAULT_LOTTERY_FILE: &str = "lottery.toml";
 
 /// Configuration of a lottery daemon.
@@ -170,7 +170,7 @@ pub(crate) struct LotteryFile {
 /// Reads and checks a file; `-` is standard input.
 pub(crate) fn read_lottery(path: &Path) -> Result<LotteryFile, ReadError> {
     let (name, bytes) = bytes_of(path)?;
-    // Whose lines are not to be shown.
+    // Lines of a file of keys must not be shown.
     if std::str::from_utf8(&bytes).is_ok_and(|text| text.parse::<Keys>().is_ok()) {
         return Err(ReadError::Io(format!(
             "{name} is a file of keys, not a configuration: give it by --keys"
@@ -179,7 +179,7 @@ pub(crate) fn read_lottery(path: &Path) -> Result<LotteryFile, ReadError> {
     read_lottery_text(&name, bytes).map_err(ReadError::Wrong)
 }
 
-/// Checks the contents of a file; `name` is what errors call it.
+/// Checks the contents of a file; `name` is its name in errors.
 pub(crate) fn read_lottery_text(name: &str, bytes: Vec<u8>) -> Result<LotteryFile, Problems> {
     let Held { value: lottery, spots, problems: mut found, source } = hold(schema(), name, bytes)?;
     judge(&lottery, &spots, source.text(), &mut found);
@@ -197,7 +197,7 @@ fn schema() -> &'static Schema {
     &SCHEMA
 }
 
-/// What the parts say of one another.
+/// Checks the parts against one another.
 fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
     let listen = lottery.listen.0;
     if listen.ip().is_unspecified() && lottery.address.is_none() && !spots.broken("address") {
@@ -270,12 +270,12 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
 }
 
 impl Service {
-    /// Its number in datagrams.
+    /// Returns its number in datagrams.
     pub(crate) fn number(&self) -> u32 {
         self.id.unwrap_or_else(|| service_id(&self.name.0))
     }
 
-    /// What an agent beside this server alone would read, if anything is to be read of it.
+    /// Returns the configuration of an agent beside this server alone, if it has sensors of its own.
     pub(crate) fn sense(&self) -> Option<plimsoll_agent::Config> {
         let Self { scrape, metrics, cgroup, port, .. } = self;
         (scrape.is_some() || cgroup.is_some() || port.is_some()).then(|| plimsoll_agent::Config {
@@ -289,39 +289,40 @@ impl Service {
         })
     }
 
-    /// Before the names of numbers that are told of this service alone: its own, with `_` for what no name of a number has.
+    /// Returns the prefix of numbers of this service alone: its name, with `_` for characters that names of
+    /// numbers cannot have.
     pub(crate) fn prefix(&self) -> String {
         prefix(&self.name.0)
     }
 
-    /// How loaded it is, if anybody knows.
+    /// Returns the expression of its load, if it has one.
     pub(crate) fn load(&self) -> Option<Expression> {
-        // Checked when it was read.
+        // The expression was checked when the file was read.
         self.load.as_ref().and_then(|load| Expression::new(&load.0).ok())
     }
 }
 
-/// Before the names of numbers of a service.
+/// Returns the prefix of the numbers of a service.
 pub(crate) fn prefix(service: &str) -> String {
     let fit = |char: char| if char.is_ascii_alphanumeric() || "_.:".contains(char) { char } else { '_' };
     service.chars().map(fit).chain(['.']).collect()
 }
 
 impl LotteryFile {
-    /// What messages call it.
+    /// Returns the file's name in messages.
     pub(crate) fn name(&self) -> &str {
         self.source.name()
     }
 
-    /// Where the keys are.
+    /// Returns the file of keys.
     pub(crate) fn keys(&self) -> PathBuf {
         self.lottery.keys.0.clone()
     }
 
-    /// What the daemon is to do, with the cluster's keys.
+    /// Returns the daemon's settings, with the cluster's keys.
     ///
     /// # Errors
-    /// Names that `resolve` cannot turn into addresses, each at its place in the file.
+    /// Fails if `resolve` cannot turn names into addresses, each with its place in the file.
     pub(crate) fn settings(
         &self,
         keys: Keys,
@@ -331,7 +332,7 @@ impl LotteryFile {
         for peer in &self.lottery.peers {
             match resolve(peer) {
                 Ok(address) => peers.push(address),
-                // The others do: a host that is gone must keep none from starting.
+                // The others can be looked up: a host that is gone must keep none from starting.
                 Err(error) => tracing::warn!("cannot look up the peer `{}`: {error}", peer.host),
             }
         }
@@ -386,13 +387,13 @@ fn check_of(health: &Health, server: &MemberAddress) -> cluster::Check {
     }
 }
 
-/// Servers of a lottery are asked as members of a group are.
+/// The check of a lottery's server, which is that of a group's member.
 struct Probe {
     settings: ProbeSettings,
     name: String,
 }
 
-/// By this checks are told apart; the name is the server's address.
+/// Formats the settings, by which checks are told apart; the name is the server's address.
 impl fmt::Debug for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.settings.fmt(f)

@@ -1,5 +1,5 @@
-//! Lists of members that sources have: a file of TOML, checked like the configuration and with the same words for what is wrong, or
-//! JSON, of a file or of a server ([`mod@json`]). Errors say line and column.
+//! Lists of members of sources: a file of TOML, checked like the configuration and with the same messages, or
+//! JSON, of a file or of a server ([`mod@json`]). Errors have line and column.
 
 mod json;
 #[cfg(test)]
@@ -43,7 +43,7 @@ fn schema() -> &'static Schema {
 /// Reads a file of TOML.
 ///
 /// # Errors
-/// What is wrong with it, on one line, with the place.
+/// Fails with the mistake on one line, with its place.
 pub(super) fn toml(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
     let held = hold::<Listed>(schema(), name, text.to_vec()).map_err(|problems| problems.headline())?;
     let Held { value, spots, problems: mut list, source } = held;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is in a file or an answer: it is a list, or it is told on one line what is wrong.
+        /// Any text is a list, or fails with one line.
         #[test]
         fn any_text(text in "(\\[|\\{|\\}|\\]|,|:|\"|members|address|capacity|a:1|[0-9.e-]|\\PC| |\n){0,40}") {
             for read in [toml, json, answer, value] {

@@ -1,4 +1,4 @@
-//! `[group.monitor]`: where a group's loads come from, and what a load is.
+//! `[group.monitor]`: the source of a group's loads, and the expression of a load.
 
 use std::fmt;
 use std::str::FromStr;
@@ -68,12 +68,13 @@ impl Default for Monitor {
 }
 
 impl Monitor {
-    /// Between two looks at what a member says with its answers: several to an interval, and no more than ten a second.
+    /// Returns the time between two samples of a member's reports with its answers: several to an interval,
+    /// and no more than ten a second.
     pub(crate) fn samples(&self) -> Option<Duration> {
         (self.source == Source::Orca).then(|| (self.interval.0 / 4).max(Duration::from_millis(100)))
     }
 
-    /// What a session's requests say of its part of such a load.
+    /// Returns the part of such a load that a session's requests make up.
     pub(crate) fn session_load(&self) -> SessionLoad {
         let text: String = self.metric.0.split_whitespace().collect();
         match text.split_once('/') {
@@ -85,7 +86,8 @@ impl Monitor {
         }
     }
 
-    /// As the part that watches takes it; `None` only for a metric that is not one, which a checked file has not.
+    /// Returns the settings of the monitor; `None` only for an invalid metric, which a checked file does not
+    /// have.
     pub(crate) fn settings(&self) -> Option<cluster::MonitorSettings> {
         let path = self.path.as_ref().map_or_else(|| self.source.path(), |path| &path.0);
         let (host, port, path) = match &self.url {
@@ -129,17 +131,17 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Does the balancer ask?
+    /// Returns `true` if the balancer asks.
     pub(crate) fn asks(self) -> bool {
         matches!(self, Self::Pull | Self::Prometheus | Self::OrcaOob)
     }
 
-    /// Do members tell on a stream that the balancer asks for?
+    /// Returns `true` if members report on a stream that the balancer opens.
     pub(crate) fn streams(self) -> bool {
         self == Self::OrcaOob
     }
 
-    /// What says whom the balancer asks, and for how long.
+    /// Returns the keys for the peer that the balancer asks, and for the timeout.
     pub(crate) fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Push | Self::Passive | Self::Orca => &[],
@@ -148,7 +150,7 @@ impl Source {
         }
     }
 
-    /// Do only the balancer's own figures count?
+    /// Returns `true` if only the balancer's own figures count.
     pub(crate) fn own(self) -> bool {
         self == Self::Passive
     }
@@ -171,13 +173,13 @@ impl From<Source> for cluster::Source {
     }
 }
 
-/// Where one monitor answers for all members.
+/// The URL of one monitor that answers for all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MonitorUrl {
     /// A name, or an address without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Begins with `/`.
+    /// The path, which begins with `/`.
     pub(crate) path: String,
 }
 
@@ -212,7 +214,7 @@ impl fmt::Display for MonitorUrl {
     }
 }
 
-/// What its keys say of one another.
+/// Checks its keys against one another.
 pub(super) fn check(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
     if !spot.broken("metric") {
         formula::check_metric(monitor, spot, text, found);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::text::{Text, text};
 
-/// Name of a group. It stands in metric labels, in addresses of the admin side and on terminals, so its
+/// The name of a group. It is used in metric labels, in addresses of the admin side and on terminals, so its
 /// characters are the plain ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name(pub(crate) String);
@@ -43,7 +43,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// What sticks to one member.
+/// The key that binds requests to one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) plimsoll_proxy::Key);
 
@@ -189,7 +189,7 @@ impl fmt::Display for CookieName {
     }
 }
 
-/// `tchar` of RFC 9110, which names of headers and cookies are made of.
+/// Returns `true` for a `tchar` of RFC 9110, the characters of header and cookie names.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -256,7 +256,7 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// What a service of the lottery says to its clients' applications: any words.
+/// The text that a service of the lottery gives to its clients' applications: any words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Info(pub(crate) String);
 
@@ -317,7 +317,8 @@ impl fmt::Display for ProbeHost {
     }
 }
 
-/// Where clients reach a member themselves: scheme, host and port; what a request asks for is put behind it.
+/// The URL at which clients reach a member themselves: scheme, host and port; the target of a request is
+/// appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublicUrl(pub(crate) String);
 
@@ -410,7 +411,7 @@ impl fmt::Display for HostName {
     }
 }
 
-/// A domain name. Kept in lower case, with the dot at its end.
+/// A domain name. It is kept in lower case, with the dot at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Domain(pub(crate) String);
 

@@ -1,25 +1,25 @@
-//! What an authority says of a certificate's revocation (OCSP, RFC 6960), as far as it matters for whoever shows it: is it an answer, what
-//! does it say, and until when. Whether it is to be believed is for clients to judge.
+//! The parts of an authority's OCSP response (RFC 6960) that matter to a server that staples it: whether it
+//! is a response, its status, and its end. Clients judge its signature.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use yasna::models::GeneralizedTime;
 use yasna::{ASN1Result, BERReader, Tag, parse_der};
 
-/// An answer.
+/// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stapled {
-    /// Does it say that the certificate counts?
+    /// Whether the certificate is valid.
     pub(super) good: bool,
-    /// Until when it holds, to the second; `None` if it does not say.
+    /// The time until which it holds, to the second; `None` if it has none.
     pub(super) until: Option<SystemTime>,
 }
 
 impl Stapled {
-    /// Reads one in DER form.
+    /// Reads a response in DER form.
     ///
     /// # Errors
-    /// Why it is none, for people.
+    /// Fails with the reason, for people.
     pub(super) fn read(der: &[u8]) -> Result<Self, String> {
         const NONE: &str = "it is no OCSP response in DER form";
         let answer = parse_der(der, |reader| {
@@ -44,12 +44,12 @@ impl Stapled {
     }
 }
 
-/// The first answer of a basic response.
+/// Reads the first answer of a basic response.
 fn basic(reader: BERReader<'_, '_>) -> ASN1Result<Option<Stapled>> {
     reader.read_sequence(|parts| {
         let found = parts.next().read_sequence(|data| {
             data.read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
-            // Who answers, and when.
+            // The responder and the time of the response.
             data.next().read_der()?;
             data.next().read_der()?;
             let answers = data.next().collect_sequence_of(single)?;
@@ -66,7 +66,7 @@ fn basic(reader: BERReader<'_, '_>) -> ASN1Result<Option<Stapled>> {
 
 fn single(reader: BERReader<'_, '_>) -> ASN1Result<Stapled> {
     reader.read_sequence(|parts| {
-        // Of which certificate.
+        // The id of the certificate.
         parts.next().read_der()?;
         let status = parts.next().read_der()?;
         parts.next().read_generalized_time()?;
@@ -90,13 +90,13 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A response that nobody has signed: `status` as of the response, `[0]` or another answer, and until when.
+    /// Returns an unsigned response: `status` is that of the response, `[0]` or another answer, and its end.
     pub(in crate::config) fn response(status: i64, answer: &[u8], until: Option<SystemTime>) -> Vec<u8> {
         let time = |at: SystemTime| GeneralizedTime::from_datetime(at.into());
         let basic = construct_der(|writer| {
             writer.write_sequence(|parts: &mut DERWriterSeq<'_>| {
                 parts.next().write_sequence(|data| {
-                    // By the hash of a key.
+                    // The responder by the hash of a key.
                     data.next().write_tagged(Tag::context(2), |by| by.write_bytes(&[7; 20]));
                     data.next().write_generalized_time(&time(UNIX_EPOCH));
                     data.next().write_sequence_of(|answers| {

@@ -1,4 +1,4 @@
-//! `[group.outlier]`: taking members out whose traffic fails.
+//! `[group.outlier]`: the ejection of members whose traffic fails.
 
 use plimsoll_brain::OutlierSpec;
 use schemars::JsonSchema;
@@ -17,7 +17,7 @@ pub(crate) enum Outlier {
 }
 
 impl Outlier {
-    /// The settings; `None` for off.
+    /// Returns the settings; `None` for off.
     pub(crate) fn table(&self) -> Option<OutlierTable> {
         match self {
             Self::Switch(false) => None,
@@ -26,7 +26,7 @@ impl Outlier {
         }
     }
 
-    /// The same as the brain takes them.
+    /// Returns the settings for the brain.
     pub(super) fn spec(&self) -> Option<OutlierSpec> {
         self.table().map(|outlier| OutlierSpec {
             false_alarm: outlier.false_alarm,

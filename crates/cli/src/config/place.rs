@@ -1,5 +1,5 @@
-//! Where in the text each value stands: a shadow of the checked tree, so that the types of the
-//! configuration stay plain and a check across sections can still point at what it is about.
+//! The place of each value in the text: a shadow of the checked tree. The types of the configuration stay
+//! plain, and a check across sections can still point at its subject.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -7,9 +7,9 @@ use std::ops::Range;
 /// One value and those below it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spot {
-    /// Bytes of the value (of the header, for a table with one).
+    /// The bytes of the value (of the header, for a table with one).
     value: Range<usize>,
-    /// Bytes of the key in front of it.
+    /// The bytes of the key in front of it.
     key: Range<usize>,
     keys: BTreeMap<String, Self>,
     items: Vec<Self>,
@@ -17,12 +17,12 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// A value without anything below it.
+    /// Returns a value without anything below it.
     pub(super) fn new(value: Range<usize>) -> Self {
         Self { value, ..Self::default() }
     }
 
-    /// Adds what stands under a key.
+    /// Adds the value of a key.
     pub(super) fn insert(&mut self, name: &str, key: Range<usize>, mut spot: Self) {
         spot.key = key;
         self.keys.insert(name.to_owned(), spot);
@@ -33,37 +33,37 @@ impl Spot {
         self.items.push(spot);
     }
 
-    /// Notes that what was written under a key (all or part of it) was wrong and has been left out.
+    /// Notes that the value of a key (all or part of it) was wrong and has been left out.
     pub(super) fn mark_broken(&mut self, name: &str) {
         self.broken.insert(name.to_owned());
     }
 
-    /// What stands under a key; the table itself if the key is not there.
+    /// Returns the value of a key; the table itself if the key is missing.
     pub(crate) fn key(&self, name: &str) -> &Self {
         self.keys.get(name).unwrap_or(self)
     }
 
-    /// An element of an array; the array itself if there is none.
+    /// Returns an element of an array; the array itself if there is none.
     pub(crate) fn item(&self, index: usize) -> &Self {
         self.items.get(index).unwrap_or(self)
     }
 
-    /// Is the key written in this table?
+    /// Returns `true` if the key is written in this table.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.keys.contains_key(name)
     }
 
-    /// Was what is written under this key wrong? Then nothing can be concluded from its value.
+    /// Returns `true` if the value of this key was wrong: then nothing can be concluded from it.
     pub(crate) fn broken(&self, name: &str) -> bool {
         self.broken.contains(name)
     }
 
-    /// Bytes of the value.
+    /// Returns the bytes of the value.
     pub(crate) fn value(&self) -> Range<usize> {
         self.value.clone()
     }
 
-    /// Bytes of the key of the value under `name`; of the table if it is not there.
+    /// Returns the bytes of the key of the value under `name`; of the table if it is missing.
     pub(crate) fn name(&self, name: &str) -> Range<usize> {
         self.keys.get(name).map_or_else(|| self.value(), |spot| spot.key.clone())
     }

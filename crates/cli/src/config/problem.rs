@@ -1,4 +1,4 @@
-//! What is wrong with a file, where, and what to do: rendered with the line and a caret under it.
+//! The problems of a file, with place and remedy: rendered with the line and a caret under it.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use super::count;
 
-/// A text and the name it goes by.
+/// A text and its name.
 #[derive(Debug)]
 pub(crate) struct Source {
     name: String,
     text: String,
-    /// Offset at which each line begins; the first is 0.
+    /// The offset at which each line begins; the first is 0.
     lines: Vec<usize>,
 }
 
@@ -25,31 +25,31 @@ pub(crate) struct Place {
 }
 
 impl Source {
-    /// `name` is what errors call it.
+    /// Returns a source; `name` is its name in errors.
     pub(crate) fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         let text = text.into();
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Self { name: name.into(), text, lines }
     }
 
-    /// What messages call it.
+    /// Returns its name in messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// All of it.
+    /// Returns all of its text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Where `offset` is; offsets beyond the end are the end.
+    /// Returns the place of `offset`; offsets beyond the end are the end.
     pub(crate) fn place(&self, offset: usize) -> Place {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.lines.partition_point(|start| *start <= offset) - 1;
         Place { line: line + 1, column: self.text[self.lines[line]..offset].chars().count() + 1 }
     }
 
-    /// A line without its end.
+    /// Returns a line without its end.
     fn line(&self, number: usize) -> &str {
         let start = self.lines[number - 1];
         let end = self.lines.get(number).map_or(self.text.len(), |next| next - 1);
@@ -58,67 +58,67 @@ impl Source {
     }
 }
 
-/// How bad it is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
     /// The file cannot be used.
     Error,
-    /// It can, but hardly does what was meant.
+    /// The file can be used, but hardly does what was meant.
     Warning,
 }
 
-/// One thing that is wrong.
+/// One problem of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
     pub(crate) severity: Severity,
-    /// Bytes of the source.
+    /// The bytes of the source.
     pub(crate) at: Range<usize>,
-    /// One line: what is wrong.
+    /// One line: the mistake.
     pub(crate) message: String,
-    /// One line: what to do.
+    /// One line: the remedy.
     pub(crate) hint: Option<String>,
-    /// Another place that has to do with it.
+    /// Another place that is part of the problem.
     pub(crate) also: Option<(Range<usize>, String)>,
 }
 
 impl Problem {
-    /// An error.
+    /// Returns an error.
     pub(crate) fn error(at: Range<usize>, message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, at, message: message.into(), hint: None, also: None }
     }
 
-    /// A warning.
+    /// Returns a warning.
     pub(crate) fn warning(at: Range<usize>, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(at, message) }
     }
 
-    /// Says what to do.
+    /// Adds the remedy.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Points at another place too.
+    /// Adds another place.
     pub(crate) fn also(mut self, at: Range<usize>, label: impl Into<String>) -> Self {
         self.also = Some((at, label.into()));
         self
     }
 }
 
-/// All that is wrong with one source, in the order of the text.
+/// All problems of one source, in the order of the text.
 #[derive(Clone, Debug)]
 pub(crate) struct Problems {
     source: Arc<Source>,
     list: Vec<Problem>,
-    /// How many were found beyond those in the list.
+    /// The number of problems found beyond those in the list.
     left_out: usize,
 }
 
-/// More than this many help nobody.
+/// The maximum number of problems in the list: more help no reader.
 const MOST: usize = 50;
 
-/// Longest stretch of a source line that is shown.
+/// The longest stretch of a source line that is shown.
 const WINDOW: usize = 100;
 
 impl Problems {
@@ -132,7 +132,7 @@ impl Problems {
         Self { source, list, left_out }
     }
 
-    /// These, and others of the same source.
+    /// Returns these, and others of the same source.
     pub(crate) fn and(self, other: Self) -> Self {
         let left_out = self.left_out + other.left_out;
         let mut both = Self::new(self.source, [self.list, other.list].concat());
@@ -140,22 +140,22 @@ impl Problems {
         both
     }
 
-    /// Can the file not be used?
+    /// Returns `true` if the file cannot be used.
     pub(crate) fn fatal(&self) -> bool {
         self.list.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// How many of a kind there are.
+    /// Returns the number of problems of a severity.
     pub(crate) fn count(&self, severity: Severity) -> usize {
         self.list.iter().filter(|problem| problem.severity == severity).count()
     }
 
-    /// In the order of the text.
+    /// Returns the problems in the order of the text.
     pub(crate) fn list(&self) -> &[Problem] {
         &self.list
     }
 
-    /// The first error alone, on one line: for logs and banners.
+    /// Returns the first error alone, on one line: for logs and banners.
     pub(crate) fn headline(&self) -> String {
         let mut line = match self.list.iter().find(|problem| problem.severity == Severity::Error) {
             Some(first) => format!("{}: {}", self.locate(&first.at), first.message),
@@ -168,7 +168,7 @@ impl Problems {
         line
     }
 
-    /// The first error without its place, and what to do: where the text is no file.
+    /// Returns the first error with its remedy and without its place, for a text that is not a file.
     pub(crate) fn first(&self) -> String {
         let first = self.list.iter().find(|problem| problem.severity == Severity::Error);
         first.map_or_else(String::new, |problem| match &problem.hint {
@@ -177,18 +177,18 @@ impl Problems {
         })
     }
 
-    /// Where the first error is that nothing else is said of, and what is wrong there.
+    /// Returns the place and the message of the first error, if it has no hint.
     pub(crate) fn broken(&self) -> Option<(usize, &str)> {
         let first = self.list.iter().find(|problem| problem.severity == Severity::Error);
         first.filter(|problem| problem.hint.is_none()).map(|problem| (problem.at.start, &*problem.message))
     }
 
-    /// Each on one line, for logs.
+    /// Returns each on one line, for logs.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.list.iter().map(|problem| format!("{}: {}", self.locate(&problem.at), problem.message)).collect()
     }
 
-    /// For programs: one object per problem.
+    /// Returns one object per problem, for programs.
     pub(crate) fn to_json(&self) -> Vec<Row> {
         let row = |problem: &Problem| {
             let (from, to) = (self.source.place(problem.at.start), self.source.place(problem.at.end));
@@ -210,7 +210,7 @@ impl Problems {
         format!("{}:{}:{}", self.source.name, place.line, place.column)
     }
 
-    /// The line of `at` with carets under it, and a label behind them.
+    /// Writes the line of `at` with carets under it, and a label behind them.
     fn excerpt(&self, out: &mut fmt::Formatter<'_>, at: &Range<usize>, label: &str) -> fmt::Result {
         let place = self.source.place(at.start);
         let line: Vec<char> = hidden(&self.source, place.line).chars().map(shown).collect();
@@ -229,8 +229,8 @@ impl Problems {
     }
 }
 
-/// A line as it may be shown: values of `headers` in `[tracing]` are secrets, and stars stand for them. The text may be anything, so it is
-/// looked at line by line.
+/// Returns a line as it may be shown: values of `headers` in `[tracing]` are secrets, and stars stand for
+/// them. The text may be invalid, so it is examined line by line.
 fn hidden(source: &Source, number: usize) -> String {
     let line = source.line(number);
     let table = |number: &usize| {
@@ -246,7 +246,7 @@ fn hidden(source: &Source, number: usize) -> String {
     if (list && of_tracing) || named { starred(line) } else { line.to_owned() }
 }
 
-/// A line with stars for what stands in quotes; the name of a field before its colon stays.
+/// Returns a line with stars for text in quotes; the name of a field before its colon stays.
 fn starred(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -308,7 +308,8 @@ impl fmt::Display for Problems {
     }
 }
 
-/// A word from the file as it may stand in a message: short, and nothing a terminal would obey.
+/// Returns a word from the file as it may be used in a message: short, and without control characters for a
+/// terminal.
 pub(crate) fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
     let mut word: String = text.chars().take(LONGEST).map(shown).collect();
@@ -318,7 +319,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("`{word}`")
 }
 
-/// Replaces what would move the cursor, hide text or turn its direction.
+/// Replaces characters that would move the cursor, hide text or turn its direction.
 fn shown(char: char) -> char {
     match char {
         '\t' => ' ',
@@ -369,7 +370,7 @@ mod tests {
         let shown = Problems::new(source, list).to_string();
         assert!(!shown.contains("SECRET") && shown.contains("c:SHOWN"), "{shown}");
         assert!(shown.contains("\"authorization: ****** ******\", 'x:******' oops"), "{shown}");
-        // The caret still stands where it should.
+        // The caret is still at its place.
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[1].find("oops"), lines[2].find('^'), "{shown}");
     }

@@ -167,7 +167,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// What of it is about control.
+    /// Returns its part about control.
     pub(crate) fn doors(&self) -> Doors<'_> {
         Doors {
             section: "admin",
@@ -208,12 +208,12 @@ pub(super) fn one() -> f64 {
     1.0
 }
 
-/// A whole number as a default, at the field it is for.
+/// Returns a whole number as a default, at its field.
 pub(super) const fn count<const N: usize>() -> usize {
     N
 }
 
-/// A length of time as a default, in milliseconds, at the field it is for.
+/// Returns a duration as a default, in milliseconds, at its field.
 pub(super) const fn millis<const N: u64>() -> TimeSpan {
     TimeSpan::millis(N)
 }

@@ -1,4 +1,4 @@
-//! `[group.scaler]`: how many members there are, by what goes on.
+//! `[group.scaler]`: the number of members, by the load.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -195,31 +195,31 @@ pub(crate) enum OnStop {
     Leave,
 }
 
-/// A group whose members are counted.
+/// A group with a scaler.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scaling {
-    /// Its name.
+    /// The group's name.
     pub(crate) group: Arc<str>,
-    /// What is decided by.
+    /// The rules of decisions.
     pub(crate) rules: Rules,
-    /// What becomes of members that were started.
+    /// The rules for members that were started.
     pub(crate) crew: CrewRules,
-    /// Between two decisions.
+    /// The time between two decisions.
     pub(crate) interval: Duration,
-    /// Only what would be done is said.
+    /// Whether decisions are only reported.
     pub(crate) dry_run: bool,
-    /// They stay when the balancer stops.
+    /// Whether the members stay when the balancer stops.
     pub(crate) leave: bool,
-    /// Most at once at a member that was started; the group's if `None`.
+    /// The maximum in flight at a member that was started; the group's if `None`.
     pub(crate) limit: Option<u32>,
-    /// Who starts and stops.
+    /// The provider that starts and stops members.
     pub(crate) kind: Kind,
-    /// By which the members that were started are known among the group's sources; `None` where they are found otherwise.
+    /// The source by which the group knows the members that were started; `None` if they are found otherwise.
     pub(crate) source: Option<Arc<SourceSettings>>,
 }
 
 impl Scaler {
-    /// Which of the providers it has; none or several for what is wrong.
+    /// Returns the providers that are set; none or several is an error.
     fn providers(&self) -> Vec<&'static str> {
         let set = [
             ("command", self.command.is_some()),
@@ -234,7 +234,7 @@ impl Scaler {
         set.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect()
     }
 
-    /// What its processes are like, if it has any.
+    /// Returns the settings of its processes, if it has any.
     fn process(&self) -> Option<Cow<'_, Process>> {
         let written = self.process.as_ref().map(Cow::Borrowed);
         written.or_else(|| Some(Cow::Owned(Process::of(self.command.clone()?))))
@@ -251,7 +251,7 @@ impl Scaler {
         named.unwrap_or(Kind::Advice)
     }
 
-    /// Its source of members, where it starts each of them.
+    /// Returns its source of members, if it starts each of them.
     pub(super) fn source(&self) -> Option<SourceSettings> {
         let provider = self.kind().name();
         let each = !matches!(provider, "kubernetes" | "advice");
@@ -294,14 +294,14 @@ impl Scaler {
 }
 
 impl File {
-    /// The groups whose members are counted.
+    /// Returns the groups with scalers.
     pub(crate) fn scalings(&self) -> Vec<Scaling> {
         let groups = self.config.groups.iter();
         groups.filter_map(|group| Some(group.scaler.as_ref()?.scaling(group))).collect()
     }
 }
 
-/// What is wrong with a group's scaler.
+/// Checks a group's scaler.
 pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     let Some(scaler) = &group.scaler else { return };
     let at = spot.name("scaler");
@@ -387,7 +387,7 @@ fn check_provider(
             found.push(Problem::warning(spot.name(key), message));
         }
     }
-    // What stands in a table of its own otherwise is here.
+    // The keys of other providers' tables are here.
     let spot = if provider == "command" { spot } else { spot.key(provider) };
     provider::check(scaler, spot, found);
 }

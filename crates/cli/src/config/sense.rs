@@ -1,5 +1,5 @@
-//! What is read of one service of a lottery's daemon besides what the sensors read of the machine: as an agent beside that server
-//! would read it.
+//! The sensors of one service of a lottery's daemon, besides those of the machine: like those of an agent
+//! beside that server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use plimsoll_agent::{Cgroup, Metric, Url};
 
 use super::text::{Text, text};
 
-/// A page in Prometheus' text format.
+/// The URL of a page in Prometheus' text format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageUrl(pub(crate) Url);
 
@@ -37,7 +37,7 @@ impl fmt::Display for PageUrl {
     }
 }
 
-/// What to take from a page.
+/// A metric to read from a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MetricText {
     text: String,
@@ -91,7 +91,7 @@ impl fmt::Display for CgroupName {
 }
 
 impl CgroupName {
-    /// As agents have it.
+    /// Returns the control group for an agent.
     pub(crate) fn cgroup(&self) -> Cgroup {
         self.0.parse().unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! From a checked file to what the shells take: the last step, and the only one that asks the resolver.
+//! The step from a checked file to the settings of the shells: the last one, and the only one that asks the
+//! resolver.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -22,41 +23,41 @@ use super::{
     ReportHeader, Strategy, WhenAllDown, affinity, tls, trace, usual_control,
 };
 
-/// Where the balancer is watched and controlled.
+/// The addresses at which the balancer is watched and controlled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdminConfig {
-    /// Status, metrics, events: read-only. `None` for off.
+    /// The address of status, metrics and events: read-only. `None` for off.
     pub(crate) listen: Option<SocketAddr>,
-    /// Names by which that may be asked.
+    /// The names by which that may be asked.
     pub(crate) names: Vec<Box<str>>,
-    /// Path of the unix socket for commands. `None` for off.
+    /// The path of the unix socket for commands. `None` for off.
     pub(crate) control: Option<PathBuf>,
-    /// Reports of members, and nothing else. `None` for off.
+    /// The address of members' reports, and nothing else. `None` for off.
     pub(crate) reports: Option<SocketAddr>,
-    /// Does that address lend members, too?
+    /// Whether that address lends members, too.
     pub(crate) lend: bool,
-    /// Does it register them?
+    /// Whether it registers them.
     pub(crate) register: bool,
-    /// The load manager, and how often it asks. `None` for off.
+    /// The load manager, and its interval of asking. `None` for off.
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
-    /// Is `control` in the file, or the default?
+    /// Whether `control` is in the file, and not the default.
     pub(crate) written: bool,
-    /// Control over TLS, the tokens that count there, and the keytab by which tickets do. `None` for off.
+    /// Control over TLS, the tokens that are valid there, and the keytab for tickets. `None` for off.
     pub(crate) tls: Option<(Tls, Option<Jwt>, Option<PathBuf>)>,
     /// The audit log. `None` for off.
     pub(crate) audit: Option<PathBuf>,
 }
 
-/// A group whose members are a lottery's.
+/// A group whose members come from a lottery.
 #[derive(Clone, Debug)]
 pub(crate) struct Lottery {
-    /// Its name.
+    /// The group's name.
     pub(crate) group: Arc<str>,
-    /// Most requests, connections or flows at once at each member.
+    /// The maximum of requests, connections or flows at once at each member.
     pub(crate) limit: u32,
-    /// Number of the service.
+    /// The number of the service.
     pub(crate) service: u32,
-    /// Daemons to begin with.
+    /// The daemons to begin with.
     pub(crate) daemons: Vec<SocketAddr>,
     /// The keys, and their file.
     pub(crate) keys: (Keys, PathBuf),
@@ -65,20 +66,20 @@ pub(crate) struct Lottery {
 /// Defaults that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// For `threads`.
+    /// The default of `threads`.
     pub(crate) threads: usize,
-    /// For `max_connections`.
+    /// The default of `max_connections`.
     pub(crate) max_connections: usize,
-    /// Descriptors that connections of clients and to members may take.
+    /// The descriptors that connections of clients and to members may take.
     pub(crate) max_descriptors: usize,
-    /// For `max_memory`.
+    /// The default of `max_memory`.
     pub(crate) max_memory: usize,
-    /// For `max_flows` of each udp listener.
+    /// The default of `max_flows` of each udp listener.
     pub(crate) max_flows: usize,
 }
 
 impl Machine {
-    /// The one this runs on, where a process may open `files` files.
+    /// Returns those of this machine, where a process may open `files` files.
     pub(crate) fn here(config: &Config, files: u64) -> Self {
         Self {
             threads: available_parallelism().map_or(1, usize::from),
@@ -90,13 +91,13 @@ impl Machine {
     }
 }
 
-/// Most addresses of a name that are used.
+/// The maximum number of addresses of a name that are used.
 const MOST_ADDRESSES: usize = 16;
 
 /// Looks a member's address up with the system's resolver: of several the first of IPv4, or else the first.
 ///
 /// # Errors
-/// What the resolver says.
+/// Fails with the resolver's error.
 pub(crate) fn look_up(address: &MemberAddress) -> std::io::Result<SocketAddr> {
     let found = look_up_all(address)?;
     found.first().copied().ok_or_else(|| std::io::Error::other("the name has no address"))
@@ -105,7 +106,7 @@ pub(crate) fn look_up(address: &MemberAddress) -> std::io::Result<SocketAddr> {
 /// Looks up all addresses of a member with the system's resolver, those of IPv4 first.
 ///
 /// # Errors
-/// What the resolver says, or that there is none.
+/// Fails with the resolver's error, or if there is none.
 pub(crate) fn look_up_all(address: &MemberAddress) -> std::io::Result<Vec<SocketAddr>> {
     let mut found: Vec<SocketAddr> = Vec::new();
     for one in (address.host.as_str(), address.port).to_socket_addrs()? {
@@ -124,17 +125,17 @@ pub(crate) struct NamedMember {
     pub(crate) group: String,
     /// Its name in commands, metrics and events.
     pub(crate) member: String,
-    /// What is looked up.
+    /// The address to look up.
     pub(crate) address: MemberAddress,
-    /// Its group has health checks.
+    /// Whether its group has health checks.
     pub(crate) checked: bool,
 }
 
 impl File {
-    /// The data plane's settings.
+    /// Returns the data plane's settings.
     ///
     /// # Errors
-    /// Members whose names `resolve` cannot turn into addresses, each at its place in the file.
+    /// Fails if `resolve` cannot turn names of members into addresses, each with its place in the file.
     pub(crate) fn settings(
         &self,
         machine: Machine,
@@ -219,10 +220,11 @@ impl File {
         self.config.groups.iter().flat_map(of).collect()
     }
 
-    /// The groups whose members are a lottery's, with the keys as they are now.
+    /// Returns the groups whose members come from a lottery, with the keys as they are now.
     ///
     /// # Errors
-    /// Keys that cannot be read, or daemons of which none can be looked up, each at its place in the file.
+    /// Fails if keys cannot be read, or no daemon of a group can be looked up, each with its place in the
+    /// file.
     pub(crate) fn lotteries(
         &self,
         mut resolve: impl FnMut(&MemberAddress) -> std::io::Result<SocketAddr>,
@@ -262,7 +264,7 @@ impl File {
         }
     }
 
-    /// What to know of the members of `settings`, which are this file's.
+    /// Returns the cluster's settings for the members of `settings`, which are this file's.
     pub(crate) fn watched(&self, settings: &proxy::Settings) -> Vec<Arc<cluster::GroupSettings>> {
         let groups = self.config.groups.iter().zip(&settings.groups);
         let watched = |(group, settings): (&Group, &Arc<proxy::GroupSettings>)| {
@@ -276,7 +278,7 @@ impl File {
         groups.map(watched).collect()
     }
 
-    /// Of members that have one of their own, by group and member.
+    /// Returns the locations of the members that have one, by group and member.
     pub(crate) fn locations(&self) -> BTreeMap<(String, String), String> {
         let of = |group: &Group| {
             let at =
@@ -286,7 +288,7 @@ impl File {
         self.config.groups.iter().flat_map(of).collect()
     }
 
-    /// Where the balancer is watched and controlled.
+    /// Returns the addresses at which the balancer is watched and controlled.
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
@@ -299,17 +301,17 @@ impl File {
         AdminConfig { listen, names, control, reports, lend, register, load_manager, written, tls, audit }
     }
 
-    /// Who may do what over TLS.
+    /// Returns the rights of clients over TLS.
     ///
     /// # Errors
-    /// The file that has the rules cannot be read, or is wrong: one line.
+    /// Fails with one line if the file of rules cannot be read, or is wrong.
     pub(crate) fn rules(&self) -> Result<Rules, String> {
         self.config.admin.doors().rules()
     }
 }
 
 impl Config {
-    /// With everything written out that was left to defaults.
+    /// Returns the configuration with all defaults written out.
     pub(crate) fn filled(&self, machine: Machine) -> Self {
         let mut config = self.clone();
         config.threads.get_or_insert(machine.threads);
@@ -340,13 +342,13 @@ impl Config {
         config
     }
 
-    /// Members of all groups.
+    /// Returns the number of members of all groups.
     pub(crate) fn members(&self) -> usize {
         self.groups.iter().map(|group| group.members.len()).sum()
     }
 }
 
-/// Most are one; dns listens on both transports.
+/// Returns the data plane's listeners for one of the file: dns listens on both transports, all others on one.
 fn listeners(listener: &Listener, machine: Machine) -> Vec<proxy::ListenerSettings> {
     let settings = listener_settings(listener, machine);
     match listener.protocol {
@@ -360,7 +362,7 @@ fn listeners(listener: &Listener, machine: Machine) -> Vec<proxy::ListenerSettin
 
 fn listener_settings(listener: &Listener, machine: Machine) -> proxy::ListenerSettings {
     let timeouts = &listener.timeouts;
-    // Others have no flows.
+    // Other protocols have no flows.
     let flows = if listener.protocol == Protocol::Udp { machine.max_flows } else { 0 };
     proxy::ListenerSettings {
         address: listener.address.0,
@@ -416,9 +418,11 @@ fn listener_settings(listener: &Listener, machine: Machine) -> proxy::ListenerSe
     }
 }
 
-/// `None` only for a strategy that does not exist, which a checked file does not name.
+/// Returns the data plane's settings of a group; `None` only for an unknown strategy, which a checked file
+/// does not have.
 fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::GroupSettings> {
-    // The lottery's weights come in where those of an expression would, and a member that comes to it comes slowly there.
+    // The lottery's weights are used like those of an expression, and the lottery has a slow start of its
+    // own.
     let (strategy, knobs) = match group.lottery {
         Some(_) => (brain::strategy::EXPRESSION, brain::Knobs::defaults(brain::strategy::EXPRESSION)),
         None => group.strategy.find()?,
@@ -485,7 +489,8 @@ fn public(group: &Group) -> BTreeMap<Arc<str>, Box<str>> {
     group.members.iter().filter_map(public).collect()
 }
 
-/// A group's object and those of its members. Made for every group: what is spoken is up to the listeners.
+/// Returns a group's object and those of its members. It is made for every group, whatever the protocols of
+/// its listeners.
 fn iiop_settings(group: &Group) -> proxy::IiopSettings {
     let iiop = group.iiop.clone().unwrap_or_default();
     let key = iiop.key.map_or_else(|| group.name.0.clone().into_bytes(), |key| key.bytes);
@@ -521,20 +526,21 @@ fn iiop_settings(group: &Group) -> proxy::IiopSettings {
     }
 }
 
-/// The object of a member that a lottery draws: the group's, where the member serves. `None` if it cannot be reached over IIOP.
+/// Returns the object of a member that a lottery draws: the group's, at the member's address. `None` if it
+/// cannot be reached over IIOP.
 pub(crate) fn drawn_object(iiop: &proxy::IiopSettings, address: SocketAddr) -> Option<proxy::Object> {
     let key = iiop.key.clone().unwrap_or_default();
     proxy::Object::new(reference(address.ip().to_string(), address.port(), key, &iiop.type_id))
 }
 
-/// Of an object of which nothing is known but where it is.
+/// Returns the reference of an object with this address and key.
 fn reference(host: String, port: u16, key: Vec<u8>, type_id: &[u8]) -> Ior {
     let components = vec![CodeSets::common().component(Order::NATIVE)];
     let profile = IiopProfile { version: Version::V1_2, host, port, key, components };
     Ior { type_id: type_id.to_vec(), profiles: vec![profile.profile(Order::NATIVE)] }
 }
 
-/// Labels of hosts, of those members that have one.
+/// Returns the labels of hosts, of those members that have one.
 fn hosts(group: &Group) -> BTreeMap<Arc<str>, Arc<str>> {
     let label =
         |member: &Member| Some((member.name().as_str().into(), member.table().host?.0.as_str().into()));

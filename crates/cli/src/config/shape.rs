@@ -1,13 +1,17 @@
-//! Holds a parsed file against the JSON Schema, which thereby is not only documentation: unknown keys, wrong
-//! types, missing keys, bounds and formats are checked here and nowhere else.
+//! The check of a parsed file against the JSON Schema, which thereby is not only documentation: unknown keys,
+//! wrong types, missing keys, bounds and formats are checked here and nowhere else.
 //!
-//! serde stops at its first error. This walk finds all of them, leaves out what is wrong, and hands on a
-//! tree that serde can read, so that checks across sections still run on the rest of the file.
+//! serde stops at its first error. This walk finds all of them, leaves out the wrong values, and returns a
+//! tree that serde can read. Checks across sections still run on the rest of the file.
 //!
-//! Understood is the part of JSON Schema that our types make: `$ref`, `anyOf` and `oneOf` whose alternatives
-//! differ by type or `const`, `type`, `const`, `format`, `properties`, `required`, `additionalProperties:
-//! false`, `minProperties`, `maxProperties`, `items`, `minItems`, `minimum`, `maximum`; and `x-minimum`,
-//! `x-maximum` for durations; and `x-required`, which has names and of each those that make it needless.
+//! It supports the part of JSON Schema that Plimsoll's types use:
+//!
+//! - `$ref`, and `anyOf` and `oneOf` whose alternatives differ by type or `const`
+//! - `type`, `const`, `format`
+//! - `properties`, `required`, `additionalProperties: false`, `minProperties`, `maxProperties`
+//! - `items`, `minItems`, `minimum`, `maximum`
+//! - `x-minimum`, `x-maximum` for durations
+//! - `x-required`, which has names and for each the keys that make it optional
 
 use plimsoll_brain::strategy::EXPRESSION;
 use serde_json::{Map, Value};
@@ -18,7 +22,7 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{TimeSpan, suggest, text};
 
-/// What is left of `table` when all that is wrong is taken out, where it stands, and what was wrong.
+/// Returns the rest of `table` without its wrong values, the places of the rest, and the problems.
 pub(super) fn check<'i>(schema: &Value, table: Spanned<DeTable<'i>>) -> (DeTable<'i>, Spot, Vec<Problem>) {
     let mut walk = Walk { root: schema, problems: Vec::new(), path: Vec::new() };
     let span = table.span();
@@ -35,14 +39,14 @@ pub(super) fn check<'i>(schema: &Value, table: Spanned<DeTable<'i>>) -> (DeTable
 struct Walk<'s> {
     root: &'s Value,
     problems: Vec<Problem>,
-    /// Keys on the way to the current value.
+    /// The keys on the way to the current value.
     path: Vec<String>,
 }
 
 type Checked<'i> = Option<(Spanned<DeValue<'i>>, Spot)>;
 
 impl<'s> Walk<'s> {
-    /// One value; `None` if it is unusable. `key` is what messages call it.
+    /// Checks one value; `None` if it is unusable. `key` is its name in messages.
     fn value<'i>(&mut self, schema: &'s Value, key: &str, value: Spanned<DeValue<'i>>) -> Checked<'i> {
         let mut choices = Vec::new();
         self.choices(schema, &mut choices);
@@ -113,10 +117,10 @@ impl<'s> Walk<'s> {
                 None => spot.mark_broken(&key),
             }
         }
-        // What was misspelt is not missing, and what was wrong has been said.
+        // A misspelt key is not missing, and a wrong one was reported.
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
         let required = required.filter_map(Value::as_str);
-        // Unless another is there.
+        // Another key may replace it.
         let unless = schema.get("x-required").and_then(Value::as_object).into_iter().flatten();
         let there = |other: &Value| other.as_str().is_some_and(|other| spot.has(other) || spot.broken(other));
         let unless = unless.filter(|(_, others)| !others.as_array().into_iter().flatten().any(there));
@@ -167,14 +171,14 @@ impl<'s> Walk<'s> {
                     kept.push(inner);
                     spot.push(below);
                 }
-                // Read by `table`: a part of this array has been left out.
+                // A mark that `table` reads: a part of this array has been left out.
                 None => spot.mark_broken(""),
             }
         }
         Some((Spanned::new(span, DeValue::Array(kept)), spot))
     }
 
-    /// The alternatives of a schema, references followed.
+    /// Collects the alternatives of a schema, references followed.
     fn choices(&self, schema: &'s Value, into: &mut Vec<&'s Value>) {
         if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
             if let Some(target) = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) {
@@ -206,7 +210,7 @@ impl<'s> Walk<'s> {
         Problem::error(at, format!("unknown key {} {}", quoted(name), self.section())).hint(hint)
     }
 
-    /// The table being looked at, as its header would be written.
+    /// Returns the current table, as its header would be written.
     fn section(&self) -> String {
         match self.path.as_slice() {
             [] => "at the top level".into(),
@@ -215,7 +219,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// How to write one of several, where there is no list around it.
+    /// Returns the form of a single value where a list is expected.
     fn as_list(&self, choices: &[&'s Value], value: &DeValue<'_>) -> Option<String> {
         let items =
             choices.iter().find_map(|choice| choice.get("items").filter(|_| accepts(choice, "array")))?;
@@ -233,7 +237,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// `address = "0.0.0.0:8080"`
+    /// Returns an example of a key: `address = "0.0.0.0:8080"`
     fn example_line(&self, name: &str, schema: &'s Value) -> String {
         let mut choices = Vec::new();
         self.choices(schema, &mut choices);
@@ -252,7 +256,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// JSON Schema's word for the type of a value.
+/// Returns JSON Schema's word for the type of a value.
 fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "string",
@@ -282,7 +286,7 @@ fn with_article(kind: &str) -> &'static str {
     }
 }
 
-/// What may stand there, in words.
+/// Returns the allowed values in words.
 fn expected(choices: &[&Value]) -> String {
     let mut words: Vec<String> = Vec::new();
     let names: Vec<&str> = choices.iter().filter_map(|choice| choice.get("const")?.as_str()).collect();
@@ -305,7 +309,7 @@ fn quote_all(names: &[&str]) -> String {
     names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
 }
 
-/// How to write what was meant, where a number stands in place of a duration, or else an example.
+/// Returns the probable duration for a number without a unit, or else an example.
 fn example(choices: &[&Value], value: &DeValue<'_>) -> Option<String> {
     let duration =
         choices.iter().any(|choice| choice.get("format").is_some_and(|name| *name == "plimsoll-duration"));
@@ -329,7 +333,7 @@ fn wrong_text(fitting: &[&Value], key: &str, text: &str, span: &std::ops::Range<
     }
     let Some(free) = fitting.iter().find(|choice| choice.get("const").is_none()) else {
         let noun = fitting.iter().find_map(|choice| choice.get("x-noun")?.as_str()).unwrap_or(key);
-        // It is one, too, though its name alone does not say enough.
+        // The strategy `expression` exists, too, though its name alone does not suffice.
         let tabled = Some(EXPRESSION.name).filter(|_| noun == "strategy");
         let names: Vec<&str> = names.into_iter().chain(tabled).collect();
         let message = format!("unknown {noun} {}", quoted(text));
@@ -348,7 +352,7 @@ fn wrong_text(fitting: &[&Value], key: &str, text: &str, span: &std::ops::Range<
     wrong_span(free, key, text, span)
 }
 
-/// A duration outside its bounds.
+/// Returns the problem of a duration outside its bounds.
 fn wrong_span(schema: &Value, key: &str, text: &str, at: &std::ops::Range<usize>) -> Option<Problem> {
     let bound = |name: &str| schema.get(name)?.as_str()?.parse::<TimeSpan>().ok();
     let span = text.parse::<TimeSpan>().ok();

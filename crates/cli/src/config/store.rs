@@ -1,5 +1,5 @@
-//! `[store]`: where it is kept what operators do and which members were registered; `[etcd]`: the cluster that may be that place, and
-//! a source of members.
+//! `[store]`: the place that keeps operators' changes and registered members; `[etcd]`: the cluster that may
+//! be that place, and a source of members.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -75,7 +75,7 @@ pub(crate) struct EtcdTable {
 }
 
 impl EtcdTable {
-    /// As it is asked.
+    /// Returns the settings of the client.
     pub(crate) fn settings(&self) -> EtcdSettings {
         let path = |path: &LogPath| path.0.clone();
         let endpoint = |url: &EtcdUrl| Endpoint {
@@ -96,16 +96,16 @@ impl EtcdTable {
 }
 
 impl Config {
-    /// Does the store have groups and listeners, too?
+    /// Returns `true` if the store has groups and listeners, too.
     pub(crate) fn shares(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.config)
     }
 
-    /// The store that it names; and what there is to be said of it. Where it names none that is a file in `folder`, or one that
-    /// forgets.
+    /// Opens the store that it names; returns a message about it, too. Without a name it is a file in
+    /// `folder`, or a store that forgets.
     ///
     /// # Errors
-    /// It cannot be used: one line.
+    /// Fails with one line if it cannot be used.
     pub(crate) fn open_store(
         &self,
         folder: Option<&Path>,
@@ -123,18 +123,18 @@ impl Config {
         Ok((Arc::new(store), said))
     }
 
-    /// Where registered members are kept, for people.
+    /// Returns the place of registered members, for people.
     pub(super) fn store_place(&self) -> String {
         match &self.store {
             Some(StoreTable { etcd: Some(prefix), .. }) => format!("etcd {prefix}"),
             Some(StoreTable { file: Some(file), .. }) => file.to_string(),
-            // In a file that is not named here, or in memory.
+            // The place is a file that is not named here, or memory.
             _ => "this balancer's".to_owned(),
         }
     }
 }
 
-/// Where nothing is named: in a file of that folder, or in memory if there is none or it cannot be used.
+/// Opens the default store: a file of that folder, or memory if there is none or it cannot be used.
 fn unnamed(folder: Option<&Path>) -> Result<(Arc<dyn Store>, Option<String>), String> {
     let Some(folder) = folder else {
         let (store, said) = Local::open(None)?;
@@ -149,7 +149,7 @@ fn unnamed(folder: Option<&Path>) -> Result<(Arc<dyn Store>, Option<String>), St
     }
 }
 
-/// The folder that the service manager gives for what is to outlive the process; the first, if there are several.
+/// Returns the service manager's folder for state that outlives the process; the first, if there are several.
 pub(crate) fn state_folder() -> Option<PathBuf> {
     let folders = std::env::var_os("STATE_DIRECTORY")?;
     let first = folders.as_bytes().split(|byte| *byte == b':').next()?;
@@ -157,7 +157,7 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
     folder.is_absolute().then_some(folder)
 }
 
-/// The file there.
+/// The file in that folder.
 const STATE: &str = "state.json";
 
 /// A member of a cluster of etcd: `http://HOST:PORT`, or `https://HOST:PORT`.
@@ -175,7 +175,7 @@ text! {
     pattern: "^https?://.+$",
 }
 
-/// The port that etcd has for clients.
+/// The port of etcd for clients.
 const PORT: u16 = 2379;
 
 impl FromStr for EtcdUrl {
@@ -199,7 +199,7 @@ impl fmt::Display for EtcdUrl {
     }
 }
 
-/// What keys of etcd begin with.
+/// The prefix of keys of etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyPrefix(pub(crate) String);
 
@@ -220,7 +220,7 @@ impl FromStr for KeyPrefix {
         if text.chars().any(|c| c.is_control() || c == ' ') {
             return Err("has a space or a control character".into());
         }
-        // Else `/web` would have the keys of `/web2`, too.
+        // Without the slash `/web` would include the keys of `/web2`, too.
         if !text.ends_with('/') || text == "/" {
             return Err("is not a name that ends with /".into());
         }
@@ -234,7 +234,7 @@ impl fmt::Display for KeyPrefix {
     }
 }
 
-/// What the tables say of one another.
+/// Checks the tables against one another.
 pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     let shared = config.store.as_ref().is_some_and(|store| store.etcd.is_some());
     if let Some(store) = &config.store {

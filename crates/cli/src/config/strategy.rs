@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 use super::Formula;
 use super::text::Text;
 
-/// How a member is chosen.
+/// The strategy by which a member is chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Strategy {
-    /// With its defaults.
+    /// The strategy with its defaults.
     Name(String),
     /// One name, with the settings that differ from the defaults.
     Table(BTreeMap<String, BTreeMap<String, Setting>>),
@@ -44,7 +44,7 @@ impl Setting {
 /// The one setting of the strategy that is an expression.
 const WEIGHT: &str = "weight";
 
-/// What is used where the file names none.
+/// The default strategy.
 const DEFAULT: &str = "adaptive";
 
 impl Default for Strategy {
@@ -54,7 +54,7 @@ impl Default for Strategy {
 }
 
 impl Strategy {
-    /// As written, without settings.
+    /// Returns the name as written, without settings.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Name(name) => name,
@@ -62,7 +62,7 @@ impl Strategy {
         }
     }
 
-    /// The strategy and all its settings; `None` if there is no such strategy.
+    /// Returns the strategy and all its settings; `None` for an unknown strategy.
     pub(crate) fn find(&self) -> Option<(&'static strategy::Strategy, Knobs)> {
         if self.weight().is_some() {
             return Some((strategy::EXPRESSION, Knobs::defaults(strategy::EXPRESSION)));
@@ -79,7 +79,7 @@ impl Strategy {
         Some((found, knobs))
     }
 
-    /// The expression that gives members their weights, if that is the strategy.
+    /// Returns the expression that gives members their weights, if that is the strategy.
     pub(crate) fn weight(&self) -> Option<Formula> {
         let Self::Table(table) = self else { return None };
         match table.get(strategy::EXPRESSION.name)?.get(WEIGHT)? {
@@ -88,7 +88,7 @@ impl Strategy {
         }
     }
 
-    /// With every setting written out.
+    /// Returns the strategy with every setting written out.
     pub(crate) fn filled(&self) -> Self {
         match self.find() {
             Some((found, knobs)) if !found.knobs.is_empty() => {

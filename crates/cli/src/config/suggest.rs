@@ -1,6 +1,6 @@
-//! What was probably meant by a word that is not known.
+//! Guesses of the word that an unknown word stands for.
 
-/// Words of other balancers, and ours for them.
+/// Words of other balancers, and Plimsoll's for them.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("algorithm", "strategy"),
     ("backend", "group"),
@@ -38,12 +38,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("wrr", "weighted_round_robin"),
 ];
 
-/// Below this similarity a guess is more confusing than none.
+/// The least similarity of a guess: below it a guess is more confusing than none.
 const ALIKE: f64 = 0.55;
 
-/// The allowed word that was probably meant.
+/// Returns the allowed word that was probably meant.
 pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
-    // Similarity costs the product of the lengths.
+    // The cost of the similarity is the product of the lengths.
     if word.len() > 64 {
         return None;
     }
@@ -58,11 +58,11 @@ pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
     (score(best) >= ALIKE).then_some(*best)
 }
 
-/// What is there, but written otherwise than by its name.
+/// Names of existing values that are written in another form.
 const WRITTEN: &[(&str, &str)] =
     &[("expression", "write strategy = { expression = { weight = \"capacity / (1 + cpu)\" } }")];
 
-/// `did you mean …?` if there is a guess, and all that is allowed.
+/// Returns `did you mean …?` if there is a guess, and all that is allowed.
 pub(super) fn hint(word: &str, allowed: &[&str]) -> String {
     if let Some((_, written)) = WRITTEN.iter().find(|(name, _)| *name == word) {
         return (*written).to_owned();

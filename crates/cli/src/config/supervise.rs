@@ -1,4 +1,5 @@
-//! The file of the Supervisor, `supervise.toml`: which processes it looks after, and how. Read like the balancer's.
+//! The file of the Supervisor, `supervise.toml`: its processes and their settings. It is read like the
+//! balancer's.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,13 +17,13 @@ use super::{
     Problem, Problems, ReadError, TimeSpan, TlsTable, bytes_of, door, hold, suggest, titled,
 };
 
-/// Read when no other file is named.
+/// The file that is read when no other is named.
 pub(crate) const DEFAULT_SUPERVISE_FILE: &str = "supervise.toml";
 
-/// Where the Supervisor is reached if nothing else is said.
+/// The default control socket of the Supervisor.
 pub(crate) const DEFAULT_SUPERVISE_CONTROL: &str = "/run/plimsoll-supervise.sock";
 
-/// Commands of this binary that a Supervisor runs: those that go on until they are told to end.
+/// The commands of this binary that a Supervisor runs: those that run until they are stopped.
 pub(crate) const SUPERVISED: &[&str] = &["agent", "lottery", "up"];
 
 /// Configuration of a Supervisor.
@@ -105,7 +106,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// What of it is about control.
+    /// Returns its part about control.
     pub(crate) fn doors(&self) -> Doors<'_> {
         Doors {
             section: "supervise",
@@ -264,11 +265,11 @@ fn schema() -> &'static Schema {
     &SCHEMA
 }
 
-/// What the parts say of one another.
+/// Checks the parts against one another.
 fn judge(file: &Supervise, spots: &Spot, found: &mut Vec<Problem>) {
     let own = spots.key("supervise");
     if file.supervise.control.unix().is_none() && !own.broken("control") {
-        // By it the next Supervisor knows whether there is one already.
+        // The next Supervisor finds a running one by this socket.
         let why = match file.supervise.control.tls() {
             None => "a Supervisor without a control socket can be told nothing",
             Some(_) => "a Supervisor needs a unix socket beside the address for TLS",
@@ -306,25 +307,25 @@ fn judge(file: &Supervise, spots: &Spot, found: &mut Vec<Problem>) {
 }
 
 impl SuperviseFile {
-    /// Path of the control socket.
+    /// Returns the path of the control socket.
     pub(crate) fn control(&self) -> PathBuf {
         // A checked file has one.
         let unix = self.supervise.supervise.control.unix();
         unix.map_or_else(|| DEFAULT_SUPERVISE_CONTROL.into(), PathBuf::clone)
     }
 
-    /// Where it is written down what runs.
+    /// Returns the file that records the running processes.
     pub(crate) fn state(&self) -> PathBuf {
         let given = self.supervise.supervise.state.as_ref().map(|path| path.0.clone());
         given.unwrap_or_else(|| self.control().with_extension("state"))
     }
 
-    /// Where balancers bring their listening sockets.
+    /// Returns the socket to which balancers bring their listening sockets.
     pub(crate) fn sockets(&self) -> PathBuf {
         self.control().with_extension("sockets")
     }
 
-    /// For a process.
+    /// Returns the rules for a process.
     pub(crate) fn rules(&self, process: &Process) -> Rules {
         let own = &self.supervise.supervise;
         Rules {

@@ -1,4 +1,4 @@
-//! Tests of the configuration as a whole. Checks of single values stand with their types.
+//! Tests of the configuration as a whole. Checks of single values are tested with their types.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ mod wrong;
 const HERE: Machine =
     Machine { threads: 1, max_connections: 99, max_descriptors: 1000, max_memory: 1 << 30, max_flows: 16384 };
 
-/// The least that is a configuration.
+/// The least configuration.
 const LEAST: &str = r#"[[listener]]
 address = "127.0.0.1:8080"
 group = "web"
@@ -34,7 +34,7 @@ fn read(text: &str) -> Result<File, Problems> {
     parse("plimsoll.toml", text.as_bytes().to_vec())
 }
 
-/// [`ALL`], with certificates where it says that they are.
+/// Returns [`ALL`], with certificates at the paths that it names.
 pub(super) fn all() -> String {
     use base64::Engine as _;
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {

@@ -1,10 +1,11 @@
-//! Values that are written as text: each parses itself, prints itself, and says in the schema what it is.
+//! Values that are written as text: each parses itself, prints itself, and describes itself in the schema.
 
 mod made;
 
 pub(super) use made::{Text, text};
 
-/// Is `text` what `format` asks for? True if there is no such format: then the schema's type is all there is.
+/// Checks `text` against `format`. Any text is valid for an unknown format: then the schema's type is the
+/// only check.
 pub(super) fn check(format: &str, text: &str) -> Result<(), String> {
     match FORMATS.iter().find(|(name, ..)| *name == format) {
         Some((_, check, _)) => check(text),
@@ -12,7 +13,7 @@ pub(super) fn check(format: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// Tells whether texts of a format may hold secrets.
+/// Returns whether texts of a format may hold secrets.
 pub(super) fn secret(format: &str) -> bool {
     FORMATS.iter().any(|(name, _, secret)| *name == format && *secret)
 }

@@ -1,4 +1,4 @@
-//! Lengths of time as people write them: `250ms`, `2s`, `1m30s`, `1.5h`.
+//! Durations as people write them: `250ms`, `2s`, `1m30s`, `1.5h`.
 //!
 //! A number without a unit is refused: the same `30` is seconds in one proxy and milliseconds in the next.
 
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use super::text::{Text, text};
 
-/// A length of time, exact to the nanosecond, at most [`LONGEST`].
+/// A duration, exact to the nanosecond, at most [`LONGEST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimeSpan(pub(crate) Duration);
 
-/// Longer spans are taken for mistakes, and would overflow timers.
+/// The longest duration: longer ones are rejected as mistakes, and would overflow timers.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Greatest first: units of one span must get smaller.
+/// The units, greatest first: units of one span must get smaller.
 const UNITS: [(&str, u128); 7] = [
     ("d", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
@@ -26,7 +26,7 @@ const UNITS: [(&str, u128); 7] = [
     ("ns", 1),
 ];
 
-/// Digits kept after the decimal point; more are refused rather than rounded.
+/// The number of digits after the decimal point; more are refused rather than rounded.
 const FRACTION_DIGITS: usize = 9;
 
 text! {
@@ -38,7 +38,7 @@ text! {
 }
 
 impl TimeSpan {
-    /// That many milliseconds.
+    /// Returns that many milliseconds.
     pub(crate) const fn millis(millis: u64) -> Self {
         Self(Duration::from_millis(millis))
     }
@@ -90,7 +90,7 @@ fn too_long() -> String {
     format!("is too long: at most {}", TimeSpan(LONGEST))
 }
 
-/// The number at the start of `text` in billionths, and what follows it.
+/// Returns the number at the start of `text` in billionths, and the text behind it.
 fn number(text: &str) -> Result<(u128, &str), String> {
     let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (whole, mut rest) = text.split_at(digits(text));

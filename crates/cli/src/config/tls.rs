@@ -1,4 +1,4 @@
-//! `[listener.tls]` and `[group.tls]`: what clients are shown, and what members are believed.
+//! `[listener.tls]` and `[group.tls]`: the certificates for clients, and the authorities of members.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub(crate) struct MemberTls {
     pub(crate) min_version: TlsVersion,
 }
 
-/// Do the listener's protocol and its TLS fit, and TLS's own settings each other?
+/// Checks the listener's protocol against its TLS, and TLS's own settings against each other.
 pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     let protocol = listener.protocol;
     let Some(tls) = &listener.tls else {
@@ -167,7 +167,7 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
     }
 }
 
-/// Is it said who members are to be believed?
+/// Checks that members' certificates can be verified.
 pub(super) fn check_members(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     let Some(tls) = &group.tls else { return };
     if tls.verify && tls.ca.is_none() && !spot.key("tls").broken("ca") {
@@ -179,7 +179,7 @@ pub(super) fn check_members(group: &Group, spot: &Spot, found: &mut Vec<Problem>
     }
 }
 
-/// What a file holds, or what to tell of it, at its place.
+/// Reads a file; a failure is added to `found` at its place.
 fn read(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
     std::fs::read(&path.0).unwrap_or_else(|error| {
         let message = format!("cannot read {}: {error}", path.0.display());
@@ -188,7 +188,7 @@ fn read(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
     })
 }
 
-/// The same of an OCSP response.
+/// Reads an OCSP response in the same way.
 fn stapled(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
     let before = found.len();
     let der = read(path, spot, found);
@@ -201,7 +201,7 @@ fn stapled(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
     der
 }
 
-/// What the files of a certificate hold.
+/// The contents of the files of a certificate.
 struct Held {
     source: String,
     chain: Vec<u8>,
@@ -227,7 +227,8 @@ impl Held {
     }
 }
 
-/// What clients of a listener are shown, from the files as they are now; `None` with what is wrong in `found`.
+/// Returns the certificates of a listener, from the files as they are now; `None` with the problems in
+/// `found`.
 pub(super) fn of_listener(
     listener: &Listener,
     spot: &Spot,
@@ -270,11 +271,11 @@ pub(super) fn of_listener(
 }
 
 impl File {
-    /// Holds the certificates that it names against one another, and looks at the keys of cookies, as they are now. What there is to
-    /// be warned of, of the file and of these.
+    /// Checks the certificates that it names against one another, and the keys of cookies, as they are now.
+    /// Returns the warnings about the file and these.
     ///
     /// # Errors
-    /// What is wrong with them, each at its place in the file.
+    /// Fails with their problems, each with its place in the file.
     pub(crate) fn check_files(&self) -> Result<Problems, Problems> {
         let mut found = Vec::new();
         for (index, listener) in self.config.listeners.iter().enumerate() {
@@ -300,7 +301,7 @@ impl File {
     }
 }
 
-/// Warns of certificates from files that are over, or will be soon.
+/// Warns of certificates from files that have expired, or will soon.
 fn ends(tls: &proxy::ListenerTls, spot: &Spot, now: SystemTime, found: &mut Vec<Problem>) {
     let shown = tls.certificates().filter(|shown| !shown.issued).enumerate();
     for (place, shown) in shown {
@@ -318,11 +319,11 @@ fn ends(tls: &proxy::ListenerTls, spot: &Spot, now: SystemTime, found: &mut Vec<
     }
 }
 
-/// Warns of OCSP responses that clients will refuse the certificate for.
+/// Warns of OCSP responses that make clients refuse the certificate.
 fn staples(listener: &Listener, spot: &Spot, now: SystemTime, found: &mut Vec<Problem>) {
     let certificates = listener.tls.iter().flat_map(|tls| &tls.certificates).enumerate();
     for (place, path) in certificates.filter_map(|(place, one)| Some((place, one.ocsp.as_ref()?))) {
-        // Whether it can be read was told before.
+        // A file that cannot be read was reported before.
         let Some(stapled) = std::fs::read(&path.0).ok().and_then(|der| Stapled::read(&der).ok()) else {
             continue;
         };
@@ -344,7 +345,8 @@ fn staples(listener: &Listener, spot: &Spot, now: SystemTime, found: &mut Vec<Pr
     }
 }
 
-/// What a group believes of its members, from the files as they are now; `None` with what is wrong in `found`.
+/// Returns the trust of a group in its members, from the files as they are now; `None` with the problems in
+/// `found`.
 pub(super) fn of_group(
     tls: &MemberTls,
     protocol: MemberProtocol,
@@ -358,7 +360,7 @@ pub(super) fn of_group(
         return None;
     }
     let trust = if tls.verify {
-        // Without authorities it was refused before; if not, nobody is to be believed.
+        // A table without authorities was refused before; if not, no member is trusted.
         proxy::Trust::Authorities(authorities.as_deref().unwrap_or_default())
     } else {
         proxy::Trust::Anybody

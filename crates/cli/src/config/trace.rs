@@ -58,12 +58,12 @@ fn service() -> String {
 }
 
 impl Tracing {
-    /// Returns the same without what others must not see.
+    /// Returns the same without values that others must not see.
     pub(crate) fn hidden(&self) -> Self {
         Self { headers: self.headers.iter().map(HeaderLine::hidden).collect(), ..self.clone() }
     }
 
-    /// Where spans go.
+    /// Returns the collector for spans.
     pub(crate) fn collector(&self) -> admin::Collector {
         let header = |line: &HeaderLine| (line.name.0.clone(), line.value.clone());
         admin::Collector {
@@ -80,7 +80,7 @@ impl Tracing {
     }
 }
 
-/// Where a collector is.
+/// The URL of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CollectorUrl(pub(crate) admin::Url);
 
@@ -126,7 +126,7 @@ text! {
     secret: true,
 }
 
-/// Fields that say how a request is sent, which is not for a file to say.
+/// Header fields that the sender sets, and a file may not.
 const OURS: [&str; 6] =
     ["connection", "content-length", "content-type", "host", "transfer-encoding", "user-agent"];
 
@@ -148,7 +148,7 @@ impl FromStr for HeaderLine {
 }
 
 impl HeaderLine {
-    /// Returns the field with a value that tells nothing.
+    /// Returns the field with a value that reveals nothing.
     fn hidden(&self) -> Self {
         Self { name: self.name.clone(), value: "***".into() }
     }
@@ -160,7 +160,7 @@ impl fmt::Display for HeaderLine {
     }
 }
 
-/// What its keys say of one another.
+/// Checks its keys against one another.
 pub(super) fn check(tracing: &Tracing, spot: &Spot, found: &mut Vec<Problem>) {
     let CollectorUrl(url) = &tracing.endpoint;
     if tracing.ca.is_some() && !url.https {
@@ -174,7 +174,7 @@ pub(super) fn check(tracing: &Tracing, spot: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
-/// Are the authorities there, if they are needed?
+/// Checks that the authorities can be read, if they are needed.
 pub(super) fn check_files(tracing: &Tracing, spot: &Spot, found: &mut Vec<Problem>) {
     if !tracing.endpoint.0.https {
         return;

@@ -1,5 +1,6 @@
-//! Where the control socket of a balancer is if nobody says: one place for root, a private one for every other user. Who starts a
-//! balancer and who looks for it come to the same place, whatever their environments say.
+//! The default control socket of a balancer: one place for root, a private one for every other user. The
+//! process that starts a balancer and the one that looks for it find the same place, whatever their
+//! environments.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -7,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Whoever may write its folder has it here.
+/// The common socket, for users that may write its folder.
 const COMMON: &str = "/run/plimsoll.sock";
 
-/// Where a balancer of this user makes its control socket.
+/// Returns the place at which a balancer of this user makes its control socket.
 pub(crate) fn usual_control() -> PathBuf {
     place(Path::new(COMMON), &runtime(), own())
 }
 
-/// Where a balancer's control socket may be, the likeliest first: this user's own, then the common one, which an administrator's
-/// may lead to.
+/// Returns the places of a balancer's control socket, the likeliest first: this user's own, then the common
+/// one, to which an administrator may grant access.
 pub(crate) fn usual_controls() -> Vec<PathBuf> {
     let mut all = vec![usual_control()];
     // Another shell of the same user may have had another environment.
@@ -31,12 +32,12 @@ pub(crate) fn usual_controls() -> Vec<PathBuf> {
 /// Makes the folder of this user's own place, if that is where the socket is to be.
 pub(crate) fn make_room(control: &Path) {
     if control.parent() == Some(&own()) {
-        // One that is there already is judged by [`room`].
+        // [`room`] judges an existing folder.
         let _ = DirBuilder::new().mode(0o700).create(own());
     }
 }
 
-/// Can the socket be made there, and by nobody else in our place?
+/// Returns `true` if the socket can be made there, and no other user could make it in this user's place.
 pub(crate) fn room(control: &Path) -> bool {
     let Some(folder) = control.parent() else { return false };
     if folder == own() {
@@ -53,19 +54,20 @@ fn place(common: &Path, runtime: &[PathBuf], own: PathBuf) -> PathBuf {
     folder.map_or_else(|| own.join("control.sock"), |folder| folder.join("plimsoll.sock"))
 }
 
-/// Folders that a login makes for what its user runs.
+/// Returns the folders that a login makes for its user's programs.
 fn runtime() -> Vec<PathBuf> {
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let login = PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
     named.into_iter().chain([login]).collect()
 }
 
-/// For a user without a login, such as one of a service.
+/// Returns the folder of a user without a login, such as one of a service.
 fn own() -> PathBuf {
     PathBuf::from(format!("/tmp/plimsoll-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Is a folder there, this user's, and nobody else's to write? What is in it is then what this user put there.
+/// Returns `true` if a folder exists that is this user's, and that no other user may write. Its content is
+/// then this user's.
 fn kept(folder: &Path) -> bool {
     folder.symlink_metadata().is_ok_and(|found| {
         found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
@@ -88,7 +90,7 @@ mod tests {
         let away = Path::new("/nowhere/at/all/plimsoll.sock");
         mode(0o700);
         assert_eq!(place(away, std::slice::from_ref(&folder), own.clone()), folder.join("plimsoll.sock"));
-        // Where others can write, they can put a socket of theirs.
+        // Other users could put a socket of theirs into a folder that they can write.
         mode(0o777);
         assert_eq!(
             place(away, std::slice::from_ref(&folder), own.clone()),

@@ -1,10 +1,10 @@
-//! What concerns only listeners that speak xDS.
+//! The checks of listeners that speak xDS.
 
 use super::place::Spot;
 use super::problem::Problem;
 use super::{Binding, Listener, Protocol};
 
-/// Do the keys of such a listener fit each other?
+/// Checks the keys of such a listener against each other.
 pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     if listener.protocol != Protocol::Xds {
         return;

@@ -1,7 +1,8 @@
-//! One command, and the balancers it is for: the one of this host, or several others at once.
+//! One command for one balancer, that of this host, or for several others at once.
 //!
-//! Each is asked on a thread of its own, [`AT_ONCE`] at most, and none waits for another. What they said is told in the
-//! order in which they were named: to people with the host before each line, to programs as an array.
+//! Each is asked on a thread of its own, [`AT_ONCE`] at most, and none waits for another. The answers are
+//! printed in the order in which the hosts were named: for people with the host before each line, for
+//! programs as an array.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,35 +15,35 @@ use super::{Balancer, Target};
 use crate::failure::{Exit, Failure};
 use crate::talk::{self, Globals};
 
-/// Hosts that are asked at the same time.
+/// The maximum number of hosts that are asked at the same time.
 const AT_ONCE: usize = 64;
 
-/// What came of a command at one balancer.
+/// The result of a command at one balancer.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// For programs.
+    /// The data for programs.
     pub(crate) json: Value,
-    /// Data for people.
+    /// The data for people.
     pub(crate) table: String,
-    /// Talk for people.
+    /// The messages for people.
     pub(crate) talk: String,
-    /// Is it as it should be? Else the exit code is 1.
+    /// Whether the result is as it should be; if not, the exit code is 1.
     pub(crate) well: bool,
 }
 
 impl Said {
-    /// Something was shown.
+    /// Returns the result of a command that shows.
     pub(crate) fn shown(json: Value, table: String) -> Self {
         Self { json, table, talk: String::new(), well: true }
     }
 
-    /// Something was done: to a program what the balancer answered, to a person `talk`.
+    /// Returns the result of an act: the balancer's answer for programs, `talk` for people.
     pub(crate) fn done(json: Value, talk: String) -> Self {
         Self { json, table: String::new(), talk, well: true }
     }
 }
 
-/// Asks all that `at` names. `ask` gets a way to tell the person how it goes on.
+/// Asks all balancers that `at` names. `ask` gets a function that prints its progress.
 pub(crate) fn each(
     at: &impl Target,
     globals: &Globals,
@@ -66,7 +67,13 @@ pub(crate) fn each(
     Ok(ended(&outcomes))
 }
 
-/// The exit code for what came of a command at several hosts.
+/// Returns the exit code for the results of a command at several hosts:
+///
+/// | results | exit code |
+/// |---|---|
+/// | no host is reachable | [`Exit::Unreachable`] |
+/// | all are as they should be | 0 |
+/// | else | 1 |
 pub(crate) fn ended(outcomes: &[Result<Said, Failure>]) -> ExitCode {
     let lost = |outcome: &Result<Said, Failure>| matches!(outcome, Err(failure) if failure.exit == Exit::Unreachable);
     let well = |outcome: &Result<Said, Failure>| matches!(outcome, Ok(said) if said.well);
@@ -79,7 +86,7 @@ pub(crate) fn ended(outcomes: &[Result<Said, Failure>]) -> ExitCode {
     }
 }
 
-/// What `ask` gives for each host, in their order.
+/// Returns the results of `ask` for each host, in their order.
 pub(crate) fn all<T: Send>(hosts: &[Balancer], ask: impl Fn(&Balancer) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
@@ -100,7 +107,7 @@ pub(crate) fn all<T: Send>(hosts: &[Balancer], ask: impl Fn(&Balancer) -> T + Sy
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// Tells what came of a command at several hosts.
+/// Prints the results of a command at several hosts.
 pub(crate) fn tell(
     hosts: &[Balancer],
     outcomes: &[Result<Said, Failure>],
@@ -127,7 +134,7 @@ pub(crate) fn tell(
     Ok(())
 }
 
-/// Each line with the host before it.
+/// Returns each line with the host before it.
 fn beside(host: &str, text: &str) -> String {
     text.lines().map(|line| format!("{host}  {line}\n")).collect()
 }
@@ -139,7 +146,7 @@ mod tests {
     #[test]
     fn all_are_asked_at_once_and_told_in_order() {
         let hosts: Vec<Balancer> = (0..200).map(|port| Balancer::Http(format!("a:{port}"))).collect();
-        // Nobody goes on before as many are asked as may be at once: one after the other would never end.
+        // No call goes on before `AT_ONCE` calls have begun: one after the other they would never end.
         let (begun, most) = (std::sync::Barrier::new(AT_ONCE), AtomicUsize::new(0));
         let outcomes = all(&hosts, |host| {
             if most.fetch_add(1, Ordering::Relaxed) < AT_ONCE {

@@ -1,20 +1,20 @@
-//! As much of an HTTP client as it takes to read an answer to an HTTP/1.0 request: a head, then bytes to the
-//! end of the connection.
+//! An HTTP client that suffices to read an answer to an HTTP/1.0 request: a head, then bytes to the end of
+//! the connection.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use super::Wire;
 
-/// Longest head, bytes.
+/// The longest head, in bytes.
 const HEAD: u64 = 64 * 1024;
-/// Longest body, bytes: ten thousand members fit many times.
+/// The longest body, in bytes: ten thousand members fit many times.
 const BODY: u64 = 256 << 20;
 
-/// An answer whose head is read.
+/// An answer after its head was read.
 pub(super) struct Answer<S = Wire> {
     pub(super) status: u16,
     length: Option<u64>,
-    /// What it says for a ticket that was shown.
+    /// The peer's proof for a ticket (`WWW-Authenticate: Negotiate`).
     pub(super) negotiate: Option<String>,
     rest: BufReader<S>,
 }
@@ -57,7 +57,7 @@ impl<S: Read> Answer<S> {
         Ok(Self { status, length, negotiate, rest })
     }
 
-    /// All of the body.
+    /// Reads all of the body.
     pub(super) fn body(self) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         let got = self.rest.take(self.length.unwrap_or(BODY).min(BODY)).read_to_end(&mut body)? as u64;
@@ -67,7 +67,7 @@ impl<S: Read> Answer<S> {
         Ok(body)
     }
 
-    /// The body as it comes.
+    /// Returns the rest of the stream, to read the body as it comes.
     pub(super) fn stream(self) -> BufReader<S> {
         self.rest
     }

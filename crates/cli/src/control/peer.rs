@@ -1,4 +1,4 @@
-//! Talk to a running Supervisor or to a lottery's daemon, as to a balancer.
+//! The client of a running Supervisor or of a lottery's daemon, which are addressed like a balancer.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::{ACT, Balancer, Trouble};
 
-/// For a view of a host: whoever is asked asks others, who may not answer.
+/// The timeout of a view of a host: the peer asks others, which may not answer.
 const VIEW: Duration = Duration::from_secs(30);
 
-/// What somebody runs, as far as we know.
+/// A running Supervisor or daemon, as it is addressed.
 pub(crate) struct Peer<'b> {
     at: &'b Balancer,
     kind: Kind,
@@ -24,23 +24,23 @@ enum Kind {
 }
 
 impl<'b> Peer<'b> {
-    /// A Supervisor.
+    /// Returns a Supervisor.
     pub(crate) fn supervisor(at: &'b Balancer) -> Self {
         Self { at, kind: Kind::Supervisor }
     }
 
-    /// A lottery's daemon.
+    /// Returns a lottery's daemon.
     pub(crate) fn daemon(at: &'b Balancer) -> Self {
         Self { at, kind: Kind::Daemon }
     }
 
-    /// Asks for what `target` shows.
+    /// Asks for the document at `target`.
     pub(crate) fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, Trouble> {
         let body = self.send("GET", target, "", VIEW)?;
         serde_json::from_slice(&body).map_err(|error| self.at.stranger(&error))
     }
 
-    /// Has something done.
+    /// Asks for an act (POST).
     pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
         self.at.acts()?;
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -48,7 +48,7 @@ impl<'b> Peer<'b> {
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    /// Is nobody there any more? In doubt somebody is.
+    /// Returns `true` if no process accepts there any more; in doubt `false`.
     pub(crate) fn gone(&self) -> bool {
         self.at.gone()
     }

@@ -1,8 +1,15 @@
-//! Which of those that run is meant. The socket on this host is the first of these that is given: `--control`, the
-//! environment's variable, `control` of the file named by `--config`, that of the usual file in this folder, the usual socket.
-//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act. A balancer whose control socket
-//! is not there, or not this user's to open, is looked at by its read-only listener, too, if nobody says which one. `--host` names
-//! control over TLS of other hosts, one or many.
+//! The choice of the running program that a command is for. The control socket on this host is the first of
+//! these that is given:
+//!
+//! 1. `--control`
+//! 2. the environment's variable
+//! 3. `control` of the file named by `--config`
+//! 4. that of the usual file in this folder
+//! 5. the usual socket
+//!
+//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act. Without an
+//! explicit choice, a balancer whose control socket is missing, or not this user's to open, is asked over its
+//! read-only listener. `--host` names control over TLS of other hosts, one or many.
 
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,33 +22,33 @@ use crate::config::{
     DEFAULT_SUPERVISE_FILE, usual_controls,
 };
 
-/// A running balancer.
+/// The options that name running balancers.
 pub(crate) type Where = At<Balancers>;
-/// A running Supervisor.
+/// The options that name running Supervisors.
 pub(crate) type Place = At<Supervisors>;
-/// A running daemon of a lottery.
+/// The options that name running daemons of a lottery.
 pub(crate) type DaemonPlace = At<Daemons>;
 
-/// What the kinds of programs that are controlled have of their own.
+/// The properties of one kind of controlled programs.
 pub(crate) trait Kind {
     /// Variables of the environment in place of `--control` and `--host`.
     const CONTROL: &str;
     const HOSTS: &str;
-    /// What those options are for, and `--config`.
+    /// The help texts of those options and of `--config`.
     const CONTROL_HELP: &str;
     const CONFIG_HELP: &str;
     const HOSTS_HELP: &str;
-    /// The usual file, and the section that says where control is.
+    /// The usual file, and the section with the address of control.
     const FILE: &str;
     const SECTION: &str;
 
-    /// Where it may be if nobody says anything, the likeliest place first.
+    /// Returns the places to try without an explicit choice, the likeliest first.
     ///
     /// # Errors
-    /// There is no usual place.
+    /// Fails if there is no usual place.
     fn usual() -> Result<Vec<Balancer>, Trouble>;
 
-    /// Where it can be looked at without its control socket, by what a file says.
+    /// Returns the address at which a program without its control socket can be looked at, by the file.
     fn look(_file: Option<&Path>) -> Option<String> {
         None
     }
@@ -151,18 +158,18 @@ pub(crate) struct At<K: Kind> {
     kind: PhantomData<K>,
 }
 
-/// Whom a command is for.
+/// The programs that a command is for.
 pub(crate) trait Target {
-    /// The one of this host; nothing is sent yet.
+    /// Returns the one of this host; nothing is sent yet.
     fn own(&self) -> Result<Balancer, Trouble>;
 
-    /// Those of other hosts, if any are named.
+    /// Returns those of other hosts, if any are named.
     fn hosts(&self) -> Result<Option<Vec<Balancer>>, Trouble>;
 }
 
 impl<K: Kind> Target for At<K> {
     fn own(&self) -> Result<Balancer, Trouble> {
-        // An empty variable is how shells say that there is none.
+        // Shells use an empty variable for none.
         let control = self.control.as_deref().filter(|control| !control.is_empty());
         find::<K>(control, self.config.as_deref())
     }
@@ -178,17 +185,17 @@ impl<K: Kind> Target for At<K> {
 }
 
 impl Where {
-    /// The configuration that is named.
+    /// Returns the configuration that is named.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// Does somebody say which balancer, rather than which file?
+    /// Returns `true` if an option names the balancer itself, and not a file.
     pub(crate) fn named(&self) -> bool {
         self.control.as_ref().is_some_and(|control| !control.is_empty()) || !self.hosts.is_empty()
     }
 
-    /// The balancer to talk to; nothing is sent yet.
+    /// Returns the balancer to ask; nothing is sent yet.
     pub(crate) fn balancer(&self) -> Result<Balancer, Trouble> {
         if let Some(hosts) = self.hosts()? {
             return <[Balancer; 1]>::try_from(hosts).map(|[host]| host).map_err(|hosts| {
@@ -200,7 +207,7 @@ impl Where {
     }
 }
 
-/// The one that `--control` (or the environment) or else a file names.
+/// Returns the balancer that `--control` (or the environment) or else a file names.
 pub(crate) fn find<K: Kind>(control: Option<&str>, config: Option<&Path>) -> Result<Balancer, Trouble> {
     if let Some(control) = control {
         return Balancer::parse(control);
@@ -223,8 +230,9 @@ pub(crate) fn find<K: Kind>(control: Option<&str>, config: Option<&Path>) -> Res
     settled::<K>(places, file)
 }
 
-/// The first place where somebody is. If nobody is at any, the way to look at least; and if that leads nowhere either, the place
-/// where it should have been: whoever asks there is told what is wrong.
+/// Returns the first place where a process accepts. Without any it is the read-only listener; if that does
+/// not answer either, it is the place where the socket should have been: a request there fails with the
+/// reason.
 fn settled<K: Kind>(places: Vec<Balancer>, file: Option<&Path>) -> Result<Balancer, Trouble> {
     let mut away = None;
     for place in places {
@@ -241,7 +249,8 @@ fn settled<K: Kind>(places: Vec<Balancer>, file: Option<&Path>) -> Result<Balanc
     }
 }
 
-/// The read-only listener, in place of a control socket that cannot be used, if one of ours answers there.
+/// Returns the read-only listener, in place of a control socket that cannot be used, if a Plimsoll answers
+/// there.
 fn seen<K: Kind>(file: Option<&Path>, why: &str) -> Option<Balancer> {
     let look = Balancer::Look(K::look(file)?, why.to_owned());
     look.status().is_ok().then_some(look)

@@ -1,4 +1,4 @@
-//! A status with a bit of everything, for the tests of what shows it.
+//! A status with an example of everything, for the tests of its views.
 
 use std::collections::BTreeMap;
 

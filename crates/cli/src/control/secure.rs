@@ -1,4 +1,4 @@
-//! Control over TLS, as its client: whom we trust, and what we show.
+//! Control over TLS, as its client: trusted authorities, and the client's credentials.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -46,11 +46,11 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What is shown to every host.
+/// The credentials for every host.
 pub(crate) struct Shown {
     config: Arc<ClientConfig>,
     token: Option<String>,
-    /// A ticket, made for each connection.
+    /// Whether a Kerberos ticket is made for each connection.
     pub(super) negotiates: bool,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for Shown {
 /// A stream of TLS.
 pub(super) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Reads what the options name.
+/// Reads the files that the options name.
 pub(super) fn shown(credentials: &Credentials) -> Result<Shown, Trouble> {
     let negotiates = credentials.negotiate;
     if negotiates && !plimsoll_kerberos::BUILT_IN {
@@ -99,12 +99,12 @@ pub(super) fn shown(credentials: &Credentials) -> Result<Shown, Trouble> {
 }
 
 impl Shown {
-    /// The field of a request that carries the token.
+    /// Returns the field of a request that carries the token.
     pub(super) fn field(&self) -> String {
         self.token.as_ref().map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"))
     }
 
-    /// Connects; hands are shaken with the first byte that is sent.
+    /// Connects; the handshake begins with the first byte that is sent.
     pub(super) fn connect(&self, authority: &str, wait: Duration) -> io::Result<Stream> {
         let name = ServerName::try_from(host(authority).to_owned()).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
@@ -112,7 +112,7 @@ impl Shown {
     }
 }
 
-/// The name or address in `host:port`.
+/// Returns the name or address in `host:port`.
 pub(super) fn host(authority: &str) -> &str {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
@@ -130,7 +130,7 @@ pub(super) fn dial(authority: &str, wait: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// What TLS has against a host, or the host against us; `None` if it is something else.
+/// Returns the objection of TLS to a host, or of the host to this client; `None` if the error is another one.
 pub(super) fn objection(error: &io::Error) -> Option<String> {
     use rustls::{AlertDescription as Alert, CertificateError as Bad, Error};
     let error = error.get_ref()?.downcast_ref::<Error>()?;
@@ -156,7 +156,7 @@ pub(super) fn objection(error: &io::Error) -> Option<String> {
     })
 }
 
-/// The hosts that a list names: URLs, and files with one a line.
+/// Returns the hosts that a list names: URLs, and files with one a line.
 pub(super) fn hosts(list: &[String]) -> Result<Vec<String>, Trouble> {
     let mut found = Vec::new();
     for item in list.iter().map(|item| item.trim()).filter(|item| !item.is_empty()) {
@@ -175,7 +175,7 @@ pub(super) fn hosts(list: &[String]) -> Result<Vec<String>, Trouble> {
     Ok(found)
 }
 
-/// `host:port` of a URL.
+/// Returns `host:port` of a URL.
 fn authority(url: &str) -> Result<String, Trouble> {
     let wrong = |what: &str| Err(refused(format_args!("--host {url}: {what}")));
     let Some(authority) = url.strip_prefix("https://") else {
@@ -195,7 +195,7 @@ fn authority(url: &str) -> Result<String, Trouble> {
     }
 }
 
-/// An empty variable is how shells say that there is none.
+/// Returns the path; shells use an empty variable for none.
 fn given(path: Option<&Path>) -> Option<&Path> {
     path.filter(|path| !path.as_os_str().is_empty())
 }
@@ -210,7 +210,7 @@ fn token(given: Option<&str>) -> Result<Option<String>, Trouble> {
         },
     };
     let text = text.trim();
-    // What it is is not told: it is secret.
+    // The message does not contain the token: it is secret.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(refused("the token is empty, or has characters that no token has"));
     }

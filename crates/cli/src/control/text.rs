@@ -1,26 +1,26 @@
-//! A running balancer in words: aligned columns, lengths of time, glyphs beside the colours, so that a state
-//! can be told without seeing colour.
+//! The status of a balancer in words: aligned columns, durations, glyphs beside the colours, so that a state
+//! can be read without colour.
 
 use std::fmt::Write;
 
 use plimsoll_brain::State;
 use plimsoll_brain::status::{SLOW, Standing};
 
-/// How something is to be seen.
+/// The meaning of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// As the rest.
+    /// The tone of the surrounding text.
     #[default]
     Plain,
     /// Headings.
     Strong,
-    /// Of less weight.
+    /// Text of less weight.
     Faint,
-    /// As it should be.
+    /// A good state.
     Good,
-    /// On its way, or on purpose.
+    /// A state of transition, or an intended one.
     Fair,
-    /// Not as it should be.
+    /// A bad state.
     Bad,
 }
 
@@ -35,7 +35,7 @@ impl From<Standing> for Tone {
 }
 
 impl Tone {
-    /// `text` in this tone; as it is if colour is off.
+    /// Returns `text` in this tone; unchanged if colour is off.
     pub(crate) fn paint(self, text: &str, color: bool) -> String {
         let code = match self {
             _ if !color => "",
@@ -50,7 +50,7 @@ impl Tone {
     }
 }
 
-/// Glyph, word and tone of a member: that it is slow, if it is, or its state.
+/// Returns glyph, word and tone of a member: that it is slow, if it is, or its state.
 pub(crate) fn standing(member: State, slow: bool) -> (&'static str, &'static str, Tone) {
     match slow {
         true => (SLOW.0, SLOW.1, Tone::Fair),
@@ -58,7 +58,7 @@ pub(crate) fn standing(member: State, slow: bool) -> (&'static str, &'static str
     }
 }
 
-/// Glyph, word and tone of a state.
+/// Returns glyph, word and tone of a state.
 pub(crate) fn state(state: State) -> (&'static str, &'static str, Tone) {
     let (glyph, word) = state.shown();
     let tone = match state {
@@ -69,7 +69,7 @@ pub(crate) fn state(state: State) -> (&'static str, &'static str, Tone) {
     (glyph, word, tone)
 }
 
-/// A number to four digits where it has a fraction, as it is where it has none.
+/// Returns a number to four digits if it has a fraction, or unchanged if it has none.
 pub(crate) fn short(value: f64) -> String {
     if value == value.trunc() && value.abs() < 1e9 {
         return format!("{value}");
@@ -86,32 +86,32 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
-/// One place in a table.
+/// A cell of a table.
 pub(crate) struct Cell {
     text: String,
     tone: Tone,
-    /// Numbers stand right.
+    /// Whether the text is aligned to the right, as numbers are.
     right: bool,
 }
 
 impl Cell {
-    /// Text, from the left. What would steer the terminal is made visible.
+    /// Returns a cell with text, aligned to the left. Control characters are replaced.
     pub(crate) fn text(text: &str) -> Self {
         Self { text: plain(text), tone: Tone::Plain, right: false }
     }
 
-    /// A number, to the right.
+    /// Returns a cell with a number, aligned to the right.
     pub(crate) fn number(text: impl ToString) -> Self {
         Self { text: text.to_string(), tone: Tone::Plain, right: true }
     }
 
-    /// In a tone.
+    /// Returns the cell in a tone.
     pub(crate) fn tone(self, tone: Tone) -> Self {
         Self { tone, ..self }
     }
 }
 
-/// Rows in aligned columns, two spaces between them, none at the end of a line.
+/// Returns rows in aligned columns, with two spaces between them and none at the end of a line.
 pub(crate) fn table(rows: &[Vec<Cell>], color: bool) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -141,7 +141,7 @@ pub(crate) fn table(rows: &[Vec<Cell>], color: bool) -> String {
     out
 }
 
-/// Text on one line, without what would steer the terminal.
+/// Returns text on one line, with control characters replaced.
 pub(crate) fn plain(text: &str) -> String {
     let plain = |c: char| match c {
         '\n' | '\t' => ' ',
@@ -151,12 +151,12 @@ pub(crate) fn plain(text: &str) -> String {
     text.trim_end().chars().map(plain).collect()
 }
 
-/// None of the characters in use is wide.
+/// Returns the columns of a text; none of the characters in use is wide.
 fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// `12 000`
+/// Returns a number with groups of three digits: `12 000`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -169,7 +169,7 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// How long ago, in the two greatest units: `45s`, `3m 20s`, `4h 5m`, `12d 3h`.
+/// Returns a duration in its two greatest units: `45s`, `3m 20s`, `4h 5m`, `12d 3h`.
 pub(crate) fn ago(seconds: f64) -> String {
     let all = seconds.max(0.0) as u64;
     let (days, hours, minutes, seconds) = (all / 86_400, all / 3600 % 24, all / 60 % 60, all % 60);
@@ -181,7 +181,7 @@ pub(crate) fn ago(seconds: f64) -> String {
     }
 }
 
-/// A latency to three digits: `850µs`, `1.24ms`, `12.4ms`, `2.50s`.
+/// Returns a latency to three digits: `850µs`, `1.24ms`, `12.4ms`, `2.50s`.
 pub(crate) fn latency(seconds: f64) -> String {
     let micros = seconds * 1e6;
     let digits = |value: f64| if value < 9.995 { 2 } else { usize::from(value < 99.95) };
@@ -195,8 +195,10 @@ pub(crate) fn latency(seconds: f64) -> String {
     }
 }
 
-/// A moment in UTC: `2026-11-20 17:30:40.123Z`. Days to a date by counting from the first of March, so that
-/// the leap day is the last of its year, in eras of 400 years, which all have 146 097 days.
+/// Returns a moment in UTC: `2026-11-20 17:30:40.123Z`.
+///
+/// Days become a date by counting from the first of March, so that the leap day is the last of its year. Eras
+/// of 400 years all have 146 097 days.
 pub(crate) fn utc(unix_ms: u64) -> String {
     let (day, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let since_era = day + 719_468;

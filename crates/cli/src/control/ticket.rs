@@ -1,5 +1,5 @@
-//! A Kerberos ticket as the credential of one request: a token bound to the connection goes with it, and the answer must
-//! prove that the host has the key of the service that the ticket is for.
+//! A Kerberos ticket as the credential of one request. A token bound to the connection goes with it, and the
+//! answer must prove that the host has the key of the service that the ticket is for.
 
 use std::io;
 
@@ -8,15 +8,15 @@ use plimsoll_kerberos::{Channel, Initiator, LABEL};
 use super::secure::{Stream, host};
 use super::{Balancer, Trouble, Wire, http};
 
-/// A ticket that is shown.
+/// A ticket for one request.
 pub(super) struct Ticket {
     initiator: Initiator,
-    /// What follows `Negotiate`.
+    /// The text after `Negotiate`.
     token: String,
 }
 
 impl Ticket {
-    /// The ticket to show on this connection, if one is to be shown.
+    /// Returns the ticket for this connection, if the credentials ask for one.
     pub(super) fn of(balancer: &Balancer, socket: &mut Wire) -> Result<Option<Self>, Trouble> {
         match (balancer, socket) {
             (Balancer::Https(authority, shown), Wire::Tls(stream)) if shown.negotiates => {
@@ -27,10 +27,11 @@ impl Ticket {
         }
     }
 
-    /// Makes a token for this connection to `authority`, shaking hands first: before there is nothing to bind it to.
+    /// Makes a token for this connection to `authority` after the handshake: before there is nothing to bind
+    /// it to.
     ///
     /// # Errors
-    /// The connection fails, or (inside) there is no ticket to be had.
+    /// Fails if the connection fails, or (inside) if no ticket can be had.
     fn new(stream: &mut Stream, authority: &str) -> io::Result<Result<Self, String>> {
         // The request follows the end of the handshake, and must not wait until that is acknowledged.
         stream.sock.set_nodelay(true)?;
@@ -42,16 +43,16 @@ impl Ticket {
         Ok(begun.map(|(initiator, token)| Self { initiator, token }))
     }
 
-    /// The field of the request that carries it.
+    /// Returns the field of the request that carries the token.
     pub(super) fn field(&self) -> String {
         format!("Authorization: Negotiate {}\r\n", self.token)
     }
 
-    /// Does the answer come from the service that the ticket is for?
+    /// Checks that the answer comes from the service that the ticket is for.
     pub(super) fn judge(self, balancer: &Balancer, answer: &http::Answer) -> Result<(), Trouble> {
         let proved = match &answer.negotiate {
             Some(proof) => self.initiator.finish(proof),
-            // Whoever takes us for strangers proves nothing, and tells us nothing but why.
+            // A host that rejects the client (401) proves nothing; its answer has only the reason.
             None if answer.status == 401 => Ok(()),
             None => Err("the answer does not prove that it knows the key of the ticket".into()),
         };

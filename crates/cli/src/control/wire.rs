@@ -1,4 +1,4 @@
-//! A connection to whoever is asked: plain, or over TLS.
+//! A connection to a controlled program: plain, or over TLS.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// How long a read may take.
+    /// Sets the timeout of reads.
     pub(super) fn patience(&self, wait: Duration) -> io::Result<()> {
         match self {
             Self::Plain(socket) => {

@@ -1,4 +1,4 @@
-//! What both readers fill: listeners, groups and members as far as they were said.
+//! The draft that both readers fill: listeners, groups and members as far as they were given.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::From;
 use super::loss::{self, Class, Rule};
 
-/// Something that was not carried over.
+/// A part that was not carried over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// Counts from 1.
+    /// The line, counted from 1.
     pub(crate) line: usize,
-    /// As it stands there, in short.
+    /// The text there, in short.
     pub(crate) what: String,
     pub(crate) why: String,
     pub(crate) class: Class,
@@ -20,18 +20,19 @@ pub(crate) struct Note {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
-    /// Whose text it is.
+    /// The balancer whose text it is.
     pub(super) from: From,
     pub(super) threads: Option<u64>,
     pub(super) max_connections: Option<u64>,
     pub(super) listeners: Vec<Listener>,
     pub(super) groups: Vec<Group>,
     pub(super) notes: Vec<Note>,
-    /// Why the text is not whole, if it is not: what can be read of it is not what was meant.
+    /// The reason why the text is incomplete, if it is: its meaning is not that of the readable part.
     pub(super) broken: Option<Note>,
-    /// Places where clients had to prove who they are, and what could not be carried over as it was.
+    /// Places where clients needed a certificate, and that could not be carried over unchanged.
     pub(super) shut: Vec<Listener>,
-    /// Listeners that are left out because of rules, with these, and groups that only those send to: comments of the result.
+    /// Listeners that are left out because of these rules, and groups that only those send to: comments of
+    /// the result.
     pub(super) left: Vec<(Listener, Vec<Rule>)>,
     pub(super) left_groups: Vec<Group>,
     noted: BTreeSet<(usize, String, String)>,
@@ -42,13 +43,13 @@ impl Draft {
         Self { from, ..Self::default() }
     }
 
-    /// Notes something, once, with the class that the table of losses has for it.
+    /// Adds a note, once, with its class in the table of losses.
     pub(super) fn note(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
         let what = what.into();
         self.note_as(loss::class(self.from, &what), line, what, why);
     }
 
-    /// Notes something, once, of which the caller knows the class.
+    /// Adds a note, once, with a class that the caller knows.
     pub(super) fn note_as(
         &mut self,
         class: Class,
@@ -68,19 +69,19 @@ impl Draft {
         self.broken.get_or_insert(note);
     }
 
-    /// Tells whether there is a note on this, with whatever reason.
+    /// Returns whether there is a note on this, with any reason.
     pub(super) fn lists(&self, line: usize, what: &str) -> bool {
         let key = (line, short(what), String::new());
         self.noted.range(&key..).next().is_some_and(|one| (one.0, &one.1) == (key.0, &key.1))
     }
 
-    /// Is there a note on this line?
+    /// Returns `true` if there is a note on this line.
     pub(super) fn has_note(&self, line: usize) -> bool {
         self.noted.range((line, String::new(), String::new())..).next().is_some_and(|one| one.0 == line)
     }
 }
 
-/// Longest text that is quoted.
+/// The longest text that is quoted.
 const QUOTED: usize = 80;
 
 fn short(text: &str) -> String {
@@ -108,14 +109,14 @@ pub(super) struct Listener {
     pub(super) tls: Option<Tls>,
     pub(super) accept_proxy: bool,
     pub(super) backlog: Option<u64>,
-    /// Members are told who the client is.
+    /// Whether members get the client's address.
     pub(super) forwarded: bool,
     pub(super) cookie: Option<String>,
     pub(super) head: Option<Duration>,
     pub(super) idle: Option<Duration>,
     pub(super) body: Option<Duration>,
     pub(super) tunnel: Option<Duration>,
-    /// Access rules that stood at its place and could not be carried over.
+    /// Access rules at its place that could not be carried over.
     pub(super) barred: Vec<Rule>,
 }
 
@@ -139,12 +140,12 @@ impl Listener {
         }
     }
 
-    /// Where it listens: listeners of one place cannot be two.
+    /// Returns its transport: a place can have only one listener of each.
     pub(super) fn transport(&self) -> &'static str {
         if self.protocol == Protocol::Udp { "udp" } else { "tcp" }
     }
 
-    /// Do they differ by their place alone?
+    /// Returns `true` if they differ by their place alone.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         *self == Self { line: self.line, address: self.address, ..other.clone() }
     }
@@ -155,26 +156,26 @@ impl Listener {
         named.chain([self.group.as_str()])
     }
 
-    /// What clients have to prove to come in: the authority, and whether they may do without.
+    /// Returns the authority of client certificates, and whether clients may come without one.
     pub(super) fn asks(&self) -> Option<(&str, bool)> {
         let tls = self.tls.as_ref()?;
         Some((tls.client_ca.as_deref()?, tls.optional))
     }
 }
 
-/// What clients are shown.
+/// The certificates for clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tls {
-    /// Certificate and key.
+    /// The certificate and the key.
     pub(super) certificates: Vec<(String, String)>,
     pub(super) client_ca: Option<String>,
     pub(super) optional: bool,
     pub(super) only_13: bool,
-    /// Name and group.
+    /// The name and the group.
     pub(super) names: Vec<(String, String)>,
 }
 
-/// What members are believed.
+/// The authorities for members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MemberTls {
     pub(super) verify: bool,
@@ -200,18 +201,18 @@ pub(super) struct Health {
     pub(super) expect: Option<u64>,
 }
 
-/// How members are chosen.
+/// The strategy by which members are chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Strategy {
-    /// As often as weights say.
+    /// In turns, by weights.
     #[default]
     Turns,
     LeastConnections,
     Random,
-    /// Of so many the best.
+    /// The best of so many.
     LeastRequest(u64),
     FirstAvailable,
-    /// By a key: how much more than its share a member may have, 0 for no bound.
+    /// By a key: the factor by which a member may exceed its share, 0 for no bound.
     Rendezvous(f64),
 }
 
@@ -229,14 +230,14 @@ pub(super) struct Group {
     pub(super) strategy: Strategy,
     pub(super) key: Option<String>,
     pub(super) members: Vec<Member>,
-    /// `host:port` of names of which each address is a member.
+    /// The names, `host:port`, of which each address is a member.
     pub(super) dns: Vec<String>,
-    /// Of members that have none of their own.
+    /// The limit of members that have none of their own.
     pub(super) limit: Option<u64>,
     pub(super) queue_timeout: Option<Duration>,
     pub(super) pool: Option<u64>,
     pub(super) slow_start: Option<Duration>,
-    /// 1 or 2.
+    /// The version of the protocol, 1 or 2.
     pub(super) send_proxy: Option<u8>,
     pub(super) h2: bool,
     pub(super) tls: Option<MemberTls>,
@@ -244,7 +245,7 @@ pub(super) struct Group {
     pub(super) connect: Option<Duration>,
     pub(super) idle: Option<Duration>,
     pub(super) attempts: Option<u64>,
-    /// Failures in a row that eject, and for how long.
+    /// The number of failures in a row that eject, and the time.
     pub(super) eject: Option<(u64, Option<Duration>)>,
     /// Access rules that stood before its members and could not be carried over.
     pub(super) barred: Vec<Rule>,

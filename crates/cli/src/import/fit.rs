@@ -1,8 +1,8 @@
-//! Puts a draft in order: what ours bounds is bounded, addresses are taken once, groups have members and listeners groups. What that
-//! changes is noted.
+//! The order of a draft: values are clamped to Plimsoll's bounds, addresses are taken once, groups have
+//! members and listeners groups. Each change gets a note.
 //!
-//! A place where clients had to prove who they are is never served to those who have not: if its listener falls out, those that would get
-//! its clients instead do, too ([`shut`]).
+//! A place where clients needed a certificate is never served to others. If its listener falls out, those
+//! that would get its clients instead do, too ([`shut`]).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,8 @@ use super::draft::{Draft, Group, Kind, Listener, MemberTls, Protocol, Strategy, 
 use super::loss::{Class, Rule};
 use crate::config::{CookieName, HostName, Key, LogPath, MemberAddress, ProbeHost, ProbePath, TimeSpan};
 
-/// In order. Listeners of which access rules could not be carried over are left out, unless `open`.
+/// Puts a draft in order. Listeners with access rules that could not be carried over are left out, unless
+/// `open`.
 pub(super) fn fit(mut draft: Draft, open: bool) -> Draft {
     let mut taken = BTreeSet::new();
     let groups = std::mem::take(&mut draft.groups);
@@ -36,14 +37,14 @@ pub(super) fn fit(mut draft: Draft, open: bool) -> Draft {
         close(&mut draft);
     }
     shut(&mut draft, open);
-    // Their readers note what is out of bounds.
+    // Their readers note values out of bounds.
     draft.threads = draft.threads.filter(|threads| (1..=1024).contains(threads));
     draft.max_connections = draft.max_connections.map(|most| most.clamp(16, 10_000_000));
     unused(&mut draft);
     draft
 }
 
-/// Who is sent nowhere and is there for nobody is left out.
+/// Removes groups that no listener and no other part uses.
 fn unused(draft: &mut Draft) {
     let used: BTreeSet<String> =
         draft.listeners.iter().flat_map(Listener::groups).map(str::to_owned).collect();
@@ -68,10 +69,10 @@ fn valid<T: std::str::FromStr>(text: &str) -> bool {
 pub(super) const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 const MS: Duration = Duration::from_millis(1);
-/// Where there is no bound there.
+/// The value for an unbounded time.
 pub(super) const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Notes what it changes, as of one group or listener.
+/// A writer of notes on changed values, for one group or listener.
 struct Bounds<'d> {
     draft: &'d mut Draft,
     line: usize,
@@ -102,7 +103,7 @@ impl Bounds<'_> {
         }
     }
 
-    /// Takes out what ours does not take.
+    /// Removes a text that Plimsoll does not accept.
     fn text<T: std::str::FromStr>(&mut self, what: &str, text: &mut Option<String>) {
         if let Some(refused) = text.take_if(|text| !valid::<T>(text)) {
             self.say(&format!("{what} {refused}"), "it cannot stand here");
@@ -178,13 +179,13 @@ fn members(of: &mut Bounds<'_>, group: &mut Group) {
                 );
             }
             member.capacity = capacity;
-            // 0 is for none.
+            // 0 means none.
             member.limit = member.limit.filter(|limit| *limit > 0);
             of.number(&format!("{} max_connections", member.address), &mut member.limit, 1, 1_000_000);
             group.members.push(member);
         }
     }
-    // Of a name each address is a member; an address has none.
+    // Each address of a name is a member; an address has none.
     let named = |text: &str| {
         let address: Option<MemberAddress> = text.parse().ok();
         address.is_some_and(|address| address.host.parse::<IpAddr>().is_err())
@@ -253,7 +254,7 @@ fn place(draft: &mut Draft, mut listener: Listener) {
     };
     let other = &mut draft.listeners[at];
     if listener.is_like(other) {
-        // 0.0.0.0 and [::]: ours on [::] takes both.
+        // The text has 0.0.0.0 and [::]: Plimsoll's listener on [::] takes both.
         if listener.address.is_ipv6() {
             other.address = listener.address;
         }
@@ -262,7 +263,7 @@ fn place(draft: &mut Draft, mut listener: Listener) {
     leave(draft, listener, "another listener has this address, and requests are not told apart there");
 }
 
-/// What is wrong with the TLS of a listener, so that it cannot be one.
+/// Returns the fault in the TLS of a listener that makes it impossible.
 fn shown(draft: &mut Draft, listener: &Listener, tls: &mut Tls) -> Option<&'static str> {
     let (line, address) = (listener.line, listener.address);
     for (one, key) in &tls.certificates {
@@ -275,7 +276,7 @@ fn shown(draft: &mut Draft, listener: &Listener, tls: &mut Tls) -> Option<&'stat
     for (name, group) in std::mem::take(&mut tls.names) {
         let name = name.to_ascii_lowercase();
         if !valid::<HostName>(&name) {
-            // What stands for no name is none that is asked for.
+            // A placeholder is not a name that clients ask for.
             if !["_", ""].contains(&&*name) {
                 let why = "is no name that TLS asks by: who asks for it gets the group of the listener";
                 draft.note(line, format!("{address}: {name}"), why);
@@ -298,7 +299,7 @@ fn shown(draft: &mut Draft, listener: &Listener, tls: &mut Tls) -> Option<&'stat
     None
 }
 
-/// Notes that a listener is not one, and that its place is shut if not everybody might come.
+/// Notes that a listener is left out, and that its place is shut if clients were restricted there.
 fn leave(draft: &mut Draft, listener: Listener, why: impl Into<String>) {
     draft.note(listener.line, listener.address.to_string(), why);
     if listener.asks().is_some() || !listener.barred.is_empty() {
@@ -306,7 +307,7 @@ fn leave(draft: &mut Draft, listener: Listener, why: impl Into<String>) {
     }
 }
 
-/// Leaves out listeners of which access rules could not be carried over: they would serve everybody.
+/// Leaves out listeners with access rules that could not be carried over: they would serve every client.
 fn close(draft: &mut Draft) {
     for listener in std::mem::take(&mut draft.listeners) {
         let rules = rules(draft, &listener);
@@ -341,8 +342,8 @@ fn rules(draft: &Draft, listener: &Listener) -> Vec<Rule> {
     rules
 }
 
-/// Takes out listeners that would get clients of a place where they had to prove who they are, and ask for less; and those that would
-/// get clients of a place with access rules, and have its members.
+/// Removes listeners that would get clients of a place with a stricter demand for certificates. Removes also
+/// those that would get clients of a place with access rules, and have its members.
 fn shut(draft: &mut Draft, open: bool) {
     for place in std::mem::take(&mut draft.shut) {
         let (to, from) = (place.address, place.line);

@@ -1,7 +1,9 @@
 //! HAProxy's configuration: `global`, `defaults`, `frontend`, `backend`, `listen`.
 //!
-//! Lines are taken apart into words ([`words`]) and gathered into sections, each on top of the defaults that are in force where it
-//! begins ([`section`]). Words that mean nothing here have their reasons in one place ([`why`]). Then each bind becomes a listener ([`bind`]) and each section with servers a group ([`server`]).
+//! Lines are split into words ([`words`]) and gathered into sections, each on top of the defaults that are in
+//! force where it begins ([`section`]). Words without a meaning here have their reasons in one place
+//! ([`why`]). Then each bind becomes a listener ([`bind`]) and each section with servers a group
+//! ([`server`]).
 
 mod bind;
 mod check;
@@ -18,17 +20,17 @@ use super::draft::{Draft, Group, Protocol};
 use super::value;
 use section::{Section, Sections};
 
-/// A number alone is milliseconds.
+/// The unit of a number alone: milliseconds.
 const UNIT: Duration = Duration::from_millis(1);
 
-/// What ours does not have, in a few words.
+/// The reason for rules that Plimsoll does not have.
 const NO_RULES: &str = "there are no rules on single requests here";
 
-/// What backends say that is of listeners here, by the group.
+/// The settings of backends that belong to listeners here, by the group.
 #[derive(Debug, Default)]
 struct OfListeners {
     cookies: BTreeMap<String, String>,
-    /// Those whose members are told who the client is.
+    /// The groups whose members get the client's address.
     forwarded: BTreeSet<String>,
 }
 
@@ -43,7 +45,8 @@ pub(super) fn read(text: &str) -> Draft {
             draft.groups.push(Group { barred: section.barred.clone(), ..group });
         }
     }
-    // Backends that refuse some clients, or all: who is not sent there any more may get more than before.
+    // Backends that refuse some clients, or all: a client that is not sent there any more may get more than
+    // before.
     let refusing: BTreeSet<&str> = sections
         .list
         .iter()
@@ -58,7 +61,7 @@ pub(super) fn read(text: &str) -> Draft {
     draft
 }
 
-/// Files that are named by no whole path are in the folders that `global` names.
+/// Puts files without a whole path into the folders that `global` names.
 fn in_folders(sections: &Sections, draft: &mut Draft) {
     let within = |folder: &Option<String>, file: &mut String| {
         if let Some(folder) = folder
@@ -85,7 +88,7 @@ fn in_folders(sections: &Sections, draft: &mut Draft) {
     }
 }
 
-/// How groups are called here, by how backends are called there.
+/// Returns the names of groups here, by the names of backends there.
 fn names(sections: &Sections) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for section in sections.list.iter().filter(|section| section.kind.serves()) {

@@ -1,7 +1,8 @@
 //! The weight of a loss, by the words of the line that is lost: one table for each language.
 //!
-//! A row is a pattern and a class; the first row that fits decides. `*` in a pattern stands for any word, or for the rest of one. A line that
-//! fits no row may change what clients get, and counts as such. Words whose arguments decide are in [`of_haproxy`] and [`of_nginx`].
+//! A row is a pattern and a class; the first row that fits decides. `*` in a pattern stands for any word, or
+//! for the rest of one. A line that fits no row may change the clients' results, and counts as such. Words
+//! whose arguments decide are in [`of_haproxy`] and [`of_nginx`].
 
 use super::From;
 use Class::{Changed, Harmless, Security};
@@ -9,9 +10,9 @@ use Class::{Changed, Harmless, Security};
 /// The weight of a loss, the heaviest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// The line kept somebody out, or limited clients: without it a listener serves what it refused.
+    /// The line refused or limited clients: without it a listener serves requests that were refused.
     Security,
-    /// Clients may get something else than before.
+    /// Clients may get other results than before.
     Changed,
     /// Logging, tuning, and lines that have no effect by themselves.
     Harmless,
@@ -32,9 +33,9 @@ impl Class {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) line: usize,
-    /// As it stands there.
+    /// The text of the rule.
     pub(super) said: String,
-    /// It sends clients to https: a listener with TLS can do without it.
+    /// Whether it redirects clients to https: a listener with TLS does not need it.
     pub(super) plain: bool,
 }
 
@@ -71,14 +72,14 @@ fn fits(pattern: &str, words: &[&str]) -> bool {
     })
 }
 
-/// Tells whether a line redirects clients to https.
+/// Returns whether a line redirects clients to https.
 fn to_https(words: &[&str]) -> bool {
     let redirects = words.iter().take(2).any(|word| ["redirect", "return", "rewrite"].contains(word));
     let scheme = words.windows(2).any(|pair| pair == ["scheme", "https"]);
     redirects && (scheme || words.iter().any(|word| word.trim_matches(['"', '\'']).starts_with("https://")))
 }
 
-/// Tells whether a field, by its name, says to members who a client is.
+/// Returns whether a field, by its name, identifies a client to members.
 fn names_somebody(field: &str) -> bool {
     let field = field.to_ascii_lowercase();
     ["auth", "user", "cert", "client", "ssl", "identity", "role", "token", "subject"]
@@ -86,7 +87,7 @@ fn names_somebody(field: &str) -> bool {
         .any(|part| field.contains(part))
 }
 
-/// Tells whether a value is what the balancer found out of who a client is.
+/// Returns whether a value is the client's identity as the balancer found it.
 fn proves_somebody(value: &str) -> bool {
     ["ssl_c_", "ssl_client", "remote_user", "http_auth", "$auth", "$jwt", "$oidc"]
         .iter()
@@ -117,7 +118,7 @@ fn of_nginx(words: &[&str]) -> Option<Class> {
             let emptied = value.is_empty() && names_somebody(field);
             Some(if emptied || proves_somebody(&value) { Security } else { Changed })
         }
-        // A file that is not read may hold rules of any kind, unless its name says what it holds.
+        // A file that is not read may hold rules of any kind, unless its name identifies its content.
         ["include", file, ..] => {
             let has = |parts: &[&str]| parts.iter().any(|part| file.contains(part));
             Some(match file {
@@ -201,7 +202,7 @@ const HAPROXY: Table = &[
         ],
         Harmless,
     ),
-    // Without effect by themselves: lines that use them have a class of their own.
+    // Words without effect by themselves: lines that use them have a class of their own.
     (
         &[
             "acl",
@@ -247,7 +248,7 @@ const HAPROXY: Table = &[
         ],
         Harmless,
     ),
-    // How the process runs, and tuning.
+    // Settings of the process, and tuning.
     (
         &[
             "user",
@@ -328,7 +329,7 @@ const HAPROXY: Table = &[
 ];
 
 const NGINX: Table = &[
-    // What is switched off keeps nobody out.
+    // A rule that is switched off refuses no client.
     (
         &[
             "allow all",
@@ -357,7 +358,7 @@ const NGINX: Table = &[
         ],
         Harmless,
     ),
-    // Rules that refuse, ask for a proof, or limit.
+    // Rules that refuse, ask for a certificate or password, or limit.
     (
         &[
             "allow",
@@ -385,9 +386,9 @@ const NGINX: Table = &[
     ),
     // Logging.
     (&["access_log", "log_*", "error_log", "server_tokens"], Harmless),
-    // Without effect by themselves: directives that use them have a class of their own.
+    // Directives without effect by themselves: those that use them have a class of their own.
     (&["map", "map_hash*", "geo", "geoip*", "split_clients", "set", "referer_hash*"], Harmless),
-    // How the process runs, and tuning.
+    // Settings of the process, and tuning.
     (
         &[
             "user",

@@ -1,8 +1,8 @@
 //! NGINX's configuration: upstreams and servers of `http` and `stream`.
 //!
-//! The text is taken apart into directives ([`words`]), those of included files in their places ([`files`]), upstreams become groups
-//! ([`upstream`]), and servers with one place to send everything to become listeners ([`server`], [`site`]). Directives that nobody took
-//! are noted in the end, with their reasons ([`why`]).
+//! The text is split into directives ([`words`]), with those of included files in their places ([`files`]).
+//! Upstreams become groups ([`upstream`]), and servers with one target for everything become listeners
+//! ([`server`], [`site`]). Directives without a mark are noted in the end, with their reasons ([`why`]).
 
 mod files;
 mod pass;
@@ -21,14 +21,14 @@ use super::From;
 use super::draft::{Draft, Group};
 use words::Directive;
 
-/// A number alone is seconds.
+/// The unit of a number alone: seconds.
 const UNIT: Duration = Duration::from_secs(1);
 
-/// Groups by what `proxy_pass` calls them, and what has been settled of each.
+/// The groups by their names in `proxy_pass`, and their settled settings.
 #[derive(Debug, Default)]
 struct Upstreams {
     groups: BTreeMap<String, Group>,
-    /// Those of which a server has said how they are reached.
+    /// The groups whose connection settings a server has given.
     said: BTreeSet<String>,
 }
 
@@ -79,12 +79,12 @@ pub(super) fn read(text: &str) -> Draft {
     draft
 }
 
-/// Of the process as a whole.
+/// Reads the directives of the process as a whole.
 fn main(one: &Directive, draft: &mut Draft) {
     match &*one.name {
         "worker_processes" => match one.first().parse() {
             Ok(threads @ 1..=1024) => draft.threads = Some(threads),
-            // As many as there are cores, which is so here, too.
+            // `auto` means as many as there are cores, like the default here.
             _ if one.first() == "auto" => {}
             _ => draft.note(one.line, one.said(), "there is no such number here"),
         },
@@ -115,7 +115,7 @@ fn main(one: &Directive, draft: &mut Draft) {
     }
 }
 
-/// Notes what nobody took.
+/// Notes the directives without a mark.
 fn rest(block: &[Directive], streams: bool, draft: &mut Draft) {
     for one in block {
         if one.is_taken() {

@@ -113,7 +113,7 @@ fn defaults_are_those_of_their_place() {
     assert_eq!(made.matches("connect = \"3s\"").count(), 1);
 }
 
-/// Words of both languages, put together as they come.
+/// Returns words of both languages in random order.
 fn soup() -> impl Strategy<Value = String> {
     let words = prop_oneof![
         Just("global\n"),
@@ -177,7 +177,7 @@ fn soup() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever the text: what is made of it is accepted, or nothing could be made of it.
+    /// Any text has an accepted result, or none.
     #[test]
     fn any_text(text in soup()) {
         for from in [From::Haproxy, From::Nginx] {

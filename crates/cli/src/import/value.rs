@@ -1,14 +1,15 @@
-//! Words of configurations as values: lengths of time, numbers, addresses, names.
+//! Words of configurations as values: durations, numbers, addresses, names.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::config::{MemberAddress, Name};
 
-/// Longest that is carried over; ours are bounded, too.
+/// The longest duration that is carried over; Plimsoll's are bounded, too.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A length of time such as `1m30s` or `500ms`; a number alone is of `unit`. Units are those of both programs.
+/// Parses a duration such as `1m30s` or `500ms`; a number alone is of `unit`. The units are those of both
+/// programs.
 pub(super) fn time(text: &str, unit: Duration) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = text;
@@ -38,8 +39,8 @@ pub(super) fn time(text: &str, unit: Duration) -> Option<Duration> {
     Some(total.min(LONGEST))
 }
 
-/// Where to listen: `:80`, `*:80`, `1.2.3.4:80`, `[::]:80`, `:::80`, `80` where a port alone may stand. `None` for what is a name,
-/// a socket in the file system, or filled in from elsewhere.
+/// Parses an address to listen at: `:80`, `*:80`, `1.2.3.4:80`, `[::]:80`, `:::80`, `80` if a port alone is
+/// allowed. `None` for a name, a socket in the file system, or a variable.
 pub(super) fn listen(text: &str, bare_port: bool) -> Option<SocketAddr> {
     if bare_port && let Ok(port) = text.parse::<u16>() {
         return Some((Ipv4Addr::UNSPECIFIED, port).into());
@@ -58,14 +59,14 @@ pub(super) fn listen(text: &str, bare_port: bool) -> Option<SocketAddr> {
     Some(SocketAddr::new(host, port))
 }
 
-/// A member as it is to be written; a port is put behind one that has none.
+/// Returns a member in Plimsoll's form; a port is appended to one that has none.
 pub(super) fn member(text: &str, port: Option<u16>) -> Option<String> {
     let text = text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
     let parsed = |text: &str| text.parse::<MemberAddress>().ok().map(|address| address.to_string());
     if let Some(found) = parsed(text) {
         return Some(found);
     }
-    // HAProxy takes IPv6 addresses without brackets: what is behind the last colon is the port.
+    // HAProxy takes IPv6 addresses without brackets: the port is behind the last colon.
     if let Some((host, last)) = text.rsplit_once(':')
         && host.contains(':')
         && let Some(found) = parsed(&format!("[{host}]:{last}"))
@@ -77,7 +78,7 @@ pub(super) fn member(text: &str, port: Option<u16>) -> Option<String> {
     if host.contains(':') { parsed(&format!("[{host}]:{port}")) } else { parsed(&format!("{host}:{port}")) }
 }
 
-/// A name that ours may have, as like as can be.
+/// Returns a valid name for Plimsoll, as similar as possible.
 pub(super) fn name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let mut name: String = text.chars().map(plain).take(60).collect();

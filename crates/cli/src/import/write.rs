@@ -1,4 +1,4 @@
-//! A draft as TOML, in the order in which a person would write it; what is at its default is left out.
+//! A draft as TOML, in the order in which a person would write it; defaults are left out.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::draft::{Draft, Group, Health, Kind, Listener, Member, Protocol, Strat
 use super::loss::Rule;
 use crate::config::TimeSpan;
 
-/// The text. `name` is the file that it is from, `program` whose.
+/// Returns the text. `name` is the file that it is from, `program` its balancer.
 pub(super) fn toml(draft: &Draft, name: &str, program: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut out = format!("# From {program}'s {name}, by plimsoll config import.\n");
@@ -33,7 +33,7 @@ pub(super) fn toml(draft: &Draft, name: &str, program: &str) -> String {
     out
 }
 
-/// A listener that is left out, as a comment with the reason.
+/// Returns a listener that is left out, as a comment with the reason.
 fn left(listener: &Listener, rules: &[Rule]) -> String {
     let mut out = format!(
         "\n# Left out: these access rules of {} are not carried over, and without them it lets in clients that were\n\
@@ -49,13 +49,13 @@ fn left(listener: &Listener, rules: &[Rule]) -> String {
     out + commented(&inside).trim_start_matches('\n')
 }
 
-/// Lines of TOML as lines of a comment.
+/// Returns lines of TOML as lines of a comment.
 fn commented(text: &str) -> String {
     let line = |line: &str| if line.is_empty() { "\n".to_owned() } else { format!("# {line}\n") };
     text.lines().map(line).collect()
 }
 
-/// Text as TOML has it.
+/// Returns text as a string of TOML.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
@@ -78,7 +78,7 @@ fn time(out: &mut String, key: &str, value: Option<Duration>) {
     }
 }
 
-/// A table that is there if it has something in it.
+/// Writes a table if it has any keys.
 fn table(out: &mut String, name: &str, fill: impl Fn(&mut String)) {
     let mut inside = String::new();
     fill(&mut inside);
@@ -108,7 +108,7 @@ fn write_listener(out: &mut String, listener: &Listener) {
             out.push_str("forwarded = \"off\"\n");
         }
         if let Some(cookie) = &listener.cookie {
-            // For as long as the client keeps it, as theirs.
+            // The cookie has no end, as in the text.
             let _ = writeln!(out, "affinity = {{ cookie = {}, ttl = \"0s\" }}", quoted(cookie));
         }
     }

@@ -1,4 +1,4 @@
-//! Whether and how a group is balanced, as operators have it: until the next reload.
+//! The balancing of a group, as operators set it until the next reload.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use plimsoll_proxy as proxy;
 
 use super::{Running, lock};
 
-/// What a group is balanced by.
+/// The balancing of a group.
 #[derive(Clone)]
 pub(super) struct Balancing {
     pub(super) strategy: &'static Strategy,
@@ -21,7 +21,7 @@ impl Balancing {
         self.strategy.name == other.strategy.name && self.knobs == other.knobs && self.weight == other.weight
     }
 
-    /// What is told when another takes its place: of an expression more than that it was one.
+    /// Returns its text for a message when another takes its place: an expression is quoted, too.
     fn instead(&self, written: &str) -> String {
         match &self.weight {
             Some(weight) => {
@@ -34,7 +34,7 @@ impl Balancing {
 }
 
 impl Running {
-    /// Switches a group's balancing off or on. Off its members take equal turns.
+    /// Switches a group's balancing off or on. While it is off its members take equal turns.
     pub(super) fn balance(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
         let _one = lock(&self.reloading);
         let Some(own) = self.in_force(group) else {
@@ -55,7 +55,7 @@ impl Running {
                 (turns, EventKind::Disabled, why)
             }
         };
-        // Where members take turns anyhow nothing changes, and there is no other strategy to tell of.
+        // If members take turns already nothing changes, and the message names no other strategy.
         let before = match own.same(&balancing) {
             true => own.strategy.name.to_owned(),
             false => self.choose(group, &balancing, balancing.strategy.name)?,
@@ -71,7 +71,7 @@ impl Running {
         }])
     }
 
-    /// What a group is balanced by now.
+    /// Returns the balancing of a group now.
     pub(super) fn in_force(&self, group: &str) -> Option<Balancing> {
         let force = self.force();
         let settings = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)?;
@@ -83,7 +83,7 @@ impl Running {
         })
     }
 
-    /// Has a group balanced in another way; what it was, for people.
+    /// Sets another balancing of a group; returns the former one, for people.
     pub(super) fn choose(&self, group: &str, by: &Balancing, written: &str) -> Result<String, String> {
         let was = self.in_force(group);
         let told = was.as_ref().map_or_else(|| written.to_owned(), |was| was.instead(written));
@@ -93,7 +93,7 @@ impl Running {
         Ok(before)
     }
 
-    /// Keeps an operator's choice, so that what a client of the load manager changes does not undo it.
+    /// Keeps an operator's choice, so that a change of a client of the load manager does not undo it.
     pub(super) fn chosen(
         &self,
         group: &str,

@@ -1,5 +1,5 @@
-//! What listeners show their clients: certificates that authorities give while the process runs, where each is from, and until
-//! when it is good.
+//! The certificates of listeners from authorities, which change while the process runs, with their origin and
+//! their end.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use plimsoll_brain::EventKind;
 use plimsoll_brain::status::CertificateStatus;
 use plimsoll_proxy::{self as proxy, Challenge, Engine, Issued};
 
-/// The data plane as the keeper of certificates knows it.
+/// The data plane from the view of the keeper of certificates.
 pub(super) struct Window(pub(super) Engine);
 
 impl Front for Window {
@@ -36,20 +36,20 @@ impl Front for Window {
     }
 }
 
-/// Shows what the folders have before a client can come, where somebody has a place for it: settings that were made already.
+/// Loads the certificates of the folders before a client can come, for settings that exist already.
 pub(crate) fn preload(wanted: &[Settings]) {
     for certificate in wanted {
         let place = Issued::named(&certificate.id());
         if place.leaf().is_none()
             && let Some(pem) = certificate.kept()
         {
-            // What is wrong with it is told by whoever keeps it.
+            // The keeper reports its faults.
             let _ = place.show(&pem, &pem);
         }
     }
 }
 
-/// How the certificates of these settings are, each once.
+/// Returns the status of the certificates of these settings, each once.
 pub(super) fn statuses(
     settings: &proxy::Settings,
     kept: &[State],

@@ -1,4 +1,4 @@
-//! Members that are found: what the sources of each group said, and what of that is in force.
+//! Members from sources: the answers of each group's sources, and the part of them that is in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,24 +16,24 @@ use super::{Running, lock};
 use crate::config::Discovery;
 use crate::made::{Base, Made};
 
-/// What the sources said.
+/// The answers of the sources.
 #[derive(Debug, Default)]
 pub(crate) struct Discovered {
     rolls: Mutex<BTreeMap<Arc<str>, Known>>,
-    /// Other sources are in the configuration.
+    /// The signal that other sources are in the configuration.
     pub(super) followed: Notify,
 }
 
-/// Of a group.
+/// The answers for a group.
 #[derive(Clone, Debug, Default)]
 struct Known {
     limit: u32,
     roll: Roll,
-    /// Was anything heard since it was last put in force?
+    /// Whether an answer came since the last change was put in force.
     news: bool,
 }
 
-/// What the sources of a group said last, for a process that takes over.
+/// The last answers of a group's sources, for a process that takes over.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Found {
@@ -44,9 +44,9 @@ pub(crate) struct Found {
 /// Members to be put in force.
 #[derive(Debug)]
 pub(crate) struct Proposal {
-    /// All that are found, by group.
+    /// All members from sources, by group.
     pub(crate) found: BTreeMap<Arc<str>, Vec<MemberSpec>>,
-    /// Where they are others than before.
+    /// The groups with changes.
     changes: Vec<(Arc<str>, Change)>,
 }
 
@@ -65,14 +65,14 @@ impl Known {
 }
 
 impl Discovered {
-    /// Nothing was heard yet of what a file names.
+    /// Returns the sources of a file, without any answer yet.
     pub(crate) fn new(base: &Base) -> Self {
         let discovered = Self::default();
         follow(&mut lock(&discovered.rolls), base);
         discovered
     }
 
-    /// What the sources said last.
+    /// Returns the last answers of the sources.
     pub(crate) fn last(&self) -> Vec<Found> {
         let now = Instant::now();
         let of = |(group, known): (&Arc<str>, &Known)| Found {
@@ -82,7 +82,7 @@ impl Discovered {
         lock(&self.rolls).iter().map(of).filter(|found| !found.sources.is_empty()).collect()
     }
 
-    /// Goes on with what the same sources said to a process before this one, until they say something themselves.
+    /// Takes over the answers of the same sources to a process before this one, until they answer themselves.
     pub(crate) fn recall(&self, found: Vec<Found>) {
         let (now, mut rolls) = (Instant::now(), lock(&self.rolls));
         for Found { group, sources } in found {
@@ -93,7 +93,7 @@ impl Discovered {
         }
     }
 
-    /// Takes what a source said; what there is to be told of that.
+    /// Takes an answer of a source; returns its event.
     pub(crate) fn hear(&self, heard: Heard) -> Option<Event> {
         let Heard { group, source, said } = heard;
         let news = {
@@ -111,17 +111,18 @@ impl Discovered {
         Some(Event { kind, group, member: None, why, inputs: vec![(input.0.to_owned(), input.1)] })
     }
 
-    /// Has each source answered or failed?
+    /// Returns `true` if each source has answered or failed.
     pub(crate) fn all_asked(&self) -> bool {
         lock(&self.rolls).values().all(|known| known.roll.all_asked())
     }
 
-    /// When there may be something to put in force though nothing is heard.
+    /// Returns the time of the next change without an answer.
     pub(crate) fn due(&self) -> Option<Instant> {
         lock(&self.rolls).values().filter_map(|known| known.roll.due()).min()
     }
 
-    /// Whom the sources have now, by those of another file if there is one. Nothing is taken for being in force yet.
+    /// Returns the present members of the sources, by those of another file if there is one. Nothing counts
+    /// as in force yet.
     pub(crate) fn propose(&self, base: Option<&Base>) -> Proposal {
         let now = Instant::now();
         let mut rolls = {
@@ -143,8 +144,8 @@ impl Discovered {
         Proposal { found, changes }
     }
 
-    /// Whom the sources have now in those groups of which something was heard, or of which some are to go.
-    /// `passed` tells which members of a group are up.
+    /// Returns the present members of the groups with an answer, or with members that are to go. `passed`
+    /// returns the members of a group that are up.
     fn news(&self, passed: impl Fn(&str) -> BTreeSet<String>) -> Proposal {
         let now = Instant::now();
         let (mut found, mut changes) = (BTreeMap::new(), Vec::new());
@@ -163,7 +164,7 @@ impl Discovered {
         Proposal { found, changes }
     }
 
-    /// What was proposed is not in force, and is to be proposed again.
+    /// Keeps a proposal that is not in force, so that it is made again.
     fn keep(&self, proposal: &Proposal) {
         let mut rolls = lock(&self.rolls);
         for (group, _) in &proposal.changes {
@@ -173,14 +174,14 @@ impl Discovered {
         }
     }
 
-    /// A file's settings with whom the sources have.
+    /// Returns a file's settings with the members of the sources.
     pub(crate) fn settings(&self, base: &Base) -> proxy::Settings {
         let mut made = Made::default();
         made.find(self.propose(None).found);
         base.with(&made).settings
     }
 
-    /// What was proposed is in force; what there is to be told of it. What was heard meanwhile is the next change.
+    /// Marks a proposal as in force; returns its events. Answers that came meanwhile are the next change.
     pub(crate) fn accept(&self, proposal: Proposal, base: Option<&Base>) -> Vec<Event> {
         let mut rolls = lock(&self.rolls);
         if let Some(base) = base {
@@ -197,7 +198,7 @@ impl Discovered {
         events
     }
 
-    /// Fills in what there is to be seen.
+    /// Fills in the status of the sources.
     pub(super) fn show(&self, groups: &mut [GroupStatus]) {
         let rolls = lock(&self.rolls);
         for group in groups {
@@ -208,7 +209,7 @@ impl Discovered {
     }
 }
 
-/// From now on the sources of a file count. Those that stay keep what they said.
+/// Uses the sources of a file from now on. Those that stay keep their answers.
 fn follow(rolls: &mut BTreeMap<Arc<str>, Known>, base: &Base) {
     let now = Instant::now();
     let mut before = std::mem::take(rolls);
@@ -219,13 +220,13 @@ fn follow(rolls: &mut BTreeMap<Arc<str>, Known>, base: &Base) {
     }
 }
 
-/// Names of members that the file lists.
+/// Returns the names of members that the file lists.
 fn fixed(base: &Base, group: &str) -> BTreeSet<Arc<str>> {
     let settings = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
     settings.flat_map(|settings| &settings.spec.members).map(|one| Arc::clone(&one.name)).collect()
 }
 
-/// Tells whether the members of a group have health checks.
+/// Returns whether the members of a group have health checks.
 fn checked(base: &Base, group: &str) -> bool {
     let mut groups = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
     groups.any(|settings| settings.probe.is_some())
@@ -247,12 +248,12 @@ fn event(group: &Arc<str>, change: &Change) -> Event {
 }
 
 impl Running {
-    /// What the sources of members said.
+    /// Returns the answers of the sources of members.
     pub(crate) fn discovered(&self) -> &Discovered {
         &self.discovered
     }
 
-    /// The groups some of whose members are found.
+    /// Returns the groups with members from sources.
     pub(crate) fn discoveries(&self) -> Vec<Discovery> {
         lock(&self.base).discoveries.clone()
     }
@@ -262,10 +263,10 @@ impl Running {
         self.discovered.followed.notified().await;
     }
 
-    /// Puts in force whom the sources have now.
+    /// Puts the present members of the sources in force.
     ///
     /// # Errors
-    /// They cannot be; those before stay then.
+    /// Fails if they cannot be; those before stay then.
     pub(crate) fn find(&self) -> Result<(), String> {
         let mut kept = lock(&self.kept);
         let one = lock(&self.reloading);
@@ -290,7 +291,7 @@ impl Running {
         *lock(&self.made) = made;
         self.discovered.accept(proposal, None).into_iter().for_each(|event| self.engine.tell(event));
         drop(one);
-        // Somebody may have drained one that came, here or elsewhere.
+        // An operator may have drained a new member, here or elsewhere.
         self.follow(&mut kept, Again::Members);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The file that is read again, with the groups and listeners that the store has for all balancers beside it.
+//! The reload of the file, with the groups and listeners that the store has for all balancers beside it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,30 +11,32 @@ use super::kept::Again;
 use super::{Running, lock, notify};
 use crate::config::{self, File, ReadError};
 
-/// The key under which the store has them.
+/// The key of those in the store.
 pub(crate) const DOCUMENT: &str = "config";
 
-/// What of it is known.
+/// The document as known here.
 #[derive(Debug)]
 pub(crate) struct Document {
-    /// The change by which the store has what was read last; 0 if it had nothing.
+    /// The revision of the document that was read last; 0 if there was none.
     revision: i64,
-    /// That.
+    /// The text of that document.
     text: Option<Arc<str>>,
-    /// Since when the store has nothing any more. More often than an end of all groups that is a key that somebody took away by mistake,
-    /// so it is not believed: whoever means it pushes an empty file.
+    /// The time since when the store has no document any more.
+    ///
+    /// More often than the end of all groups that is a key that was removed by mistake, so the last document
+    /// stays. An operator who means it pushes an empty file.
     gone: Option<Instant>,
 }
 
 impl Document {
-    /// What a store has.
+    /// Returns the document of a store.
     fn of(view: &View) -> Self {
         let entry = view.entries.get(DOCUMENT);
         let text = entry.map(|entry| Arc::clone(&entry.value));
         Self { revision: view.revision_of(DOCUMENT), text, gone: None }
     }
 
-    /// Looks at what a store has now: is it to be read again?
+    /// Looks at the present document of a store; returns `true` if it must be read again.
     fn look(&mut self, view: &View, now: Instant) -> bool {
         match view.entries.get(DOCUMENT) {
             None => {
@@ -45,14 +47,14 @@ impl Document {
             }
             Some(entry) => {
                 self.gone = None;
-                // A store that lost it shows on what it had (revision 0).
+                // A store that lost it shows the last one (revision 0).
                 entry.revision != self.revision
                     && (entry.revision != 0 || self.text.as_ref() != Some(&entry.value))
             }
         }
     }
 
-    /// Takes what a store has now, if it has anything; what is to be read with the file.
+    /// Takes the present document, if there is one; returns the text to read with the file.
     fn take(&mut self, view: &View, now: Instant) -> Option<Arc<str>> {
         self.look(view, now);
         if view.entries.contains_key(DOCUMENT) {
@@ -62,10 +64,10 @@ impl Document {
     }
 }
 
-/// A file that was read, with what the store has if it says so; then also what that is.
+/// Returns a file with the document of the store, if the file asks for one; returns the document, too.
 ///
 /// # Errors
-/// The two do not go together.
+/// Fails if the two do not go together.
 pub(crate) fn with_document(
     file: File,
     path: &Path,
@@ -83,10 +85,10 @@ pub(crate) fn with_document(
 }
 
 impl Running {
-    /// Reads the file as it is now, with what the store has, or had last.
+    /// Reads the file as it is now, with the present or last document of the store.
     pub(super) fn read_file(&self) -> Result<File, ReadError> {
         let view = self.store.view();
-        // Whatever comes of it, it was tried.
+        // The attempt counts, whatever its result.
         let text = lock(&self.document).as_mut().and_then(|document| document.take(&view, Instant::now()));
         match text {
             Some(text) => config::read_with(&self.file, &text),
@@ -94,18 +96,19 @@ impl Running {
         }
     }
 
-    /// The store may have other groups and listeners: then they are put in force. What operators set stays.
+    /// Puts other groups and listeners of the store in force. Operators' settings stay.
     pub(crate) fn follow_document(&self) {
         let view = self.store.view();
         let again =
             lock(&self.document).as_mut().is_some_and(|document| document.look(&view, Instant::now()));
         if again {
-            // What came of it is an event, and so in the log.
+            // The result is an event, and so in the log.
             drop(self.read_again(false));
         }
     }
 
-    /// Why the store's is not believed to be gone, to be read behind the store's name, and since when; `None` if it is there, or never was.
+    /// Returns the reason why the missing document is doubted, to be read behind the store's name, and since
+    /// when; `None` if it is there, or never was.
     pub(super) fn document_gone(&self) -> Option<(String, Instant)> {
         let gone = lock(&self.document).as_ref()?.gone?;
         let why = format!(
@@ -115,7 +118,8 @@ impl Running {
         Some((why, gone))
     }
 
-    /// Reads the file and puts it in force; what changes. If `forget`, what operators set until then is over, at all balancers.
+    /// Reads the file and puts it in force; returns the changes. With `forget` operators' settings end, at
+    /// all balancers.
     pub(super) fn read_again(&self, forget: bool) -> Result<Vec<String>, String> {
         let mut kept = self.kept_in_charge()?;
         let one = lock(&self.reloading);
@@ -155,22 +159,22 @@ mod tests {
     fn what_is_gone_is_not_believed() {
         let now = Instant::now();
         let mut document = Document::of(&view(None, 0));
-        // There never was any.
+        // There never was a document.
         assert!(!document.look(&view(None, 0), now) && document.gone.is_none());
         assert!(document.look(&view(Some("a"), 7), now));
         assert_eq!(document.take(&view(Some("a"), 7), now).as_deref(), Some("a"));
         assert!(!document.look(&view(Some("a"), 7), now));
-        // Somebody took it away: what it said counts, also where the file is read again.
+        // The document was removed: its last text counts, also for a reload of the file.
         assert!(!document.look(&view(None, 0), now));
         assert_eq!(document.take(&view(None, 0), now).as_deref(), Some("a"));
         assert_eq!(document.gone, Some(now));
-        // A store that lost all of it shows what it had.
+        // A store that lost everything shows the last document.
         assert!(!document.look(&view(Some("a"), 0), now) && document.gone.is_none());
         assert!(document.look(&view(Some("b"), 0), now));
-        // An empty one is meant.
+        // An empty document is intended.
         assert!(document.look(&view(Some(""), 9), now));
         assert_eq!(document.take(&view(Some(""), 9), now).as_deref(), Some(""));
-        // The same once more is another change.
+        // The same text once more is another change.
         assert!(document.look(&view(Some(""), 10), now));
     }
 }

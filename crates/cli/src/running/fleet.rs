@@ -1,4 +1,4 @@
-//! This balancer among others: the data plane as the fleet sees it, and what becomes of the others as events.
+//! This balancer among others: the data plane from the view of the fleet, and the events of the others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use plimsoll_proxy::{self as proxy, Engine};
 
 use super::{Running, lock};
 
-/// The data plane as the fleet sees it.
+/// The data plane from the view of the fleet.
 struct Crew(Engine);
 
 impl Local for Crew {
@@ -59,10 +59,11 @@ impl Local for Crew {
 }
 
 impl Running {
-    /// Acts together with others from now on; where they reach this one. `past`: it goes on as the balancer that another process was.
+    /// Joins the fleet; returns the address for the others. With `past` it goes on as the balancer that
+    /// another process was.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// Fails if the system gives no thread.
     pub(crate) fn join_fleet(
         self: &Arc<Self>,
         settings: Settings,
@@ -84,18 +85,18 @@ impl Running {
         Ok(address)
     }
 
-    /// Says farewell to the others, if there are any.
+    /// Leaves the fleet with a farewell to the others, if there are any.
     pub(crate) fn leave_fleet(&self) {
         let fleet = lock(&self.fleet).take();
         drop(fleet);
     }
 
-    /// The socket by which the others reach it, for another process.
+    /// Returns the socket for the others, for another process.
     pub(crate) fn fleet_socket(&self) -> io::Result<Option<OwnedFd>> {
         lock(&self.fleet).as_ref().map(Fleet::socket).transpose()
     }
 
-    /// Nothing is heard or said any more; what another process has to know to go on.
+    /// Stops all messages; returns the past with which another process goes on.
     pub(super) fn pause_fleet(&self) -> Option<Past> {
         lock(&self.fleet).as_ref()?.pause()
     }
@@ -107,19 +108,20 @@ impl Running {
         }
     }
 
-    /// Another process goes on as this balancer: the others are told nothing.
+    /// Leaves the fleet without a message: another process goes on as this balancer.
     pub(super) fn vanish_from_fleet(&self) {
         if let Some(fleet) = lock(&self.fleet).take() {
             fleet.vanish();
         }
     }
 
-    /// Who is there, if this balancer acts together with others.
+    /// Returns the status of the fleet, if this balancer acts together with others.
     pub(super) fn fleet_status(&self) -> Option<FleetStatus> {
         lock(&self.fleet).as_ref().map(Fleet::status)
     }
 
-    /// Is the load of a group's members what this balancer counts itself? That is nothing to tell others.
+    /// Returns `true` if the load of a group's members is this balancer's own count, which others do not
+    /// need.
     fn passive(&self, group: &str) -> bool {
         let force = self.force();
         let watched = force.watched.iter().find(|watched| *watched.name == *group);
@@ -129,7 +131,7 @@ impl Running {
     }
 }
 
-/// Has others told of something; false if there is nobody left to do so.
+/// Reports a notice to the others; returns `false` if the balancer has ended.
 fn tell(running: &Weak<Running>, notice: &proxy::Notice) -> bool {
     let Some(running) = running.upgrade() else { return false };
     let proxy::Notice { group, member, what } = notice;

@@ -1,5 +1,5 @@
-//! The Supervisor holds copies of the sockets that clients connect to. It is told whenever there are others, and before one of them is
-//! closed on purpose: whoever connected to a copy of one that nobody serves would wait for ever.
+//! The copies of client sockets at the Supervisor. It is notified of all changes, and before one of them is
+//! closed on purpose: a client that connected to the copy of an unserved socket would wait for ever.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,26 +11,26 @@ use super::Running;
 use crate::succession::{Holder, SocketSet};
 
 impl Running {
-    /// From now on the Supervisor, if there is one, holds the sockets of this process.
+    /// Lets the Supervisor, if there is one, hold the sockets of this process from now on.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// Fails if the system refuses a thread.
     pub(crate) fn be_held(self: &Arc<Self>) -> io::Result<()> {
         let own = Arc::downgrade(self);
         let holder = Holder::start(move || own.upgrade()?.sockets(&|_| true))?;
         if let Some(holder) = holder {
-            // Nobody else sets it.
+            // The holder is set only here.
             let _ = self.holder.set(holder);
         }
         Ok(())
     }
 
-    /// The Supervisor is to hold the sockets that are open now.
+    /// Lets the Supervisor hold the sockets that are open now.
     pub(super) fn hold_sockets(&self) {
         self.hold_where(&|_| true);
     }
 
-    /// The Supervisor is to close its copies of the sockets that no listener of these is for.
+    /// Lets the Supervisor close its copies of the sockets without a listener among these.
     pub(super) fn hold_sockets_of(&self, listeners: &[ListenerSettings]) {
         self.hold_where(&|bound| {
             let of = |listener: &ListenerSettings| {
@@ -54,7 +54,7 @@ impl Running {
         Ok(opened)
     }
 
-    /// The Supervisor is to hold nothing any more: this process stops. May wait for a second.
+    /// Lets the Supervisor close all copies, because this process stops. It may wait for a second.
     pub(crate) fn release_sockets(&self) {
         if let Some(holder) = self.holder.get() {
             holder.release();
@@ -67,7 +67,7 @@ impl Running {
         }
     }
 
-    /// Returns copies of the sockets that clients connect to; nothing once another process has taken over.
+    /// Returns copies of the sockets that clients connect to; `None` once another process has taken over.
     fn sockets(&self, stays: &dyn Fn(&Bound) -> bool) -> Option<SocketSet> {
         let elder = self.elder().filter(|elder| elder.heir().is_none())?;
         let copied = elder.listening(&self.engine, stays);

@@ -1,4 +1,4 @@
-//! The data plane, as what watches members sees it.
+//! The data plane from the view of the cluster, which watches members.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use plimsoll_cluster as cluster;
 use plimsoll_proxy::{Cpu, Engine, Rates};
 
-/// The data plane as what watches members sees it.
+/// The data plane from the view of the cluster, which watches members.
 pub(super) struct Joint(pub(super) Engine);
 
 impl cluster::Balancer for Joint {

@@ -1,11 +1,12 @@
-//! What operators did and what holds until it is taken back, as the store keeps it: whatever one balancer is told is written there first
-//! and then in force here, and at every other balancer as soon as it sees it; after a start it is in force before anybody is served.
+//! The operators' changes that hold until they are taken back, as the store keeps them. A change at one
+//! balancer is written there first, and is then put in force here, and at every other balancer as soon as it
+//! sees it. After a start all are in force before any client is served.
 //!
-//! | key | what |
+//! | key | meaning |
 //! | --- | --- |
 //! | `drain/GROUP/MEMBER` | the member gets nothing new |
 //! | `disable/member/GROUP/MEMBER` | it is out of use |
-//! | `disable/listener/PROTOCOL:ADDRESS` | the listener is closed, where there is one |
+//! | `disable/listener/PROTOCOL:ADDRESS` | the listener is closed, if there is one |
 //! | `disable/balancing/GROUP` | members take equal turns |
 //! | `set/GROUP/strategy` | the strategy, until the next reload of any balancer |
 //! | `set/GROUP/scaler.min`, `.max`, `.pause` | of a scaler, until the next reload of any balancer |
@@ -26,12 +27,12 @@ use super::scaled::Knob;
 use super::{Running, lock, registered};
 use crate::config;
 
-/// Something that holds until it is taken back, in the order in which it is put in force.
+/// A change that holds until it is taken back, in the order in which it is put in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Deed {
-    /// A group has another strategy than the file says.
+    /// A group has another strategy than in the file.
     Strategy(String),
-    /// A scaler is to do something else than the file says.
+    /// A scaler has another setting than in the file.
     Scaler(String, Knob),
     /// The balancing of a group is switched off.
     Unbalanced(String),
@@ -43,18 +44,18 @@ pub(crate) enum Deed {
     Closed(String),
 }
 
-/// All of it, each with what is said of it.
+/// All changes, each with its value in the store.
 pub(crate) type Deeds = BTreeMap<Deed, Arc<str>>;
 
-/// Settings that are forgotten at once: a store takes no more of them.
+/// The number of settings that are forgotten at once: a store takes no more of them.
 const AT_ONCE: usize = 64;
 
-/// What may be put in force once more, though nothing of it has changed.
+/// The changes that must be put in force once more, though they are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// What is of members: others are there now.
+    /// The changes of members: others are there now.
     Members,
     /// All: another file is in force.
     All,
@@ -91,18 +92,18 @@ impl Deed {
         matches!(self, Self::Drained(..) | Self::Disabled(..))
     }
 
-    /// Does it end with the next reload?
+    /// Returns `true` if it ends with the next reload.
     fn till_reload(&self) -> bool {
         matches!(self, Self::Strategy(_) | Self::Scaler(..) | Self::Unbalanced(_))
     }
 }
 
-/// A name as a part of a key.
+/// Returns a name as a part of a key.
 pub(super) fn escaped(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2F")
 }
 
-/// The name that a part of a key stands for; `None` if it is none of ours.
+/// Returns the name of a part of a key; `None` for a foreign one.
 pub(super) fn plain(part: &str) -> Option<String> {
     let mut pieces = part.split('%');
     let mut name = pieces.next()?.to_owned();
@@ -118,7 +119,7 @@ pub(super) fn plain(part: &str) -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// What a store says of it.
+/// Returns the changes in a store.
 pub(crate) fn deeds(view: &View) -> Deeds {
     let entry = |(key, entry): (&String, &Entry)| Some((Deed::of(key)?, Arc::clone(&entry.value)));
     let mut deeds: Deeds = view.entries.iter().filter_map(entry).collect();
@@ -128,14 +129,14 @@ pub(crate) fn deeds(view: &View) -> Deeds {
     deeds
 }
 
-/// With the time, for whoever looks into the store.
+/// Returns a value with the time, for a reader of the store.
 pub(super) fn stamped(mut said: Value) -> String {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     said["at_unix_ms"] = u64::try_from(unix.as_millis()).unwrap_or(u64::MAX).into();
     said.to_string()
 }
 
-/// A strategy as somebody writes it.
+/// Parses a strategy as an operator writes it.
 fn balancing(written: &str) -> Result<Balancing, String> {
     let wanted = config::strategy(written)?;
     let (strategy, knobs) = wanted.find().ok_or_else(|| format!("{written} is not a strategy"))?;
@@ -144,25 +145,25 @@ fn balancing(written: &str) -> Result<Balancing, String> {
 }
 
 impl Running {
-    /// Where it is kept what outlives the process.
+    /// Returns the store of state that outlives the process.
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// What operators did, to be changed: not while another process takes over, or once it has. Whoever collects what there is waits
-    /// until it is given back.
+    /// Locks operators' changes for a new one: not while another process takes over, or once it has. A
+    /// process that collects the state waits until the lock is released.
     pub(super) fn kept_in_charge(&self) -> Result<MutexGuard<'_, Deeds>, String> {
         let kept = lock(&self.kept);
         self.in_charge()?;
         Ok(kept)
     }
 
-    /// Puts in force what the store has, as far as it is not yet.
+    /// Puts the changes of the store in force that are not yet.
     pub(crate) fn keep(&self, again: Again) {
         self.follow(&mut lock(&self.kept), again);
     }
 
-    /// The same, for whoever has what is in force.
+    /// Puts them in force with the lock of the changes.
     pub(super) fn follow(&self, kept: &mut Deeds, again: Again) {
         let wanted = deeds(&self.store.view());
         let gone: Vec<Deed> = kept.keys().filter(|deed| !wanted.contains_key(deed)).cloned().collect();
@@ -177,7 +178,7 @@ impl Running {
                 Again::Members => deed.of_a_member(),
                 Again::All => true,
             };
-            // It may be of a member or a listener that is elsewhere.
+            // The change may be of a member or a listener elsewhere.
             if (once_more || kept.get(deed) != Some(said))
                 && let Err(why) = self.redo(deed, said)
             {
@@ -217,14 +218,14 @@ impl Running {
         }
     }
 
-    /// Makes a change on what is known here.
+    /// Writes a change, based on the known view.
     pub(super) fn commit(&self, change: Change) -> Result<(), String> {
         let seen = self.store.view();
         self.store.commit(&change.as_seen(&seen)).map_err(|why| why.to_string())
     }
 
     fn write(&self, kept: &mut Deeds, deed: Deed) -> Result<(), String> {
-        // That a member drains by itself is known, and is not what an operator says.
+        // The member's own drain is known, and differs from an operator's.
         if kept.contains_key(&deed) && self.store.view().entries.contains_key(&deed.key()) {
             return Ok(());
         }
@@ -242,7 +243,7 @@ impl Running {
         Ok(())
     }
 
-    /// An operator drains a member, disables it, or takes that back.
+    /// Drains or disables a member for an operator, or takes that back.
     pub(super) fn mark(
         &self,
         group: Option<&str>,
@@ -254,7 +255,7 @@ impl Running {
         let found = match self.engine.group_of(group, member) {
             Ok(found) => found.to_string(),
             Err(why) => {
-                // One that is not there now may be kept all the same, for when it comes back.
+                // A missing member may have a change all the same, for its return.
                 let same = |known: &Deed| match known {
                     Deed::Drained(of, name) | Deed::Disabled(of, name) => {
                         let of_it = *known == deed(of.clone(), name.clone());
@@ -267,7 +268,7 @@ impl Running {
                     let status = self.engine.status();
                     let all = status.groups.iter().flat_map(|group| &group.members);
                     let names: BTreeSet<&str> = all.map(|member| member.name.as_str()).collect();
-                    // Of a group that is named its members are told already.
+                    // The message of a named group has its members already.
                     return Err(if group.is_none() { beside(why, member, &names) } else { why });
                 }
                 return absent.iter().try_for_each(|deed| self.erase(&mut kept, deed));
@@ -283,17 +284,18 @@ impl Running {
         }
     }
 
-    /// An operator closes a listener, or opens it.
+    /// Closes a listener for an operator, or opens it.
     pub(super) fn close(&self, listener: &str, on: bool) -> Result<bool, String> {
         let mut kept = self.kept_in_charge()?;
         let named = self.engine.listener(listener)?;
         let deed = Deed::Closed(named);
         if on {
-            // It may not be possible to have its address again: then nothing has changed.
+            // Its address may not be available again: then nothing has changed.
             let news = self.open_listener(listener)?;
             if let Err(why) = self.erase(&mut kept, &deed) {
                 if news {
-                    // It is closed for others and for the next process: an error there changes nothing of that.
+                    // It stays closed for others and for the next process: an error here does not change
+                    // that.
                     let _ = self.close_listener(listener);
                 }
                 return Err(why);
@@ -304,7 +306,7 @@ impl Running {
         self.close_listener(listener)
     }
 
-    /// An operator switches the balancing of a group off, or on.
+    /// Switches the balancing of a group off for an operator, or on.
     pub(super) fn switch_balancing(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
         let mut kept = self.kept_in_charge()?;
         self.own_balancing(group)?;
@@ -317,7 +319,7 @@ impl Running {
         self.balance(group, on)
     }
 
-    /// An operator has a group balanced in another way, until the next reload.
+    /// Sets another strategy of a group for an operator, until the next reload.
     pub(super) fn set_strategy(&self, group: &str, written: &str) -> Result<Vec<String>, String> {
         let written = written.trim();
         let by = balancing(written)?;
@@ -336,9 +338,9 @@ impl Running {
         Ok(vec![format!("~ group {group}: strategy {before} -> {written}")])
     }
 
-    /// Has a group balanced in another way than the file says; how it was, for people.
+    /// Sets another balancing of a group than the file's; returns the former one, for people.
     fn choose_instead(&self, group: &str, by: &Balancing, written: &str) -> Result<String, String> {
-        // Not between the two halves of a reload.
+        // The lock keeps this from running between the two halves of a reload.
         let _one = lock(&self.reloading);
         let own = self.own_balancing(group)?;
         lock(&self.own).entry(group.to_owned()).or_insert(own);
@@ -347,7 +349,7 @@ impl Running {
         Ok(before)
     }
 
-    /// How a group is balanced now, if that is not switched off, or would be.
+    /// Returns the balancing of a group, also if it is switched off.
     fn own_balancing(&self, group: &str) -> Result<Balancing, String> {
         if let Some(kept) = lock(&self.off).get(group) {
             return Ok(kept.clone());
@@ -359,8 +361,8 @@ impl Running {
         })
     }
 
-    /// Another file is in force: it says by what there is balancing, at all balancers. What cannot be forgotten stays in force; then
-    /// there is a line about that.
+    /// Removes the settings that end with a reload, at all balancers. A setting that cannot be removed stays
+    /// in force; then this returns a line about it.
     pub(super) fn forget_settings(&self, kept: &mut Deeds) -> Option<String> {
         let over: Vec<Deed> = kept.keys().filter(|deed| deed.till_reload()).cloned().collect();
         if over.is_empty() {
@@ -385,7 +387,7 @@ impl Running {
     }
 }
 
-/// Why there is no such member, with those that there are.
+/// Returns the reason why a member is unknown, with the known ones.
 fn beside(why: String, member: &str, names: &BTreeSet<&str>) -> String {
     const SHOWN: usize = 20;
     if names.is_empty() || names.contains(member) {
@@ -409,7 +411,7 @@ mod tests {
             |member: &str, names: &[&str]| beside("no".into(), member, &names.iter().copied().collect());
         assert_eq!(said("c:1", &["b:1", "a:1", "b:1"]), "no; there are: a:1, b:1");
         assert_eq!(said("c:1", &[]), "no");
-        // It is there, and more is to be said.
+        // The member exists, and the reason is another one.
         assert_eq!(said("a:1", &["a:1"]), "no");
         let many: Vec<String> = (10..35).map(|port| format!("a:{port}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();

@@ -1,17 +1,17 @@
-//! Leases, from the words of the data plane to those of the admin plane.
+//! Leases, converted from the data plane's types to those of the admin plane.
 
 use std::time::Duration;
 
 use plimsoll_admin::{Lease, Lessee, NoLease, Wish};
 use plimsoll_proxy as proxy;
 
-/// What the data plane is asked for.
+/// Returns the request for the data plane.
 pub(super) fn wish(wish: &Wish) -> proxy::LeaseWish {
     let span = wish.lease_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     proxy::LeaseWish { key: wish.key.clone(), span, exclude: wish.exclude.clone(), from: wish.from }
 }
 
-/// What the client is told.
+/// Returns the answer for the client.
 pub(super) fn lease(lease: proxy::Lease) -> Lease {
     Lease {
         member: lease.member.to_string(),
@@ -23,7 +23,7 @@ pub(super) fn lease(lease: proxy::Lease) -> Lease {
     }
 }
 
-/// Who has leases.
+/// Returns a client with leases.
 pub(super) fn lessee(lessee: proxy::Lessee) -> Lessee {
     Lessee {
         member: lessee.member.map(|member| member.to_string()),
@@ -33,7 +33,7 @@ pub(super) fn lessee(lessee: proxy::Lessee) -> Lessee {
     }
 }
 
-/// Why there is none.
+/// Returns the reason for no lease.
 pub(super) fn refused(why: proxy::NoLease) -> NoLease {
     match why {
         proxy::NoLease::Unknown(why) => NoLease::Unknown(why),
@@ -42,7 +42,7 @@ pub(super) fn refused(why: proxy::NoLease) -> NoLease {
     }
 }
 
-/// The same as a line.
+/// Returns the reason as a line.
 pub(super) fn line(why: proxy::NoLease) -> String {
     match why {
         proxy::NoLease::Unknown(why) | proxy::NoLease::Nobody(why) | proxy::NoLease::Refused(why) => why,

@@ -1,9 +1,11 @@
-//! Members of the file whose hosts are names: what each name comes to, which is looked up again and again.
+//! Members of the file whose hosts are names: the addresses of each name, which is looked up again and again.
 //!
-//! A name that cannot be looked up stops neither a start nor a reload: its member is down, or stays where it was. The system's resolver
-//! does not tell for how long an answer is good, so names are looked up every [`AGAIN`], and with a back-off while they fail. Where a
-//! group has health checks a member stays at its address until another one has passed; which of several works is for the data plane to
-//! find ([`proxy::Addresses`]).
+//! A name that cannot be looked up stops neither a start nor a reload: its member is down, or stays at its
+//! address. The system's resolver does not report the lifetime of an answer, so names are looked up every
+//! [`AGAIN`], and with a back-off while they fail.
+//!
+//! In a group with health checks a member stays at its address until another one has passed. The data plane
+//! finds out which of several addresses works ([`proxy::Addresses`]).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,37 +22,37 @@ use super::{Running, lock};
 use crate::config::{self, MemberAddress, NamedMember, look_up_all};
 use crate::made::Base;
 
-/// Between two looks at a name that was found.
+/// The time between two look-ups of a name that was found.
 const AGAIN: Duration = Duration::from_secs(30);
-/// After the first failure; twice as long after each more, up to [`AGAIN`].
+/// The delay after the first failure; it doubles with each more, up to [`AGAIN`].
 const SOON: Duration = Duration::from_secs(1);
-/// Between two looks at which names are due, and which address of each works.
+/// The time between two looks at the names that are due, and at the address of each that works.
 const TICK: Duration = Duration::from_millis(500);
-/// For all names of a file; those that take longer count as not found, and are looked up again.
+/// The timeout for all names of a file; those that take longer count as not found, and are looked up again.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Names that are looked up at once.
+/// The number of names that are looked up at once.
 const AT_ONCE: usize = 32;
 
 type Found = Result<Vec<SocketAddr>, String>;
 
-/// What the names come to.
+/// The addresses of the names.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Mutex<Known>);
 
-/// By group and member.
+/// The names by group and member.
 type Known = BTreeMap<(String, String), Named>;
 
-/// What one member's name comes to.
+/// The addresses of one member's name.
 #[derive(Clone, Debug)]
 struct Named {
     host: MemberAddress,
-    /// Its group has health checks.
+    /// Whether its group has health checks.
     checked: bool,
-    /// `None` before the name was found for the first time.
+    /// The addresses; `None` before the name was found for the first time.
     addresses: Option<Arc<proxy::Addresses>>,
-    /// The one in force.
+    /// The address in force.
     address: SocketAddr,
-    /// It was found to work.
+    /// Whether that address was found to work.
     worked: bool,
     failures: u32,
     due: Instant,
@@ -69,7 +71,7 @@ impl Named {
         }
     }
 
-    /// Takes what a look-up came to; what there is to be told.
+    /// Takes the result of a look-up; returns its event.
     fn take(&mut self, found: Found, now: Instant) -> Option<(EventKind, String)> {
         let host = self.host.host.clone();
         let named = match found {
@@ -89,7 +91,7 @@ impl Named {
         let failed = std::mem::take(&mut self.failures) > 0;
         let before = self.address;
         let works = self.addresses.as_ref().map(|addresses| addresses.best());
-        // An address that works, and that others have not replaced by one that passed its check.
+        // An address that works stays until another one has passed its check.
         let stays = works.filter(|works| named.contains(works) || self.checked);
         let after = proxy::Addresses::new(&named, stays).map(Arc::new);
         if after != self.addresses {
@@ -107,20 +109,20 @@ impl Named {
         moved.then(|| (EventKind::MembersDiscovered, format!("`{host}` is at {at} now, and was at {before}")))
     }
 
-    /// Goes to the address that works, if it is another one than that in force. True if it is.
+    /// Switches to the address that works; returns `true` if it differs from that in force.
     fn follow(&mut self) -> bool {
         let Some(works) = self.addresses.as_ref().map(|addresses| addresses.best()) else { return false };
         if works == self.address {
             return false;
         }
-        // The first of all, or one that was connected to or checked.
+        // It is the first of all, or one that was connected to or checked.
         self.worked = self.address != proxy::NOWHERE;
         self.address = works;
         true
     }
 }
 
-/// Looks names up at once, each by the system's resolver, and takes what is known within [`PATIENCE`].
+/// Looks names up at once, each by the system's resolver, and takes the results within [`PATIENCE`].
 fn look_up(hosts: Vec<MemberAddress>) -> BTreeMap<MemberAddress, Found> {
     let late = || Err(format!("no answer within {} s", PATIENCE.as_secs()));
     let mut found: BTreeMap<MemberAddress, Found> = hosts.into_iter().map(|host| (host, late())).collect();
@@ -128,7 +130,7 @@ fn look_up(hosts: Vec<MemberAddress>) -> BTreeMap<MemberAddress, Found> {
     let (tell, told) = channel();
     for _ in 0..found.len().min(AT_ONCE) {
         let (left, tell) = (Arc::clone(&left), tell.clone());
-        // A resolver that hangs keeps its thread, and nobody else.
+        // A resolver that hangs blocks only its own thread.
         let work = move || {
             while let Some(host) = { lock(&left).pop() } {
                 let answer = look_up_all(&host).map_err(|error| error.to_string());
@@ -150,7 +152,7 @@ fn look_up(hosts: Vec<MemberAddress>) -> BTreeMap<MemberAddress, Found> {
 }
 
 impl Names {
-    /// Looks up the names of a file, and forgets those that it does not have. What there is to be told.
+    /// Looks up the names of a file, and forgets all others; returns the events.
     pub(crate) fn read(&self, members: &[NamedMember]) -> Vec<Event> {
         let now = Instant::now();
         {
@@ -167,7 +169,7 @@ impl Names {
         self.look(now)
     }
 
-    /// Looks up those that are due. What there is to be told.
+    /// Looks up the names that are due; returns the events.
     fn look(&self, now: Instant) -> Vec<Event> {
         let due = |named: &&Named| named.due <= now;
         let mut hosts: Vec<MemberAddress> =
@@ -194,22 +196,22 @@ impl Names {
         events
     }
 
-    /// Is one due to be looked up?
+    /// Returns `true` if a name is due.
     fn due(&self, now: Instant) -> bool {
         lock(&self.0).values().any(|named| named.due <= now)
     }
 
-    /// Goes to the addresses that work.
+    /// Switches to the addresses that work.
     fn follow(&self) {
         lock(&self.0).values_mut().for_each(|named| _ = named.follow());
     }
 
-    /// The address of a member until [`place`](Self::place) tells where each is: that which is written, or none.
+    /// Returns the address of a member until [`place`](Self::place) sets it: the written one, or none.
     pub(crate) fn literal(address: &MemberAddress) -> SocketAddr {
         address.host.parse::<IpAddr>().map_or(proxy::NOWHERE, |ip| (ip, address.port).into())
     }
 
-    /// Puts the addresses in force into settings. True if they are others than there were.
+    /// Puts the addresses in force into settings; returns `true` if they have changed.
     pub(crate) fn place(&self, settings: &mut proxy::Settings) -> bool {
         let known = lock(&self.0);
         let mut changed = false;
@@ -239,7 +241,7 @@ impl Names {
 }
 
 impl Named {
-    /// All addresses, if there are several.
+    /// Returns all addresses, if there are several.
     fn several(&self) -> Option<Arc<proxy::Addresses>> {
         let addresses = self.addresses.as_ref()?;
         (addresses.named() != [self.address]).then(|| Arc::clone(addresses))
@@ -253,7 +255,7 @@ impl Named {
 }
 
 impl Running {
-    /// Puts in force where the names are now.
+    /// Puts the present addresses of the names in force.
     fn place_names(&self, events: Vec<Event>) {
         let one = lock(&self.reloading);
         let mut base: Base = lock(&self.base).clone();
@@ -274,7 +276,7 @@ impl Running {
     }
 }
 
-/// Looks names up again, and goes to the addresses that work, for ever.
+/// Looks names up again, and switches to the addresses that work, for ever.
 pub(crate) async fn all(running: Arc<Running>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -287,15 +289,15 @@ pub(crate) async fn all(running: Arc<Running>) {
             own.names.follow();
             own.place_names(events);
         };
-        // It waits for resolvers and for a lock.
+        // The task waits for resolvers and for a lock.
         drop(spawn_blocking(step).await);
     }
 }
 
-/// Looks up the names of a file and makes settings of it; what there is to be told of the names.
+/// Looks up the names of a file and makes settings of it; returns the events of the names, too.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Fails with the mistakes of the file.
 pub(crate) fn settings(
     names: &Names,
     file: &config::File,
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(waits, [2, 4, 8, 16, 30, 30, 30]);
         assert_eq!(named.take(Ok(vec![at(1)]), now).unwrap().0, EventKind::DiscoveryRecovered);
         assert_eq!((named.address, named.worked), (at(1), false));
-        // It stays where it is while nobody says where it is.
+        // The member stays at its address while the name cannot be looked up.
         assert!(named.take(Err("no answer".into()), now).unwrap().1.contains("it stays at 10.0.0.1:80"));
         assert_eq!(named.address, at(1));
     }
@@ -356,10 +358,10 @@ mod tests {
         assert_eq!(checked.address, at(1));
         let addresses = checked.several().expect("both are tried");
         assert_eq!((addresses.named(), addresses.best()), (&[at(2)][..], at(1)));
-        // The same answer is no other list: what the data plane has found stays known.
+        // The same answer is no other list: the results of the data plane stay known.
         checked.take(Ok(vec![at(2)]), now);
         assert!(Arc::ptr_eq(&addresses, &checked.several().unwrap()));
-        // An address that is still there stays, whatever stands first.
+        // An address that is still there stays, whichever is the first.
         free.take(Ok(vec![at(3), at(2)]), now);
         assert_eq!(free.address, at(2));
     }

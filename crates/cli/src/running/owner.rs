@@ -1,10 +1,11 @@
-//! Which of several balancers decides how many members a group has, where they have a store together (etcd): one of them, by a lease that
-//! it renews. Whom it started is in the store as well: so all of them have those members, and whoever decides next goes on with them.
+//! The choice of the balancer that decides the number of a group's members, among several with one store
+//! (etcd): one of them, by a lease that it renews. The members that it started are in the store as well: so
+//! all have those members, and the next one that decides goes on with them.
 //!
-//! | key | what |
+//! | key | meaning |
 //! | --- | --- |
-//! | `scaler/GROUP/owner` | who decides, with a lease of [`LEASE`] |
-//! | `scaler/GROUP/members` | whom they started |
+//! | `scaler/GROUP/owner` | the balancer that decides, with a lease of [`LEASE`] |
+//! | `scaler/GROUP/members` | the members that it started |
 
 use std::time::Duration;
 
@@ -17,30 +18,30 @@ use super::scaled::Manned;
 use super::{Running, lock};
 use crate::config;
 
-/// Whoever decided, and says nothing for so long, does not any more.
+/// The time after which a silent balancer does not decide any more.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
 
-/// Who decides.
+/// The balancer that decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
     /// This balancer.
     Mine,
-    /// Another one, by what it is called.
+    /// Another one, by its name.
     Other(String),
-    /// Nobody yet, or any more.
+    /// None yet, or any more.
     Nobody,
 }
 
-/// As it stands in the store.
+/// The owner in the store.
 #[derive(Debug, Serialize, Deserialize)]
 struct Owner {
-    /// What it is called, for people.
+    /// Its name, for people.
     balancer: String,
-    /// By which it knows itself, also after an upgrade.
+    /// The identity by which it knows itself, also after an upgrade.
     id: String,
 }
 
-/// Whom a scaler started, as it stands in the store.
+/// The members that a scaler started, in the store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Roll {
     pub(crate) provider: String,
@@ -59,18 +60,18 @@ fn owner(view: &View, group: &str) -> Option<Owner> {
     read(view, &owner_key(group))
 }
 
-/// What cannot be read was written by somebody else, and says nothing.
+/// Reads a value; one that cannot be parsed is foreign, and is ignored.
 fn read<T: DeserializeOwned>(view: &View, key: &str) -> Option<T> {
     serde_json::from_str(&view.entries.get(key)?.value).ok()
 }
 
 impl Running {
-    /// Do several balancers have the same store, so that one of them decides?
+    /// Returns `true` if several balancers share the store, so that one of them decides.
     pub(crate) fn scales_together(&self) -> bool {
         self.store.kind() == "etcd"
     }
 
-    /// Who decides for a group, as far as the store was seen.
+    /// Returns the balancer that decides for a group, by the last view of the store.
     pub(crate) fn duty(&self, group: &str) -> Duty {
         match owner(&self.store.view(), group) {
             None => Duty::Nobody,
@@ -79,10 +80,10 @@ impl Running {
         }
     }
 
-    /// Takes it upon itself to decide for a group, if nobody does. Waits for the store.
+    /// Starts to decide for a group, if no other balancer does. It waits for the store.
     ///
     /// # Errors
-    /// Somebody else does, or the store is away.
+    /// Fails if another one does, or the store is away.
     pub(crate) fn stand(&self, group: &str) -> Result<(), String> {
         self.in_charge()?;
         let named = lock(&self.base).fleet.as_ref().and_then(|fleet| Some(fleet.name.as_ref()?.0.clone()));
@@ -91,32 +92,33 @@ impl Running {
         self.commit(Change::default().and_put(owner_key(group), said, Some(LEASE)))
     }
 
-    /// Goes on deciding: the lease is renewed. Where it cannot be, or is not there any more, that is seen.
+    /// Renews the lease to decide. A failure, or the loss of the lease, is seen in the store.
     pub(crate) fn hold(&self, group: &str) {
         if let Ok(false) | Err(_) = self.store.renew(&owner_key(group)) {
             tracing::debug!("group {group}: the lease of its scaler is not renewed");
         }
     }
 
-    /// Decides no more, so that somebody else can at once. Waits for the store.
+    /// Stops to decide, so that another balancer can at once. It waits for the store.
     ///
     /// # Errors
-    /// The store is away: the lease ends by itself then.
+    /// Fails if the store is away: the lease ends by itself then.
     pub(crate) fn resign(&self, group: &str) -> Result<(), String> {
         let view = self.store.view();
         let own = owner(&view, group).is_some_and(|owner| owner.id == self.scaled.identity());
         if own { self.commit(Change::delete(owner_key(group))) } else { Ok(()) }
     }
 
-    /// Whom those who decide for a group have started.
+    /// Returns the members that the deciding balancers of a group have started.
     pub(crate) fn roll(&self, group: &str) -> Option<Roll> {
         read(&self.store.view(), &members_key(group))
     }
 
-    /// Puts into the store whom this balancer has started, if it is the one that decides. Waits for the store.
+    /// Puts the members that this balancer has started into the store, if it is the one that decides. It
+    /// waits for the store.
     ///
     /// # Errors
-    /// It does not decide any more, or the store is away.
+    /// Fails if it does not decide any more, or the store is away.
     pub(crate) fn enroll(&self, group: &str, roll: &Roll) -> Result<(), String> {
         let view = self.store.view();
         if owner(&view, group).is_none_or(|owner| owner.id != self.scaled.identity()) {
@@ -125,15 +127,16 @@ impl Running {
         let said = serde_json::to_string(roll).map_err(|why| why.to_string())?;
         let keys = [owner_key(group), members_key(group)];
         let mut change = Change::put(members_key(group), said);
-        // Whoever has lost the lease meanwhile changes nothing.
+        // A balancer that has lost the lease meanwhile changes nothing.
         change.unchanged = keys.map(|key| (key.clone(), view.revision_of(&key))).into();
         self.store.commit(&change).map_err(|why| why.to_string())
     }
 
-    /// Leaves these of those whom this balancer had started, if nobody decides by now. Waits for the store.
+    /// Keeps only these of the members that this balancer had started, if no other decides by now. It waits
+    /// for the store.
     ///
     /// # Errors
-    /// The store is away, or somebody was faster.
+    /// Fails if the store is away, or another balancer was faster.
     pub(crate) fn strike_off(&self, group: &str, roll: &Roll) -> Result<(), String> {
         if self.duty(group) != Duty::Nobody {
             return Ok(());
@@ -142,18 +145,18 @@ impl Running {
         self.commit(Change::put(members_key(group), said))
     }
 
-    /// For how long the store cannot be used.
+    /// Returns the time for which the store has been unusable.
     pub(crate) fn store_away(&self) -> Option<Duration> {
         self.store.health().trouble.map(|(_, since)| since.elapsed())
     }
 
-    /// Does it know what other balancers have in flight?
+    /// Returns `true` if it knows the requests in flight of other balancers.
     pub(crate) fn hears_others(&self) -> bool {
         lock(&self.fleet).is_some()
     }
 }
 
-/// A name that no other process has: of random bits.
+/// Returns a name that no other process has, of random bits.
 pub(super) fn fresh() -> String {
     use std::hash::{BuildHasher as _, RandomState};
     let bits = || RandomState::new().hash_one(std::process::id());

@@ -1,4 +1,4 @@
-//! Members that were registered, as the store keeps them: `members/GROUP/MEMBER`, with a lease where an agent did it.
+//! Registered members in the store: `members/GROUP/MEMBER`, with a lease if an agent registered them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,36 +13,37 @@ use super::kept::{Again, Deed, escaped, plain};
 use super::{Running, lock};
 use crate::config::{Discovery, MemberAddress, look_up};
 
-/// What the keys begin with.
+/// The prefix of the keys.
 const MEMBERS: &str = "members/";
 
-/// What is kept of a member. What else it says is passed over.
+/// The stored values of a member. Other values are ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Registered {
-    /// Looked up, once, by the balancer that was told.
+    /// The address, looked up once by the balancer that registered it.
     pub(super) address: SocketAddr,
-    /// Relative to the others.
+    /// The capacity relative to the others.
     pub(super) capacity: f64,
-    /// At once; the group's if `None`.
+    /// The maximum at once; the group's if `None`.
     pub(super) max_connections: Option<u32>,
-    /// It goes if nobody renews it for so long; `None` for one that stays.
+    /// The time after which it is removed without a renewal; `None` for one that stays.
     pub(super) ttl_seconds: Option<f64>,
-    /// It is about to leave, and gets nothing new.
+    /// Whether it is about to leave, and gets nothing new.
     #[serde(default)]
     pub(super) draining: bool,
 }
 
-/// What the keys of a group's members begin with.
+/// Returns the prefix of the keys of a group's members.
 fn below(group: &str) -> String {
     format!("{MEMBERS}{}/", escaped(group))
 }
 
-/// The key of a member.
+/// Returns the key of a member.
 fn key(group: &str, member: &str) -> String {
     below(group) + &escaped(member)
 }
 
-/// All of a group, or of all, with group and name. What cannot be read is nobody's.
+/// Returns all members of a group, or of all groups, with group and name. Values that cannot be parsed are
+/// ignored.
 fn all<'v>(view: &'v View, below: &'v str) -> impl Iterator<Item = (String, String, Registered)> + 'v {
     view.below(below).filter_map(move |(rest, entry)| {
         let whole = format!("{below}{rest}");
@@ -53,12 +54,12 @@ fn all<'v>(view: &'v View, below: &'v str) -> impl Iterator<Item = (String, Stri
     })
 }
 
-/// Groups and names of those that are about to leave.
+/// Returns groups and names of those that are about to leave.
 pub(super) fn draining(view: &View) -> impl Iterator<Item = (String, String)> {
     all(view, MEMBERS).filter(|(.., found)| found.draining).map(|(group, member, _)| (group, member))
 }
 
-/// What the sources say that are of registered members.
+/// Returns the answers of the sources of registered members.
 pub(crate) fn heard(view: &View, discoveries: &[Discovery]) -> Vec<Heard> {
     let mut heard = Vec::new();
     for Discovery { group, sources, .. } in discoveries {
@@ -90,7 +91,7 @@ impl Registered {
     }
 }
 
-/// As a member is called.
+/// Parses the name of a member.
 fn name(member: &str) -> Result<MemberAddress, Unregistered> {
     member.parse().map_err(|why| Unregistered::Wrong(format!("member {member}: {why}")))
 }
@@ -103,14 +104,14 @@ fn unregistered(why: Refused) -> Unregistered {
 }
 
 impl Running {
-    /// A member says once more what is known of it.
+    /// Renews a member with its known values.
     pub(super) fn renew_member(
         &self,
         group: &str,
         member: &str,
         asked: &Registration,
     ) -> Option<Result<Answer, Unregistered>> {
-        // It may not be so any more.
+        // The group may not take members any more.
         self.takes_members(group).ok()?;
         let name = name(member).ok()?.to_string();
         let view = self.store.view();
@@ -119,14 +120,14 @@ impl Running {
         if known != Registered::new(known.address, asked) {
             return None;
         }
-        // Whoever leaves is told of no work only once it gets nothing new here.
+        // A member that leaves gets an answer about its work only once it gets nothing new here.
         if known.draining {
             let drained = Deed::Drained(group.to_owned(), name.clone());
             if !self.kept.try_lock().is_ok_and(|kept| kept.contains_key(&drained)) {
                 return None;
             }
         }
-        // Another registration of the same may have had no lease.
+        // Another registration of the same member may have had no lease.
         match known.ttl_seconds.map(|_| self.store.renew(&key(group, &name))) {
             Some(Ok(false)) => None,
             Some(Err(why)) => Some(Err(unregistered(why))),
@@ -152,7 +153,7 @@ impl Running {
             return Err(Unregistered::Wrong(why));
         }
         let said = serde_json::to_string(&wanted).map_err(|why| Unregistered::Wrong(why.to_string()))?;
-        // Whoever says it last is right: a member that says it to two balancers at once is no conflict.
+        // The last writer wins: a member that registers at two balancers at once is no conflict.
         let change = Change::default().and_put(key, said, wanted.ttl());
         {
             let _kept = self.kept_in_charge().map_err(Unregistered::Away)?;
@@ -164,7 +165,7 @@ impl Running {
         Ok(self.registered(group, name, &wanted))
     }
 
-    /// Takes a registered member away.
+    /// Removes a registered member.
     pub(super) fn deregister_member(&self, group: &str, member: &str) -> Result<(), Unregistered> {
         let (name, view) = (name(member)?.to_string(), self.store.view());
         let key = key(group, &name);
@@ -196,7 +197,7 @@ impl Running {
     }
 
     fn registered(&self, group: &str, name: String, known: &Registered) -> Answer {
-        // Only whoever leaves wants to know: it is a look at all members.
+        // Only a member that leaves needs the count, which takes a look at all members.
         let counters = if known.draining { self.engine.counters(group) } else { Vec::new() };
         let in_flight = counters.iter().find(|one| *one.name == *name).map_or(0, |one| one.in_flight);
         Answer {

@@ -1,4 +1,4 @@
-//! Groups whose members are counted: what is said of them, and what operators said.
+//! Groups with scalers: their status, and operators' settings.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,60 +20,60 @@ use super::owner::fresh;
 use super::{Running, lock};
 use crate::config::{Scaling, count};
 
-/// What is known of scalers.
+/// The state of scalers.
 #[derive(Debug, Default)]
 pub(crate) struct Scaled {
-    /// What each said last, and when.
+    /// The last status of each, and its time.
     said: Mutex<BTreeMap<Arc<str>, (ScalerStatus, Instant)>>,
-    /// What operators said: as the store has it.
+    /// The operators' settings, as in the store.
     wishes: Mutex<BTreeMap<Arc<str>, Wish>>,
-    /// Other scalers may be in the configuration, or an operator said something.
+    /// The signal that other scalers may be in the configuration, or that an operator has changed a setting.
     changed: Notify,
-    /// To those who scale, once they do.
+    /// The sender to the tasks of the scalers, once they run.
     crews: Mutex<Option<mpsc::Sender<Tell>>>,
-    /// By which this balancer knows itself among those that decide; that of the process before, after an upgrade.
+    /// The identity of this balancer among those that decide; that of the process before, after an upgrade.
     identity: Mutex<Option<String>>,
-    /// Members that a process before this one started, until somebody looks after them.
+    /// Members that a process before this one started, until a task takes them over.
     inherited: Mutex<BTreeMap<Arc<str>, Vec<Manned>>>,
 }
 
-/// What those who scale are told of the process.
+/// A message to the tasks of the scalers.
 #[derive(Debug)]
 pub(crate) enum Tell {
-    /// Nobody is started or taken away from now on.
+    /// Halts: no member is started or taken away from now on.
     Halt,
-    /// Stop whom you started.
+    /// Stops the members that the tasks started.
     End,
-    /// The same as to halt; and say so once nobody is being started, or who is all the same.
+    /// Halts, and replies once no member is being started, or with the group in which one still is.
     Settle(oneshot::Sender<Result<(), String>>),
-    /// Do nothing from now on; and say whom there is.
+    /// Stops all work, and replies with the members.
     Yield(oneshot::Sender<Vec<Crewed>>),
-    /// Go on.
+    /// Goes on.
     Resume,
-    /// End: another process goes on.
+    /// Ends: another process goes on.
     Leave,
 }
 
-/// A member that was started, and what becomes of it.
+/// A member that was started, and its stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manned {
     pub(crate) instance: Instance,
     pub(crate) stage: Stage,
 }
 
-/// What one process tells another of a group whose members are counted.
+/// The state of a group with a scaler, for another process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Crewed {
     pub(crate) group: String,
-    /// Who started them.
+    /// The provider that started them.
     pub(crate) provider: String,
     pub(crate) members: Vec<Manned>,
-    /// By which the balancer knows itself among those that decide.
+    /// The identity of the balancer among those that decide.
     #[serde(default)]
     pub(crate) identity: Option<String>,
 }
 
-/// What an operator wants of a scaler.
+/// An operator's settings of a scaler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
     min: Option<u32>,
@@ -81,21 +81,21 @@ pub(crate) struct Wish {
     pub(crate) paused: bool,
 }
 
-/// Something that an operator may say of one.
+/// A setting that an operator can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Knob {
-    /// Fewest members.
+    /// The least number of members.
     Min,
-    /// Most members.
+    /// The largest number of members.
     Max,
-    /// Nothing but what is missing below the fewest.
+    /// The pause, in which only members missing below the least are started.
     Pause,
 }
 
 impl Knob {
     const ALL: [Self; 3] = [Self::Min, Self::Max, Self::Pause];
 
-    /// What follows `scaler.`.
+    /// Returns the name after `scaler.`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Min => "min",
@@ -104,20 +104,20 @@ impl Knob {
         }
     }
 
-    /// The one that is called so.
+    /// Returns the setting of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|knob| knob.name() == name)
     }
 }
 
 impl Wish {
-    /// What is decided by then.
+    /// Returns the rules with these settings.
     pub(crate) fn over(self, rules: &Rules) -> Rules {
         let (min, max) = (self.min.unwrap_or(rules.min), self.max.unwrap_or(rules.max));
         Rules { min: min.min(max), max, ..rules.clone() }
     }
 
-    /// With something said otherwise, as somebody writes it; `None` takes back what was said.
+    /// Returns the settings with one change, as an operator writes it; `None` takes a setting back.
     fn with(self, knob: Knob, value: Option<&str>) -> Result<Self, String> {
         let value = value.map(str::trim);
         let number = |value: &str| match value.parse::<u32>() {
@@ -135,7 +135,7 @@ impl Wish {
         }
     }
 
-    /// What counts of something, for people.
+    /// Returns the value in force of a setting, for people.
     fn shown(self, knob: Knob, rules: &Rules) -> String {
         let rules = self.over(rules);
         match knob {
@@ -146,11 +146,11 @@ impl Wish {
     }
 }
 
-/// Most members that somebody may ask for.
+/// The maximum number of members that an operator may ask for.
 const MOST: u32 = 4096;
 
 impl Scaled {
-    /// A scaler says how it is; nothing is said any more of one that is gone.
+    /// Sets the status of a scaler; `None` if it is gone.
     pub(crate) fn say(&self, group: &Arc<str>, status: Option<ScalerStatus>) {
         let mut said = lock(&self.said);
         match status {
@@ -159,38 +159,39 @@ impl Scaled {
         }
     }
 
-    /// Those who scale can be told something from now on.
+    /// Sets the sender to the tasks of the scalers.
     pub(crate) fn attend(&self, crews: mpsc::Sender<Tell>) {
         *lock(&self.crews) = Some(crews);
     }
 
-    /// Tells them; false if there is nobody. Waits for room: not to be called where waiting is not allowed.
+    /// Sends a message to the tasks; returns `false` if there are none. It waits for room: it must not be
+    /// called where waiting is not allowed.
     fn tell(&self, what: Tell) -> bool {
         let crews = lock(&self.crews).clone();
         crews.is_some_and(|crews| crews.blocking_send(what).is_ok())
     }
 
-    /// Members of a group that a process before this one started, once.
+    /// Returns the members of a group that a process before this one started, once.
     pub(crate) fn inherited(&self, group: &str) -> Vec<Manned> {
         lock(&self.inherited).remove(group).unwrap_or_default()
     }
 
-    /// By which this balancer knows itself among those that decide.
+    /// Returns the identity of this balancer among those that decide.
     pub(crate) fn identity(&self) -> String {
         lock(&self.identity).get_or_insert_with(fresh).clone()
     }
 
-    /// What an operator wants of one.
+    /// Returns an operator's settings of a scaler.
     pub(crate) fn wish(&self, group: &str) -> Wish {
         lock(&self.wishes).get(group).copied().unwrap_or_default()
     }
 
-    /// Another file is in force.
+    /// Signals that another file is in force.
     pub(super) fn reloaded(&self) {
         self.changed.notify_one();
     }
 
-    /// An operator wants something else of one; false if that is no news.
+    /// Sets an operator's settings of a scaler; returns `false` if they are the same.
     fn want(&self, group: &str, wish: Wish) -> bool {
         let before = lock(&self.wishes).insert(group.into(), wish).unwrap_or_default();
         if before != wish {
@@ -199,7 +200,7 @@ impl Scaled {
         before != wish
     }
 
-    /// Fills in what there is to be seen.
+    /// Fills in the status of the scalers.
     pub(super) fn show(&self, groups: &mut [GroupStatus]) {
         let said = lock(&self.said);
         for group in groups {
@@ -212,7 +213,7 @@ impl Scaled {
     }
 }
 
-/// As a status has it.
+/// Returns a target as a status has it.
 pub(crate) fn written(target: Target) -> String {
     match target {
         Target::Utilization(part) => format!("utilization {part}"),
@@ -222,17 +223,17 @@ pub(crate) fn written(target: Target) -> String {
 }
 
 impl Running {
-    /// What is known of scalers.
+    /// Returns the state of scalers.
     pub(crate) fn scaled(&self) -> &Scaled {
         &self.scaled
     }
 
-    /// The groups whose members are counted.
+    /// Returns the groups with scalers.
     pub(crate) fn scalings(&self) -> Vec<Scaling> {
         lock(&self.base).scalings.clone()
     }
 
-    /// Names of the members that the file lists for a group.
+    /// Returns the names of the members that the file lists for a group.
     pub(crate) fn listed(&self, group: &str) -> Vec<Arc<str>> {
         let base = lock(&self.base);
         let settings = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
@@ -244,10 +245,11 @@ impl Running {
         self.scaled.changed.notified().await;
     }
 
-    /// Puts in force whom a scaler has started. Waits for locks: not to be called where waiting is not allowed.
+    /// Puts the members that a scaler has started in force. It waits for locks: it must not be called where
+    /// waiting is not allowed.
     ///
     /// # Errors
-    /// They cannot be; those before stay then.
+    /// Fails if they cannot be; those before stay then.
     pub(crate) fn man(
         &self,
         group: &Arc<str>,
@@ -262,10 +264,10 @@ impl Running {
         self.find()
     }
 
-    /// Nobody is started or taken away from now on, until those who scale go on; returns once nobody is being started.
+    /// Halts the scalers until they resume; returns once no member is being started.
     ///
     /// # Errors
-    /// Somebody is, and takes long.
+    /// Fails if one is, and takes long.
     pub(super) fn settle_crews(&self) -> Result<(), String> {
         let (reply, said) = oneshot::channel();
         if self.scaled.tell(Tell::Settle(reply)) {
@@ -274,7 +276,7 @@ impl Running {
         if self.scalings().is_empty() { Ok(()) } else { Err("those who scale have not begun yet".into()) }
     }
 
-    /// Members that were started. Nothing is done about them here from now on.
+    /// Stops all work of the scalers; returns the members that they started.
     pub(super) fn yield_crews(&self) -> Vec<Crewed> {
         let (reply, said) = oneshot::channel();
         if self.scaled.tell(Tell::Yield(reply)) {
@@ -284,12 +286,13 @@ impl Running {
         }
     }
 
-    /// Those who scale go on.
+    /// Resumes the scalers.
     pub(super) fn resume_crews(&self) {
         self.scaled.tell(Tell::Resume);
     }
 
-    /// Goes on with members that a process before this one started: they are in force before anybody is served.
+    /// Takes over the members that a process before this one started: they are in force before any client is
+    /// served.
     pub(super) fn inherit_crew(&self, crewed: Crewed) {
         let Crewed { group, provider, members, identity } = crewed;
         if identity.is_some() {
@@ -323,7 +326,7 @@ impl Running {
         lock(&self.scaled.inherited).insert(Arc::clone(&scaling.group), members);
     }
 
-    /// An operator changes something of a scaler, until the next reload of any balancer.
+    /// Changes a setting of a scaler for an operator, until the next reload of any balancer.
     pub(super) fn set_scaler(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
         let scalings = self.scalings();
         let Some(scaling) = scalings.iter().find(|scaling| *scaling.group == *group) else {
@@ -350,7 +353,7 @@ impl Running {
         Ok(vec![format!("~ group {group}: scaler.{key} {old} -> {}", value.trim())])
     }
 
-    /// Puts in force what an operator said of a scaler, here or at another balancer; `None` if that was taken back.
+    /// Puts an operator's setting of a scaler in force, from here or another balancer; `None` takes it back.
     pub(super) fn wish(&self, group: &str, knob: Knob, said: Option<&str>) -> Result<(), String> {
         let value = match said {
             None => None,
@@ -410,7 +413,7 @@ mod tests {
         let wish = Wish::default().with(Knob::Min, Some(" 3 ")).unwrap();
         assert_eq!((wish.over(&rules).min, wish.shown(Knob::Min, &rules)), (3, "3".into()));
         let wish = wish.with(Knob::Max, Some("2")).unwrap().with(Knob::Pause, Some("true")).unwrap();
-        // Two who did not know of each other: the most counts.
+        // Two operators did not know of each other: the largest number counts.
         assert_eq!((wish.over(&rules).min, wish.over(&rules).max, wish.paused), (2, 2, true));
         let wish = wish.with(Knob::Max, None).unwrap().with(Knob::Pause, None).unwrap();
         assert_eq!((wish.over(&rules).min, wish.over(&rules).max, wish.paused), (3, 5, false));

@@ -1,4 +1,4 @@
-//! The store as a whole: how it is, and what is to be told of that.
+//! The store as a whole: its status, and its events.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use plimsoll_cluster::store::Health;
 use super::Running;
 
 impl Running {
-    /// How the store is; `None` for one that forgets.
+    /// Returns the status of the store; `None` for one that forgets.
     pub(super) fn store_status(&self) -> Option<StoreStatus> {
         if self.store.kind() == "memory" {
             return None;
@@ -33,12 +33,13 @@ impl Running {
         })
     }
 
-    /// Why what the store has is not believed, to be read behind its name, and since when.
+    /// Returns the reason why the content of the store is doubted, to be read behind its name, and since
+    /// when.
     fn doubt(&self, health: &Health) -> Option<(String, Instant)> {
         health.doubt.clone().or_else(|| self.document_gone())
     }
 
-    /// Tells it if the store is lost or has lost what it had, or is back.
+    /// Publishes events if the store is lost or has lost entries, or is back.
     pub(crate) fn tell_of_store(&self, told: &mut Told) {
         let health = self.store.health();
         let name = || format!("the store in {} {}", self.store.kind(), self.store.place());
@@ -64,7 +65,7 @@ impl Running {
             _ => {}
         }
         match (self.doubt(&health), told.doubted) {
-            // Something else may be missing than a moment ago.
+            // The missing entries may differ from those a moment ago.
             (Some((why, since)), before) if before != Some(since) => {
                 told.doubted = Some(since);
                 tell(EventKind::StoreLost, format!("{} {why}", name()), None);
@@ -80,11 +81,11 @@ impl Running {
     }
 }
 
-/// Since when something is wrong with the store, as it was told.
+/// The times since when the store has its published faults.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// It cannot be used.
+    /// The time since when it cannot be used.
     lost: Option<Instant>,
-    /// What it has is not believed.
+    /// The time since when its content is doubted.
     doubted: Option<Instant>,
 }

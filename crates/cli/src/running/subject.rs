@@ -1,4 +1,4 @@
-//! What the admin plane sees of a balancer that runs, and has it do.
+//! The admin plane's view of a running balancer, and the acts on it.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -56,7 +56,7 @@ impl Subject for Running {
     fn changed(&self) -> Changed {
         let mut news = self.engine.subscribe();
         Box::pin(async move {
-            // To have missed some is news as well.
+            // To have missed some is a change as well.
             if let Err(RecvError::Closed) = news.recv().await {
                 std::future::pending().await
             }
@@ -87,7 +87,7 @@ impl Subject for Running {
         }
     }
 
-    /// May take as long as looking names up does.
+    /// Reloads the file; it may take as long as looking names up does.
     fn reload(&self) -> Result<Vec<String>, String> {
         self.read_again(true)
     }

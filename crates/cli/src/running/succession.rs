@@ -1,4 +1,4 @@
-//! What this process leaves to the one that takes over from it, and what it goes on with if it is that.
+//! The legacy of this process for the one that takes over from it, and the inheritance of such a process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,28 +12,28 @@ use super::discovered::Found;
 use super::{Running, lock};
 use crate::succession::{Elder, Fact, House, Kept, Left, PATIENCE, Seen, Took};
 
-/// For a process to say what it has counted last.
+/// The time for a process to send its last counts.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// For what was told to be told again.
+/// The age that is added to reports that are repeated.
 const NOT_NEWER: Duration = Duration::from_millis(20);
 
 impl Running {
-    /// From now on another process can take over.
+    /// Makes it possible for another process to take over.
     pub(crate) fn can_be_followed(&self, elder: Elder) {
-        // Nobody else sets it.
+        // The elder is set only here.
         let _ = self.elder.set(elder);
     }
 
-    /// How another process takes over from this one.
+    /// Returns the upgrade to another process.
     pub(crate) fn elder(&self) -> Option<&Elder> {
         self.elder.get()
     }
 
-    /// Has another process take over.
+    /// Starts another process that takes over.
     ///
     /// # Errors
-    /// Why not; this one goes on then.
+    /// Fails with the reason; this one goes on then.
     pub(crate) fn hand_over(&self, wish: &UpgradeWish) -> Result<Upgraded, String> {
         let elder = self.elder().ok_or("it has not begun to serve yet")?;
         let binary = wish.binary.as_deref().map(Path::new);
@@ -46,13 +46,13 @@ impl Running {
         Ok(Upgraded { pid, version, connections })
     }
 
-    /// A process that was taken over from ends its connections from now on, or has ended.
+    /// Notes that a process before this one ends its connections from now on, or has ended.
     pub(crate) fn predecessor(&self, lives: bool) {
         self.predecessor.send_replace(lives.then(Instant::now));
     }
 
-    /// Returns once the process before this one has nothing more to tell of its usual work: it has ended, or only such connections
-    /// are left there as may last for ever.
+    /// Returns once the process before this one has sent the counts of its usual work: it has ended, or only
+    /// such connections are left there as may last for ever.
     pub(crate) async fn predecessor_told(&self) {
         let Some(since) = *self.predecessor.borrow() else { return };
         let parting = {
@@ -64,7 +64,8 @@ impl Running {
         let _ = tokio::time::timeout_at(told, lives.wait_for(Option::is_none)).await;
     }
 
-    /// May something be changed here? Not while another process takes over, or once it has: that would be lost.
+    /// Checks that changes are possible here: not while another process takes over, or once it has, as they
+    /// would be lost.
     pub(super) fn in_charge(&self) -> Result<(), String> {
         match self.elder.get() {
             Some(elder) => elder.in_charge(),
@@ -72,12 +73,14 @@ impl Running {
         }
     }
 
-    /// Goes on with what a process before this one knew. What cannot be done of it is told, and left out.
+    /// Takes over the state of a process before this one. Parts that cannot be applied are reported, and left
+    /// out.
     pub(crate) fn inherit(&self, left: Left) {
-        // Before anything is told of them.
+        // The members come before any report of them.
         left.crews.into_iter().for_each(|crewed| self.inherit_crew(crewed));
         self.engine.recall(left.engine);
-        // What is of one age came together, as a rule, and is told together: members may not say too much in a second.
+        // Values of one age came together, as a rule, and are reported together: the number of reports of a
+        // member in a second is limited.
         let mut reports = BTreeMap::<(String, String, u64), cluster::Report>::new();
         for Fact { group, member, name, value, age_seconds } in left.facts {
             let report = reports
@@ -90,14 +93,14 @@ impl Running {
                 });
             report.values.push((name, value));
         }
-        // The oldest first.
+        // The oldest come first.
         let mut reports: Vec<_> = reports.into_values().collect();
         reports.sort_by(|one, other| {
             other.age_seconds.unwrap_or(0.0).total_cmp(&one.age_seconds.unwrap_or(0.0))
         });
         for mut report in reports {
-            // The data plane knows already what came of them: told as something newer, it would be a report of its own, and members
-            // would seem to report so often that they are silent by now.
+            // The data plane knows the results of these reports already. With a newer time each would be a
+            // report of its own, and members would seem to report so often that they are silent by now.
             let since = left.facts_at.map_or(Duration::ZERO, |at| self.engine.now().since(at)) + NOT_NEWER;
             report.age_seconds = report.age_seconds.map(|age| age + since.as_secs_f64());
             if let Err(why) = self.cluster.report(&report) {
@@ -113,7 +116,7 @@ impl House for Running {
     }
 
     fn kept(&self) -> Kept {
-        // Whatever somebody is about to change is done, or is refused.
+        // A change that has begun is finished, or is refused.
         let _kept = lock(&self.kept);
         Kept::of(&*self.store)
     }
@@ -128,7 +131,7 @@ impl House for Running {
 
     fn left(&self) -> Left {
         let crews = self.yield_crews();
-        // Whoever takes over writes from now on, and takes away what is over.
+        // The process that takes over writes from now on, and removes expired entries.
         self.store.close();
         let _one = lock(&self.reloading);
         let (mut facts, facts_at) = (Vec::new(), Some(self.engine.now()));
@@ -159,7 +162,7 @@ impl House for Running {
     }
 
     fn catch_up(&self) {
-        // Others may have changed it meanwhile.
+        // Others may have changed the document meanwhile.
         self.follow_document();
     }
 

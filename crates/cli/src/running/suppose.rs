@@ -1,7 +1,8 @@
-//! What if: the model of a group with another load, or of another size, for the dashboard.
+//! Suppositions: the model of a group with another load, or of another size, for the dashboard.
 //!
-//! The group becomes a layered queueing network as `plimsoll model from-config` has it: requests from outside at a rate, the balancer with its
-//! threads, members that are alike. What one request costs the balancer is what the load line measured, where it knows.
+//! The group becomes a layered queueing network like that of `plimsoll model from-config`: requests from
+//! outside at a rate, the balancer with its threads, members that are alike. The cost of a request at the
+//! balancer is the one that the load line measured, if it is known.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +13,22 @@ use plimsoll_lqn::{read, solve};
 
 use crate::command::model_policy;
 
-/// Work of a request at the balancer, seconds, where nothing is measured: what `from-config` takes.
+/// The default work of a request at the balancer, in seconds: that of `from-config`.
 const BALANCER: f64 = 50e-6;
-/// Parts of the saturation at which the curve is drawn.
+/// The parts of the saturation at which the curve is drawn.
 const CURVE: [f64; 14] = [0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.78, 0.84, 0.89, 0.93, 0.96, 0.98];
 
-/// A group as it is, as far as a model needs it.
+/// The data of a group that a model needs.
 pub(super) struct Known {
     routing: Routing,
     threads: usize,
-    /// Seconds of work of a request at the balancer.
+    /// The seconds of work of a request at the balancer.
     balancer: f64,
 }
 
 impl Known {
-    /// `interval`: seconds between two reports of loads, if there are any.
+    /// Returns the data of a group; `interval` is the time in seconds between two load reports, if there are
+    /// any.
     pub(super) fn of(group: &GroupStatus, threads: usize, interval: f64) -> Self {
         let measured = group.load_line.as_ref().and_then(|line| line.balancer_capacity);
         let threads = threads.max(1);
@@ -35,10 +37,10 @@ impl Known {
         Self { routing, threads, balancer }
     }
 
-    /// What the model says.
+    /// Returns the results of the model.
     ///
     /// # Errors
-    /// The numbers make no model.
+    /// Fails if the numbers make no model.
     pub(super) fn suppose(&self, ask: &Supposed) -> Result<Supposition, String> {
         let members = f64::from(ask.members) * f64::from(ask.cores) / ask.demand;
         let own = self.threads as f64 / self.balancer;
@@ -64,7 +66,7 @@ impl Known {
         })
     }
 
-    /// Mean time of a request at a rate; `None` where the model has no end.
+    /// Returns the mean time of a request at a rate; `None` if it is infinite.
     fn response(&self, ask: &Supposed, rate: f64) -> Result<Option<f64>, String> {
         let text = self.model(ask, rate);
         let model = read(&text, &BTreeMap::new())
@@ -76,7 +78,7 @@ impl Known {
         Ok(response.filter(|_| convergence.converged && !convergence.overloaded))
     }
 
-    /// In the short TOML of models.
+    /// Returns the model in the short TOML of models.
     fn model(&self, ask: &Supposed, rate: f64) -> String {
         let Supposed { members, demand, cores, .. } = ask;
         let (threads, balancer, policy) = (self.threads, self.balancer, self.routing.policy.name());

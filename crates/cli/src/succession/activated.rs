@@ -1,8 +1,9 @@
-//! Sockets that the service manager bound (`sd_listen_fds(3)`): they are there before the process is and after it has ended, so
-//! nobody is turned away while it is started again.
+//! The sockets that the service manager bound (`sd_listen_fds(3)`). They exist before the process and after
+//! its end, so no client is refused while it is started again.
 //!
-//! Each is recognised by its address: the control socket by its path, doors of the admin plane and listeners by address and
-//! kind. Names (`LISTEN_FDNAMES`) are only for messages. Several for one listener (`ReusePort=`) are shared out like our own.
+//! Each is recognised by its address: the control socket by its path, those of the admin plane and of
+//! listeners by address and kind. Names (`LISTEN_FDNAMES`) are only for messages. Several for one listener
+//! (`ReusePort=`) are divided among the threads like Plimsoll's own.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,10 +17,10 @@ use socket2::{SockRef, Type};
 use super::Sockets;
 use crate::config::AdminConfig;
 
-/// What was given, if anything was given to this process.
+/// Returns the sockets, if this process was given any.
 ///
 /// # Errors
-/// Something of it is no socket that we could serve.
+/// Fails if one of them is no socket that can be served.
 pub(super) fn sockets() -> Result<Sockets, String> {
     let mut given = ListenFd::from_env();
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
@@ -73,10 +74,10 @@ impl Sockets {
         Ok(())
     }
 
-    /// Gives the admin plane those that are its own. `known`: the addresses of the listeners.
+    /// Assigns the admin plane its sockets; `known` are the addresses of the listeners.
     ///
     /// # Errors
-    /// Which of them nobody has a use for: whoever would come there would wait for ever.
+    /// Fails with the sockets that have no use: a client there would wait for ever.
     pub(crate) fn assign(&mut self, admin: &AdminConfig, known: &[(SocketAddr, bool)]) -> Result<(), String> {
         let secured = admin.tls.as_ref().map(|(tls, ..)| tls.address);
         let manager = admin.load_manager.as_ref().map(|(address, _)| *address);

@@ -1,4 +1,5 @@
-//! Messages with sockets over a unix socket: a length, JSON, and then the sockets, each batch behind one byte of its own.
+//! Messages with sockets over a unix socket: a length, JSON, and then the sockets, each batch behind one byte
+//! of its own.
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -16,11 +17,11 @@ use serde::Serialize;
 
 use super::Message;
 
-/// Sockets that go at once; the kernel takes 253.
+/// The number of sockets that go at once; the kernel takes 253.
 const BATCH: usize = 200;
-/// Bytes of a message, more than a hundred thousand members take.
+/// The maximum bytes of a message, more than a hundred thousand members take.
 const LONGEST: u32 = 512 << 20;
-/// Sockets with one message: more than a process may have open.
+/// The maximum number of sockets with one message: more than a process may have open.
 const MOST: u32 = 1 << 20;
 
 /// One end.
@@ -33,7 +34,7 @@ impl Channel {
         Self { stream }
     }
 
-    /// Another handle of the same end.
+    /// Returns another handle of the same end.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { stream: self.stream.try_clone()? })
     }
@@ -44,15 +45,15 @@ impl Channel {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// How long either direction may take from now on; `None` for any time.
+    /// Sets the timeout of both directions; `None` for no limit.
     pub(super) fn patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        // None at all cannot be said: it is over at once all the same.
+        // A timeout of zero is not possible; the least one is over at once all the same.
         let patience = patience.map(|patience| patience.max(Duration::from_millis(1)));
         self.stream.set_read_timeout(patience)?;
         self.stream.set_write_timeout(patience)
     }
 
-    /// Says something.
+    /// Sends a message.
     pub(super) fn say(
         &mut self,
         is: &str,
@@ -77,10 +78,11 @@ impl Channel {
         Ok(())
     }
 
-    /// What the other end says; `None` if it has ended.
+    /// Receives a message of the other end; `None` if it has ended.
     pub(super) fn receive(&mut self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
         let mut head = [0; 8];
-        // With a timeout the kernel does not begin anew by itself when the process was stopped and goes on.
+        // With a timeout the kernel does not repeat the call by itself when the process was stopped and goes
+        // on.
         match retry_on_intr(|| rustix::io::read(&self.stream, &mut head[..1]))? {
             0 => return Ok(None),
             _ => self.stream.read_exact(&mut head[1..])?,
@@ -124,7 +126,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits until the other end has closed, for so long at most; true if it has.
+    /// Waits until the other end has closed, for `patience` at most; returns `true` if it has.
     pub(super) fn closed_within(&mut self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         let mut rest = [0; 64];

@@ -1,4 +1,5 @@
-//! The process that is taken over from: it starts the next one, hands it all it has, and ends when its connections have.
+//! The process that is taken over from: it starts the next one, hands everything over, and ends when its
+//! connections have.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,19 +27,19 @@ use crate::config::cookie_key;
 use crate::running::discovered::Found;
 use crate::running::notify;
 
-/// How long a process that was started may take to be ready, where nobody says.
+/// The default of the time in which a started process must be ready.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// To take what is known, once it is ready.
+/// The time to take the legacy, once it is ready.
 const TAKING: Duration = Duration::from_secs(30);
-/// For a process that said why it failed to end.
+/// The time for a process that reported its failure to end.
 const ENDING: Duration = Duration::from_secs(2);
-/// How often it is told what is still counted here.
+/// The interval at which the next process gets the counts of this one.
 const TELL: Duration = Duration::from_secs(1);
 
-/// Meant for this process alone.
+/// The variables for this process alone.
 const OURS: [&str; 5] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC"];
 
-/// What runs here, to be run again.
+/// The program of this process, to be run again.
 #[derive(Debug)]
 pub(crate) struct Program {
     path: PathBuf,
@@ -46,13 +47,14 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// What runs here. To be called when it begins, as its file may be replaced later.
+    /// Returns the program of this process. It must be called at the beginning, as its file may be replaced
+    /// later.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// Fails if the system does not name it.
     pub(crate) fn here() -> io::Result<Self> {
         let mut arguments = std::env::args_os();
-        // A path that was given is followed anew each time, as it may be a link to the version that is current.
+        // A given path is resolved anew each time, as it may be a link to the current version.
         let given = arguments.next().map(PathBuf::from).filter(|path| path.components().count() > 1);
         let path = match given.map(std::path::absolute) {
             Some(Ok(path)) if path.exists() => path,
@@ -62,67 +64,69 @@ impl Program {
     }
 }
 
-/// One process at a time takes over from this one, and one only in the end.
+/// The succession: one process at a time takes over from this one, and only one succeeds in the end.
 pub(crate) struct Elder {
     program: Program,
-    /// Sockets that are not the data plane's, until they are another process's.
+    /// The sockets that are not the data plane's, until they are another process's.
     others: Mutex<Vec<(&'static str, OwnedFd)>>,
-    /// Does the service manager keep the control socket?
+    /// Whether the service manager keeps the control socket.
     stays: bool,
-    /// Is somebody about to?
+    /// Whether a process is about to take over.
     busy: AtomicBool,
     heir: Mutex<Option<Taken>>,
     gone: Notify,
 }
 
-/// It was taken over.
+/// The successor.
 struct Taken {
     pid: u32,
-    /// Until somebody tells the rest.
+    /// The channel for the rest of the counts, until a thread takes it.
     rest: Option<(Channel, Counts)>,
 }
 
-/// What is there beside the data plane, and has to change hands.
+/// The parts of the process beside the data plane, which have to change hands.
 pub(crate) trait House {
-    /// Nothing is begun any more of which the next process would not know. Returns once that is so.
+    /// Halts work that the next process would not know. Returns once that is so.
     ///
     /// # Errors
-    /// It is not, and takes long.
+    /// Fails if work goes on, and takes long.
     fn settle(&self) -> Result<(), String>;
 
-    /// What a store has that ends with this process.
+    /// Returns the content of a store that ends with this process.
     fn kept(&self) -> Kept;
 
-    /// What was seen last of a store that others have, too.
+    /// Returns the last view of a store that others share.
     fn seen(&self) -> Seen;
 
-    /// What the sources of members said last.
+    /// Returns the last answers of the sources of members.
     fn found(&self) -> Vec<Found>;
 
-    /// What is known now, but for what [`pause`](Self::pause) tells. From now on it is the next process's business.
+    /// Returns the present knowledge, without the part of [`pause`](Self::pause). From now on the next
+    /// process is in charge of it.
     fn left(&self) -> Left;
 
-    /// Says nothing to other balancers any more; what another process has to know to go on as this one. As late as can be: whoever is
-    /// silent for long is lost to them.
+    /// Stops the messages to other balancers; returns the past with which another process goes on as this
+    /// one. It is called as late as possible: a balancer that is silent for long is declared lost.
     fn pause(&self) -> Option<Past>;
 
-    /// The upgrade failed: it is this process's business again. Nothing can be changed yet, and no other upgrade can begin.
+    /// Resumes after a failed upgrade: this process is in charge again. Nothing can be changed yet, and no
+    /// other upgrade can begin.
     fn go_on(&self);
 
-    /// All goes on: what was put off meanwhile can be done.
+    /// Resumes everything: deferred work can be done.
     fn catch_up(&self);
 
-    /// The next process has begun; `fleet`: also as the same balancer among others.
+    /// Leaves: the next process has begun. `fleet` means also as the same balancer among others.
     fn leave(&self, fleet: bool);
 }
 
 const UNDER_WAY: &str = "an upgrade is under way: wait for its end";
 
-/// As long as it lives somebody is about to take over.
+/// A mark that a process is about to take over, for as long as it lives.
 struct Busy<'a>(&'a AtomicBool);
 
 impl<'a> Busy<'a> {
-    /// None if somebody is already.
+    /// Returns a mark; `None` if there is one already.
     fn begin(busy: &'a AtomicBool) -> Option<Self> {
         (!busy.swap(true, SeqCst)).then_some(Self(busy))
     }
@@ -134,10 +138,10 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Does another process go on when the one of this number ends?
+/// Checks that another process goes on when the one of this id ends.
 ///
 /// # Errors
-/// It is the first of its PID namespace, with which the system ends all others (pid_namespaces(7)).
+/// Fails for the first of a PID namespace, with which the system ends all others (pid_namespaces(7)).
 fn outlived(pid: u32) -> Result<(), String> {
     if pid != 1 {
         return Ok(());
@@ -147,18 +151,18 @@ fn outlived(pid: u32) -> Result<(), String> {
         .into())
 }
 
-/// Who took over.
+/// The process that took over.
 #[derive(Clone, Debug)]
 pub(crate) struct Took {
     pub(crate) pid: u32,
     pub(crate) version: String,
-    /// That were open here at that moment.
+    /// The number of connections that were open here at that moment.
     pub(crate) connections: u64,
 }
 
 impl Elder {
-    /// `others`: sockets that are not the data plane's, by what they are for; `stays`: does the service manager keep the control
-    /// socket?
+    /// Returns the elder. `others` are sockets that are not the data plane's, by their purpose; `stays` means
+    /// that the service manager keeps the control socket.
     pub(crate) fn new(program: Program, others: Vec<(&'static str, OwnedFd)>, stays: bool) -> Self {
         Self {
             program,
@@ -170,15 +174,15 @@ impl Elder {
         }
     }
 
-    /// Who has taken over, if somebody has.
+    /// Returns the process that has taken over, if one has.
     pub(crate) fn heir(&self) -> Option<u32> {
         lock(&self.heir).as_ref().map(|taken| taken.pid)
     }
 
-    /// May something be changed here?
+    /// Checks that changes are possible here.
     ///
     /// # Errors
-    /// Another process takes over just now, or has.
+    /// Fails if another process is taking over, or has.
     pub(crate) fn in_charge(&self) -> Result<(), String> {
         if let Some(pid) = self.heir() {
             return Err(format!("process {pid} has taken over: try again"));
@@ -191,10 +195,10 @@ impl Elder {
         self.gone.notified().await;
     }
 
-    /// Has another process take over; `binary` is run in place of this one's.
+    /// Starts another process that takes over; `binary` is run in place of this one's.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
+    /// Fails with the reason; nothing has changed then.
     pub(crate) fn hand_over(
         &self,
         engine: &Engine,
@@ -215,11 +219,12 @@ impl Elder {
         let outcome = self.try_to(engine, house, program, patience);
         match outcome {
             Ok((mut took, channel, counts)) => {
-                // From the moment on at which others hear of it there is little time to answer whoever asked.
+                // Once others know of the upgrade there is little time to answer the client that asked for
+                // it.
                 took.connections = engine.connections();
-                // Nobody can have their addresses as long as somebody has them open.
+                // The addresses cannot be bound while this process has them open.
                 lock(&self.others).clear();
-                // Only now: whoever is the main process may not change before that.
+                // The main process must not change before this moment.
                 notify(&[NotifyState::MainPid(took.pid)]);
                 engine.upgraded(
                     EventKind::Upgraded,
@@ -234,7 +239,7 @@ impl Elder {
             }
             Err(why) => {
                 house.go_on();
-                // Only now: another one that begins meanwhile would take what is not there again yet.
+                // The mark ends only now: another upgrade that began meanwhile would take incomplete state.
                 drop(busy);
                 house.catch_up();
                 let why = format!("the upgrade failed, this process goes on as before: {why}");
@@ -263,13 +268,13 @@ impl Elder {
         match outcome {
             Ok((Ready { version, fleet, .. }, counts)) => {
                 house.leave(fleet);
-                // Its last words may take as long as they like.
+                // Its last messages have no deadline.
                 let _ = channel.patience(Some(TELL));
                 Ok((Took { pid: child.id(), version, connections: 0 }, channel, counts))
             }
             Err(why) => {
                 engine.take_back_flows();
-                // It has nothing that this process does not have.
+                // The child has nothing that this process does not have.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(why)
@@ -287,13 +292,14 @@ impl Elder {
             command.env_remove(name);
         }
         let child = command.spawn();
-        // With our copy of its end: the stream ends when the process does.
+        // The command has this process's copy of the child's end: without it the stream ends when the child
+        // does.
         drop(command);
         let child = child.map_err(|error| format!("{} cannot be started: {error}", program.display()))?;
         Ok((child, Channel::new(ours)))
     }
 
-    /// What the next process needs to get ready.
+    /// Returns the estate, with which the next process gets ready.
     fn estate(&self, engine: &Engine, house: &dyn House) -> io::Result<(Estate, Vec<OwnedFd>)> {
         let mut set = SocketSet::default();
         engine.sockets()?.into_iter().for_each(|bound| set.push_listener(bound));
@@ -315,11 +321,12 @@ impl Elder {
         Ok((estate, sockets))
     }
 
-    /// Returns copies of the sockets that clients connect to, for the Supervisor: of the listeners that are open and stay so, and of the
-    /// admin side. Without the one by which other balancers reach this process: to them the next one is another.
+    /// Returns copies of the sockets that clients connect to, for the Supervisor: of the listeners that are
+    /// open and stay so, and of the admin side. The socket for other balancers is not among them: to them the
+    /// next process is another balancer.
     ///
     /// # Errors
-    /// There are no more files.
+    /// Fails if there are no more files.
     pub(crate) fn listening(&self, engine: &Engine, stays: &dyn Fn(&Bound) -> bool) -> io::Result<SocketSet> {
         let mut set = SocketSet::default();
         let open = engine.sockets()?.into_iter().filter(|bound| !bound.sockets.is_empty() && stays(bound));
@@ -330,8 +337,8 @@ impl Elder {
         Ok(set)
     }
 
-    /// Tells the next process, once a second and at the end, what is counted here until everything has ended. In a thread
-    /// where it may wait; `over` says when that is.
+    /// Sends the next process the counts of this one, once a second and at the end, until everything has
+    /// ended. It runs in a thread that may wait; `over` returns `true` at the end.
     pub(crate) fn tell_the_rest(&self, engine: &Engine, over: impl Fn(Duration) -> bool) {
         let Some((mut channel, mut told)) = lock(&self.heir).as_mut().and_then(|taken| taken.rest.take())
         else {
@@ -340,7 +347,7 @@ impl Elder {
         loop {
             let last = over(TELL);
             let now = engine.counts();
-            // One that has ended itself, or has no time, is told no more.
+            // A process that has ended itself, or does not read, gets no more.
             if channel.say(COUNTS, &now.since(&told), &[]).is_err() || last {
                 return;
             }
@@ -379,8 +386,8 @@ fn talk(
     }
 }
 
-/// Tells all that is known, and waits until the next process serves; what was counted here by then. `ended` says what became of it if
-/// it is there no more.
+/// Sends the legacy, and waits until the next process serves; returns the counts of that moment. `ended`
+/// returns how the process ended if it has.
 pub(super) fn bequeath(
     channel: &mut Channel,
     engine: &Engine,
@@ -399,7 +406,7 @@ pub(super) fn bequeath(
         Err(error) => Err(format!("it was ready, but does not serve: {error}")),
     };
     channel.patience(Some(TAKING)).map_err(broken)?;
-    // A process of before that was so takes it with the rest or not at all.
+    // An heir of an older version takes the past with the rest or not at all.
     (left.later, left.fleet) = if ready.later { (true, None) } else { (false, house.pause()) };
     channel.say(LEGACY, &left, &sockets).map_err(broken)?;
     if left.later {
@@ -414,7 +421,7 @@ fn broken(error: io::Error) -> String {
     format!("it cannot be told what it takes over: {error}")
 }
 
-/// What was waited for, or why it does not come.
+/// Returns the awaited message, or the reason why it does not come.
 fn understood(message: Message, wanted: &str) -> Result<Message, String> {
     match &*message.is {
         FAILED => Err(message.body::<Failed>().why),
@@ -423,7 +430,7 @@ fn understood(message: Message, wanted: &str) -> Result<Message, String> {
     }
 }
 
-/// What is to be said of a process that ended without a word.
+/// Returns the message about a process that ended without a reason.
 fn ended(child: &mut Child) -> String {
     let end = Instant::now() + ENDING;
     loop {

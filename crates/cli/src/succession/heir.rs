@@ -1,4 +1,4 @@
-//! The process that takes over: it gets ready with what it is given, and begins when it knows what is known.
+//! The process that takes over: it gets ready with its estate, and begins when it has the legacy.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -22,46 +22,47 @@ use crate::failure::{Exit, Failure};
 use crate::running::discovered::Found;
 use crate::running::{Running, notify};
 
-/// For the first word of the process that started this one; and for what is known, once this one is ready.
+/// The time for the first message of the elder; and for the legacy, once this process is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Names of sockets of the admin plane.
+/// The names of sockets of the admin plane.
 const DOORS: [&str; 4] = ["listen", "control", "reports", "secured"];
 
-/// What this process is given by the one before it, or by the service manager.
+/// The inheritance of this process from the one before it, or from the service manager.
 #[derive(Default)]
 pub(crate) struct Heir {
-    /// To the process before, if that is who gives.
+    /// The process before and the channel to it, if the inheritance is from it.
     elder: Option<(u32, Channel)>,
-    /// Do the sockets come from the Supervisor?
+    /// Whether the sockets come from the Supervisor.
     held: bool,
-    /// Why they do not.
+    /// The reason why they do not.
     unheld: Option<String>,
-    /// What time is counted from there.
+    /// The zero of the elder's time.
     pub(crate) begin: Option<u64>,
-    /// Its sockets.
+    /// The elder's sockets.
     pub(crate) sockets: Sockets,
-    /// What its store had, if that ended with it.
+    /// The content of the elder's store, if that ended with it.
     pub(crate) kept: Kept,
-    /// What it saw last of a store that others have, too.
+    /// The elder's last view of a store that others share.
     pub(crate) seen: Seen,
-    /// What its sources of members said last.
+    /// The last answers of the elder's sources of members.
     pub(crate) found: Vec<Found>,
 }
 
-/// Another process has been taken over from, or nobody.
+/// The link to the process before this one, if there is one.
 pub(crate) struct Successor {
     elder: Option<(u32, Channel)>,
-    /// What makes this the same balancer among others.
+    /// The past of this balancer among others.
     pub(crate) fleet: Option<Past>,
 }
 
 impl Heir {
-    /// What there is to be had here. `admin`: the addresses of the admin plane, by door.
+    /// Returns the inheritance of this process. `admin` are the addresses of the admin plane, by name.
     ///
     /// # Errors
-    /// It was started to take over, and is not told what; or what the service manager gives cannot be used.
+    /// Fails if it was started to take over, and gets no estate; or if the service manager's sockets cannot
+    /// be used.
     pub(crate) fn here() -> Result<Self, Failure> {
-        // The name outlives the process that it was meant for in what that starts.
+        // Children of the intended process inherit the variable, too.
         let elder = std::env::var(ELDER).ok().and_then(|pid| pid.parse::<u32>().ok());
         let parent =
             rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
@@ -95,7 +96,7 @@ impl Heir {
             Ok(None) => return Err("it has ended".into()),
             Err(error) => return Err(error.to_string()),
         };
-        // Nobody reads from here any more, and who is started by us is no heir.
+        // The standard input is not read any more, and children of this process are no heirs.
         let nothing = File::open("/dev/null").map_err(|error| error.to_string())?;
         rustix::stdio::dup2_stdin(&nothing).map_err(|error| error.to_string())?;
         let estate: Estate = message.body();
@@ -117,10 +118,10 @@ impl Heir {
         })
     }
 
-    /// Gives each part of this process the sockets that are its own, as the configuration is now.
+    /// Assigns the sockets to the parts of this process, by the present configuration.
     ///
     /// # Errors
-    /// The service manager gives one that nobody has a use for.
+    /// Fails if the service manager gives one without a use.
     pub(crate) fn assign(
         &mut self,
         admin: &AdminConfig,
@@ -142,20 +143,20 @@ impl Heir {
         self.sockets.assign(admin, &known).map_err(|why| Failure::new(Exit::Usage, why))
     }
 
-    /// Tells the process before why this one does not take over.
+    /// Reports to the process before why this one does not take over.
     pub(crate) fn failed(&mut self, why: &Failure) {
         if let Some((_, channel)) = &mut self.elder {
             let why = why.line().to_owned();
-            // It finds out by itself, too.
+            // The process before finds it out by itself, too.
             let _ = channel.say(FAILED, &Failed { why }, &[]);
         }
     }
 
-    /// Everything is ready: takes what is known. Nobody is served yet. If the process before has died, so be it. `fleet`: it goes on
-    /// by the socket that other balancers know.
+    /// Takes the legacy, as everything is ready. No client is served yet. A death of the process before is no
+    /// error. `fleet` means that it goes on by the socket that other balancers know.
     ///
     /// # Errors
-    /// It does not say anything.
+    /// Fails if the process before sends nothing.
     pub(crate) fn take_over(self, running: &Running, fleet: bool) -> Result<Successor, Failure> {
         let Some((pid, mut channel)) = self.elder else { return Ok(Successor { elder: None, fleet: None }) };
         let ready = Ready { version: env!("CARGO_PKG_VERSION").into(), fleet, later: true };
@@ -187,18 +188,20 @@ impl Heir {
 }
 
 impl Successor {
-    /// Did nobody serve before? Else the service manager does not listen to this process yet.
+    /// Returns `true` if no process served before. Else the service manager does not listen to this process
+    /// yet.
     pub(crate) fn is_first(&self) -> bool {
         self.elder.is_none()
     }
 
-    /// This process serves: the one before can leave. `status` is for the service manager.
+    /// Reports that this process serves, so that the one before can leave. `status` is for the service
+    /// manager.
     pub(crate) fn serve(self, running: &Arc<Running>, status: String) {
         let Some((pid, mut channel)) = self.elder else { return };
         let engine = running.engine().clone();
         let why = format!("took over from pid {pid}, which ends when its connections have");
         engine.upgraded(EventKind::Upgraded, why);
-        // If it is not there, it need not be told.
+        // A process before that has died needs no message.
         let _ = channel.say(SERVING, &serde_json::json!({}), &[]);
         running.predecessor(true);
         let own = Arc::downgrade(running);
@@ -210,7 +213,7 @@ impl Successor {
                     continue;
                 }
                 engine.add_counts(&message.body::<Counts>());
-                // By now the service manager knows whom to listen to.
+                // By now the service manager knows the main process.
                 if std::mem::take(&mut first) {
                     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
                 }
@@ -228,7 +231,7 @@ impl Successor {
     }
 }
 
-/// All else is taken: what makes this the same balancer among others, if there are any.
+/// Takes the last message, after all else: the past of this balancer among others, if there are any.
 fn last_word(pid: u32, channel: &mut Channel) -> Result<Option<Past>, Failure> {
     match channel.say(TAKEN, &serde_json::json!({}), &[]).and_then(|()| channel.receive()) {
         Ok(Some((message, _))) if message.is == PAST => Ok(message.body()),
@@ -246,7 +249,7 @@ fn dumb(pid: u32, error: &std::io::Error) -> Failure {
     Failure::failed(format_args!("process {pid} does not say what it knows: {error}"))
 }
 
-/// What is for whom.
+/// Sorts the sockets by their purposes.
 fn sorted(passed: &[Passed], sockets: Vec<OwnedFd>) -> Result<Sockets, String> {
     let mut sockets = sockets.into_iter();
     let mut sorted = Sockets::default();
@@ -267,7 +270,7 @@ fn sorted(passed: &[Passed], sockets: Vec<OwnedFd>) -> Result<Sockets, String> {
             ("load_manager", ..) => sorted.load_manager = own.pop(),
             ("fleet", ..) => sorted.fleet = own.pop(),
             (.., Some(door)) => sorted.doors.extend(own.pop().map(|socket| (*door, socket))),
-            // Of a later version: we have no use for it.
+            // The socket is of a later version: this one has no use for it.
             _ => {}
         }
     }

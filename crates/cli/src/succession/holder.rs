@@ -1,10 +1,13 @@
-//! The Supervisor holds copies of the listening sockets of a balancer, so that clients who connect after the balancer was killed wait
-//! for the next process in place of being refused.
+//! The copies of a balancer's listening sockets at the Supervisor. Clients who connect after the balancer was
+//! killed wait for the next process in place of being refused.
 //!
-//! A balancer is told by its environment where the Supervisor takes sockets, a unix socket. When it starts it asks for what is held
-//! ([`TAKE`]). Once it serves it sends copies of all its listening sockets, and again whenever there are others ([`HOLD`]). Before it
-//! closes one on purpose it has the Supervisor close its copy: whoever connected to that would wait for nobody. If the Supervisor is
-//! killed the balancer connects to the next one, which knows it by its process number.
+//! The environment of a balancer has the address at which the Supervisor takes sockets, a unix socket. At its
+//! start a balancer asks for the held sockets ([`TAKE`]). Once it serves it sends copies of all its listening
+//! sockets, and again whenever there are others ([`HOLD`]).
+//!
+//! Before it closes one on purpose it has the Supervisor close its copy: a client that connected to that
+//! would wait in vain. If the Supervisor is killed the balancer connects to the next one, which knows it by
+//! its process id.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -19,23 +22,25 @@ use serde_json::json;
 use super::channel::Channel;
 use super::{HELD, HOLD, Passed, SocketSet, TAKE};
 
-/// In the environment of a balancer: where its Supervisor takes sockets.
+/// The variable in a balancer's environment with the address at which its Supervisor takes sockets.
 pub(crate) const HOLDER: &str = "PLIMSOLL_SUPERVISE_SOCKETS";
 
-/// For the Supervisor to answer.
+/// The time for the Supervisor to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two attempts to connect to a Supervisor that is gone; it doubles with each.
+/// The time between two attempts to connect to a Supervisor that is gone, at first and at most; it doubles
+/// with each.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// A request of a balancer to its Supervisor.
 pub(crate) enum Wish {
-    /// Give me copies of what is held.
+    /// Asks for copies of the held sockets.
     Take,
-    /// Hold these in place of what is held.
+    /// Asks to hold these in place of the held ones.
     Hold(SocketSet),
 }
 
-/// Reads the requests of one balancer until it closes the connection, or is refused. `grant` says what it gets; `None` refuses it.
+/// Reads the requests of one balancer until it closes the connection, or is refused. `grant` returns its
+/// sockets; `None` refuses it.
 pub(crate) fn answer(stream: UnixStream, grant: impl Fn(Wish) -> Option<SocketSet>) -> io::Result<()> {
     let mut channel = Channel::new(stream);
     while let Some((message, sockets)) = channel.receive()? {
@@ -61,10 +66,10 @@ fn place() -> Option<PathBuf> {
     std::env::var_os(HOLDER).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Takes the sockets that the Supervisor holds for this process: none if there is no Supervisor, or nothing is held.
+/// Takes the sockets that the Supervisor holds for this process: none without a Supervisor or held sockets.
 ///
 /// # Errors
-/// The Supervisor does not give them.
+/// Fails if the Supervisor does not give them.
 pub(super) fn take() -> Result<Option<SocketSet>, String> {
     let Some(path) = place() else { return Ok(None) };
     let taken = (|| {
@@ -91,7 +96,7 @@ fn connect(path: &Path) -> io::Result<Channel> {
         return Err(io::Error::other("that is no socket of this user"));
     }
     let stream = UnixStream::connect(path)?;
-    // Of writing alone: the thread that reads waits for as long as nothing is asked.
+    // The timeout is for writes alone: the thread that reads waits for as long as nothing is asked.
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(Channel::new(stream))
 }
@@ -99,28 +104,29 @@ fn connect(path: &Path) -> io::Result<Channel> {
 /// The connection to the Supervisor that holds the sockets of this process.
 pub(crate) struct Holder {
     line: Mutex<Line>,
-    /// The Supervisor has answered, or the connection is lost.
+    /// The signal that the Supervisor has answered, or that the connection is lost.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Line {
     channel: Option<Channel>,
-    /// Messages that were sent, and answers to them, on all connections.
+    /// The numbers of messages that were sent, and of answers to them, on all connections.
     sent: u64,
     answered: u64,
-    /// What the Supervisor holds, if it was told on this connection.
+    /// The sockets that the Supervisor holds, if they were sent on this connection.
     held: Option<Vec<Passed>>,
-    /// Does it hold nothing any more?
+    /// Whether it holds nothing any more.
     over: bool,
 }
 
 impl Holder {
-    /// Connects to the Supervisor, if one started this process, and has it hold what `listening` returns: now, and whenever
-    /// there is another Supervisor. `listening` returns nothing once another process has taken over.
+    /// Connects to the Supervisor, if one started this process, and has it hold the sockets of `listening`:
+    /// now, and whenever there is another Supervisor. `listening` returns nothing once another process has
+    /// taken over.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// Fails if the system refuses a thread.
     pub(crate) fn start(
         listening: impl Fn() -> Option<SocketSet> + Send + 'static,
     ) -> io::Result<Option<Arc<Self>>> {
@@ -131,8 +137,8 @@ impl Holder {
         Ok(Some(holder))
     }
 
-    /// Has these held in place of what is held, if they are others. Returns once the Supervisor has closed what it held before, or
-    /// after a second.
+    /// Holds these in place of the held ones, if they differ. Returns once the Supervisor has closed those
+    /// before, or after a second.
     pub(crate) fn hold(&self, listening: impl FnOnce() -> Option<SocketSet>) {
         let mut line = self.lock();
         if line.channel.is_some()
@@ -144,7 +150,7 @@ impl Holder {
         }
     }
 
-    /// Has nothing held any more. Returns once the Supervisor has closed its copies, or after a second.
+    /// Ends all holding. Returns once the Supervisor has closed its copies, or after a second.
     pub(crate) fn release(&self) {
         let mut line = self.lock();
         if !std::mem::replace(&mut line.over, true) {
@@ -162,7 +168,7 @@ impl Holder {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Keeps a connection, and reads what the Supervisor answers.
+    /// Keeps a connection, and reads the Supervisor's answers.
     fn stay(&self, path: &Path, listening: &dyn Fn() -> Option<SocketSet>) {
         let mut pause = PAUSES.0;
         loop {
@@ -171,7 +177,7 @@ impl Holder {
                     return;
                 }
                 while let Ok(Some(_)) = channel.receive() {
-                    // It is there, and knows this process.
+                    // The Supervisor is there, and knows this process.
                     pause = PAUSES.0;
                     self.lock().answered += 1;
                     self.changed.notify_all();
@@ -190,7 +196,7 @@ impl Holder {
         }
     }
 
-    /// Begins a connection by saying what is to be held; false if there is nothing to be held any more.
+    /// Begins a connection with the sockets to hold; returns `false` if there is nothing to hold any more.
     fn begin(&self, channel: &Channel, listening: &dyn Fn() -> Option<SocketSet>) -> bool {
         let mut line = self.lock();
         if line.over {

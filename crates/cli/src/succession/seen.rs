@@ -1,28 +1,29 @@
-//! What a process has seen last of a store that several balancers have, for the next one: it goes on with that while the store is away.
-//! Passed on in memory alone, as whatever operators and members wrote there is in it.
+//! A process's last view of a store that several balancers share, for the next one, which goes on with it
+//! while the store is away. It is passed on in memory alone, as it has everything that operators and members
+//! wrote.
 
 use std::collections::BTreeMap;
 
 use plimsoll_cluster::store::{Entry, Store, View};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of keys and values: more than that is not passed on, as one message has to hold it with all else.
+/// The maximum bytes of keys and values: more is not passed on, as one message has to hold it with all else.
 const MOST: usize = 128 << 20;
 
-/// All that was seen, at one moment.
+/// The view at one moment.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Seen {
-    /// What all keys begin with there.
+    /// The prefix of all keys there.
     prefix: String,
-    /// The number of the last change; 0 where nothing was seen.
+    /// The number of the last change; 0 without any.
     revision: i64,
     /// Keys and values, each with the number of the change that wrote it and that of its lease.
     entries: Vec<(String, String, i64, i64)>,
 }
 
 impl Seen {
-    /// Of a store that others have, too; nothing of any other.
+    /// Returns the view of a store that others share; nothing of any other.
     pub(crate) fn of(store: &dyn Store) -> Self {
         let Some(prefix) = store.prefix() else { return Self::default() };
         let view = store.view();
@@ -37,7 +38,8 @@ impl Seen {
         Self { prefix: prefix.to_owned(), revision: view.revision, entries }
     }
 
-    /// What was seen, if it is of a store with this prefix. It may be at other endpoints now: so it is when etcd has moved.
+    /// Returns the view, if it is of a store with this prefix. The endpoints may be others now, as when etcd
+    /// has moved.
     pub(crate) fn of_prefix(self, prefix: &str) -> Option<View> {
         let Self { prefix: own, revision, entries } = self;
         if revision <= 0 || own != prefix {

@@ -103,7 +103,7 @@ fn what_a_store_in_memory_has_goes_on_and_what_is_there_stays() {
     let view = after.view();
     assert_eq!(&*view.entries["drain/web/a:1"].value, "{2}");
     assert_eq!(view.entries["members/web/b:1"].lease, before.view().entries["members/web/b:1"].lease);
-    // What outlives the process is not carried.
+    // State that outlives the process is not carried.
     let path = std::env::temp_dir().join(format!("plimsoll-kept-{}", std::process::id()));
     let file = open(Some(&path));
     file.commit(&Change::put("drain/web/a:1", "{}")).unwrap();
@@ -124,13 +124,13 @@ fn what_was_seen_of_a_store_is_of_its_prefix_alone() {
     assert_eq!((view.revision, &*entry.value, entry.revision, entry.lease), (9, "{}", 7, 5));
     assert_eq!(seen().of_prefix("/b/"), None);
     assert_eq!(Seen::default().of_prefix(""), None, "nothing was seen");
-    // Of a store that nobody else has nothing is told: what it has is in its file, or is kept.
+    // The view of a store that is not shared is not passed on: its content is in its file, or is kept.
     let local = Local::open(None).unwrap().0;
     local.commit(&Change::put("drain/web/a:1", "{}")).unwrap();
     assert_eq!(serde_json::to_value(Seen::of(&local)).unwrap()["revision"], 0);
 }
 
-/// A data plane with one listener, and nobody behind it.
+/// Returns a data plane with one listener, without a server behind it.
 fn engine(name: &str) -> Engine {
     let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}.toml", std::process::id()));
     let text = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:9\"]\n";
@@ -148,7 +148,7 @@ fn engine(name: &str) -> Engine {
     Engine::start(settings).unwrap()
 }
 
-/// What is there beside a data plane that does nothing: writes down what it is asked for.
+/// A record of the calls, in place of the parts beside a data plane.
 #[derive(Default)]
 struct Notes {
     notes: Mutex<Vec<&'static str>>,
@@ -237,14 +237,14 @@ fn other_balancers_hear_nothing_only_once_all_else_is_taken() {
             assert_eq!(message.is, LEGACY);
             let left = Left::read(message.body);
             assert_eq!((left.later, left.fleet), (true, None));
-            // However long that takes.
+            // The order holds, however long that takes.
             assert_eq!(house.taken(), ["left"]);
             theirs.say(TAKEN, &json!({}), &[]).unwrap();
             let (message, _) = theirs.receive().unwrap().unwrap();
             assert_eq!((&*message.is, house.taken()), (PAST, vec!["pause"]));
             assert_eq!(message.body::<Option<Past>>().unwrap().life, 7);
             theirs.say(SERVING, &json!({}), &[]).unwrap();
-            // One of before that was so is told all at once.
+            // An elder of an older version gets everything at once.
             let (message, _) = theirs.receive().unwrap().unwrap();
             let left = Left::read(message.body);
             assert_eq!((left.later, left.fleet.unwrap().life), (false, 7));

@@ -1,4 +1,4 @@
-//! Watches one process: passes on what it says, and tells when and how it ended.
+//! The watch on one process: passes on its output, and reports when and how it ended.
 
 use std::pin::pin;
 
@@ -10,28 +10,28 @@ use tokio::sync::{mpsc, oneshot};
 use super::child::Wait;
 use super::lines::{Lines, Scribe};
 
-/// Read at once of what a process says, bytes.
+/// The bytes of a process's output that are read at once.
 const READ: usize = 4 * 1024;
-/// Read at most of what is left when it has ended: others may go on writing there.
+/// The maximum bytes of the rest that are read when it has ended: others may go on writing there.
 const REST: usize = 1 << 20;
 
-/// A process has ended, or says that another one has taken over.
+/// The end of a process, or its report that another one has taken over.
 pub(super) struct Ended {
-    /// Which of those that were started or found.
+    /// The number of the process among those that were started or found.
     pub(super) number: u64,
     pub(super) how: How,
 }
 
 pub(super) enum How {
     Ended(Ending),
-    /// What both say comes by this; it is to be given back if there is nobody who took over.
+    /// The pipe has the output of both; it must be given back if no process took over.
     HandedOver(Receiver, oneshot::Sender<Receiver>),
 }
 
-/// What a balancer says when another has taken over, with a number behind it.
+/// The report of a balancer that another has taken over, with a number behind it.
 const HANDED_OVER: &[u8] = b"handed over to pid ";
 
-/// Passes on what a process says until it has ended.
+/// Passes on the output of a process until it has ended.
 pub(super) async fn attend(
     number: u64,
     wait: Wait,
@@ -66,7 +66,7 @@ pub(super) async fn attend(
             }
         }
     };
-    // What it said last says why. The pipe itself is asked: tokio may not have heard of it yet.
+    // Its last output has the reason. The pipe itself is read: tokio may not have noticed it yet.
     let mut left = REST;
     while let Some(pipe) = &stderr
         && let Ok(read @ 1..) = rustix::io::read(pipe, &mut buffer)
@@ -76,6 +76,6 @@ pub(super) async fn attend(
         left = left.saturating_sub(read);
     }
     lines.end(&scribe);
-    // Whoever waited for it may have gone.
+    // The receiver may have gone.
     let _ = end.send(Ended { number, how: How::Ended(ending) }).await;
 }

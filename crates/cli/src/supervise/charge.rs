@@ -1,4 +1,4 @@
-//! One process that the Supervisor looks after: what is to be run, what runs, and why it is as it is.
+//! One process of the Supervisor: the command, the running process, and the reason of its state.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,34 +21,34 @@ use crate::succession::{SocketSet, Wish};
 /// A process under supervision.
 pub(super) struct Charge {
     pub(super) name: String,
-    /// As the file has it now.
+    /// The launch in the present file.
     pub(super) launch: Launch,
     /// Its own configuration, if that is a file.
     pub(super) file: Option<PathBuf>,
-    /// Why it is as it is, for people.
+    /// The reason of its state, for people.
     pub(super) why: String,
     pub(super) ward: Ward,
     pub(super) child: Option<Child>,
-    /// Of the child.
+    /// The number of the child.
     pub(super) number: Option<u64>,
     pub(super) scribe: Scribe,
-    /// Its listening sockets, for the process after it.
+    /// Its listening sockets, for its next process.
     pub(super) holding: Holding,
-    /// As the child was started.
+    /// The launch with which the child was started.
     runs: Option<Launch>,
     adopted: bool,
-    /// Is it started with the Supervisor?
+    /// Whether it is started with the Supervisor.
     start: bool,
     patience: Duration,
-    /// What its file looked like when it was started last.
+    /// The print of its file when it was started last.
     print: Print,
     last_exit: Option<LastExit>,
-    /// Is it out of the file, and only waited for?
+    /// Whether it was removed from the file, and is only waited for.
     leaving: bool,
 }
 
 impl Charge {
-    /// One that has not begun.
+    /// Returns one that has not begun.
     pub(super) fn new(process: &Process, rules: Rules, scribe: Scribe, now: Time) -> Self {
         let launch = Launch::of(process);
         Self {
@@ -71,7 +71,7 @@ impl Charge {
         }
     }
 
-    /// One that runs and is not in the file any more.
+    /// Returns one that runs and is not in the file any more.
     pub(super) fn stray(kept: &Kept, scribe: Scribe, now: Time) -> Self {
         let launch = kept.running.as_ref().map(|(_, launch, _)| launch.clone());
         let launch = launch.unwrap_or_else(|| Launch { command: Vec::new(), environment: Vec::new() });
@@ -96,7 +96,7 @@ impl Charge {
         }
     }
 
-    /// The Supervisor begins: so does what is to begin with it.
+    /// Starts it, if it begins with the Supervisor.
     pub(super) fn begin(&mut self, now: Time) {
         if self.leaving {
             self.stop(OUT, now);
@@ -106,12 +106,12 @@ impl Charge {
         }
     }
 
-    /// It was looked after by an earlier Supervisor, and does not run.
+    /// Restores one of an earlier Supervisor that does not run.
     pub(super) fn recall(&mut self, kept: &Kept, chance: u64, now: Time) {
         self.last_exit.clone_from(&kept.last_exit);
         self.ward = self.ward.clone().recalling(kept.failures, kept.restarts);
         match kept.phase {
-            // As good a time to try again as any.
+            // This is as good a time to try again as any.
             Phase::Failed => {}
             _ if kept.wanted => {
                 self.ward.missed(chance, now);
@@ -127,7 +127,7 @@ impl Charge {
         }
     }
 
-    /// It was looked after by an earlier Supervisor, and still runs.
+    /// Restores one of an earlier Supervisor that still runs.
     pub(super) fn adopt(&mut self, kept: &Kept, child: Child, number: u64, now: Time) {
         self.last_exit.clone_from(&kept.last_exit);
         let ran = kept.running.as_ref().map_or(0, |(.., since)| unix_ms().saturating_sub(*since));
@@ -141,10 +141,10 @@ impl Charge {
         }
     }
 
-    /// It is about to be started.
+    /// Prepares for a start.
     pub(super) fn prepare(&mut self) {
         self.scribe.begin();
-        // Before it is read, so that no change after that goes unnoticed.
+        // The print is taken before the process reads the file, so that no later change goes unnoticed.
         self.print = self.file.as_deref().map(Print::of).unwrap_or_default();
     }
 
@@ -153,7 +153,7 @@ impl Charge {
         self.runs = Some(self.launch.clone());
     }
 
-    /// Another process has taken over from the one that runs; it is told to end if that was.
+    /// Follows another process that has taken over from the one that runs; it is ended if that was to end.
     pub(super) fn follow(&mut self, child: Child, number: u64) {
         (self.child, self.number) = (Some(child), Some(number));
         self.why = "taken over from the one before it".into();
@@ -162,24 +162,24 @@ impl Charge {
         }
     }
 
-    /// Who took over from the process that runs, if somebody did.
+    /// Returns the process that took over from the running one, if one did.
     pub(super) fn heir(&self) -> Option<(Child, Wait, Option<Receiver>)> {
         let (child, runs) = self.child.as_ref().zip(self.runs.as_ref())?;
         Child::adopt(heir(&child.identity, &runs.command)?)
     }
 
-    /// Is this the number of the process that is looked after?
+    /// Returns `true` if this is the id of its process.
     pub(super) fn is(&self, pid: i32) -> bool {
         self.child.as_ref().is_some_and(|child| child.identity.pid == pid)
     }
 
-    /// Has the process of this number taken over from the one that is looked after?
+    /// Returns `true` if the process of this id has taken over from its process.
     pub(super) fn is_followed_by(&self, pid: i32) -> bool {
         let Some((child, runs)) = self.child.as_ref().zip(self.runs.as_ref()) else { return false };
         heir(&child.identity, &runs.command).is_some_and(|heir| heir.pid == pid)
     }
 
-    /// Grants what its process asks for its sockets. Of one that is told to end nothing is held.
+    /// Grants a request of its process for its sockets. Those of one that is to end are not held.
     pub(super) fn grant(&mut self, wish: Wish) -> SocketSet {
         match wish {
             Wish::Take => return self.holding.give(),
@@ -198,7 +198,7 @@ impl Charge {
         SocketSet::default()
     }
 
-    /// No process serves its sockets any more: they are held for so long.
+    /// Holds its sockets for `hold`, as no process serves them any more.
     pub(super) fn hold_for(&mut self, hold: Duration, now: Time) {
         match hold {
             Duration::ZERO => self.holding.close(),
@@ -206,7 +206,7 @@ impl Charge {
         }
     }
 
-    /// Closes the sockets that are held if it is not to serve any more, or has not served for too long.
+    /// Closes the held sockets if it is not to serve any more, or has not served for too long.
     pub(super) fn look_at_sockets(&mut self, now: Time) {
         if !matches!(self.ward.phase(), Phase::Running | Phase::BackingOff) {
             self.holding.close();
@@ -224,14 +224,14 @@ impl Charge {
         self.ward.poll_timeout().into_iter().chain(self.holding.due()).min()
     }
 
-    /// Tells it to end.
+    /// Asks it to end.
     pub(super) fn terminate(&self) {
         if let Some((child, runs)) = self.child.as_ref().zip(self.runs.as_ref()) {
             child.terminate(&runs.command);
         }
     }
 
-    /// It has ended, or could not be started.
+    /// Notes that it has ended, or could not be started.
     pub(super) fn ended(&mut self, ending: Ending, reason: String, chance: u64, now: Time) {
         let asked = self.ward.phase() == Phase::Stopping;
         (self.child, self.number, self.adopted) = (None, None, false);
@@ -282,7 +282,7 @@ impl Charge {
         }
     }
 
-    /// A pause or a patience may be over.
+    /// Handles the end of a pause or a timeout.
     pub(super) fn due(&mut self, now: Time) {
         self.ward.handle_timeout(now);
         if self.ward.phase() == Phase::Running && self.child.is_none() {
@@ -293,7 +293,7 @@ impl Charge {
         }
     }
 
-    /// Does what somebody asks for.
+    /// Performs an act for a client.
     pub(super) fn tell(&mut self, act: Act, now: Time) -> Result<(), String> {
         if self.leaving {
             return Err(format!("{} is being stopped: it is not in the file any more", self.name));
@@ -333,7 +333,7 @@ impl Charge {
         self.ward.stop(now);
     }
 
-    /// Takes what the file says now; what that changes.
+    /// Applies the process's table in the file; returns the change.
     pub(super) fn update(&mut self, process: &Process, rules: Rules, now: Time) -> Option<String> {
         let (launch, name) = (Launch::of(process), &self.name);
         self.ward.rule(rules);
@@ -355,7 +355,7 @@ impl Charge {
         })
     }
 
-    /// The file does not have it any more; false if that is no news.
+    /// Notes that the file does not have it any more; returns `false` if that was known.
     pub(super) fn leave(&mut self, now: Time) -> bool {
         let news = !self.leaving;
         if news {
@@ -365,7 +365,7 @@ impl Charge {
         news
     }
 
-    /// Is it out of the file, and has it ended?
+    /// Returns `true` if it was removed from the file, and has ended.
     pub(super) fn gone(&self) -> bool {
         self.leaving && self.child.is_none() && self.ward.phase() == Phase::Stopped
     }
@@ -374,7 +374,7 @@ impl Charge {
         self.patience
     }
 
-    /// For whoever looks.
+    /// Returns its status.
     pub(super) fn status(&self, now: Time) -> ProcessStatus {
         let runs = self.runs.as_ref().filter(|_| self.child.is_some());
         let pause = self.ward.poll_timeout().filter(|_| self.ward.phase() == Phase::BackingOff);
@@ -395,7 +395,7 @@ impl Charge {
         }
     }
 
-    /// For the next Supervisor.
+    /// Returns its state for the next Supervisor.
     pub(super) fn kept(&self, now: Time) -> Kept {
         let running = self.child.as_ref().zip(self.runs.clone());
         Kept {
@@ -409,7 +409,7 @@ impl Charge {
         }
     }
 
-    /// What the next Supervisor must know, without what only moves with time.
+    /// Returns that state without the values that only change with time.
     pub(super) fn mark(&self) -> String {
         let identity = self.child.as_ref().map(|child| child.identity);
         let exit = self.last_exit.as_ref().map(|exit| exit.unix_ms);
@@ -431,7 +431,7 @@ impl Charge {
 
 const OUT: &str = "it is not in the file any more";
 
-/// How a process ended, in words.
+/// Returns how a process ended, in words.
 pub(super) fn reason(ending: Ending) -> String {
     match ending {
         Ending::Code(code) => format!("exit code {code}"),
@@ -444,7 +444,7 @@ pub(super) fn reason(ending: Ending) -> String {
     }
 }
 
-/// Signals that end processes, the same on all machines that we run on.
+/// The signals that end processes, the same on all supported machines.
 const NAMES: [(i32, &str); 12] = [
     (1, "SIGHUP"),
     (2, "SIGINT"),

@@ -1,11 +1,12 @@
-//! A process as the Supervisor holds it: started or found, told, and waited for.
+//! A process as the Supervisor holds it: started or found, controlled, and waited for.
 //!
-//! It is held by a pidfd, which names the process and no later one of the same number. It is in a process group of its own,
-//! so that a Ctrl-C in the Supervisor's terminal is the Supervisor's affair, and what it starts can be killed with it.
+//! It is held by a pidfd, which names the process and no later one with the same id. It is in a process group
+//! of its own, so that a Ctrl-C in the Supervisor's terminal is the Supervisor's affair, and its children can
+//! be killed with it.
 //!
-//! Its standard error is a pipe that it has open both ways and that does not block it. So it always has a reader: when the
-//! Supervisor dies the process writes on, as much as fits waits for the next Supervisor, which opens the pipe by
-//! `/proc/PID/fd/2`, and what does not is lost. The process neither dies of it nor waits.
+//! Its standard error is a pipe that it has open both ways and that does not block it. So it always has a
+//! reader. When the Supervisor dies the process writes on. As much as fits waits for the next Supervisor,
+//! which opens the pipe by `/proc/PID/fd/2`; the rest is lost. The process neither dies of it nor waits.
 
 use std::fs;
 use std::io;
@@ -27,10 +28,10 @@ use tokio::net::unix::pipe::Receiver;
 use crate::config::{Process, Variable};
 use crate::succession::HOLDER;
 
-/// Room for what a process says while nobody reads, bytes; less where the system does not allow it.
+/// The room for a process's output while there is no reader, in bytes; less if the system does not allow it.
 const ROOM: usize = 1 << 20;
 
-/// What is meant for the Supervisor alone.
+/// The variables for the Supervisor alone.
 const OURS: &[&str] = &[
     "NOTIFY_SOCKET",
     "WATCHDOG_PID",
@@ -42,12 +43,12 @@ const OURS: &[&str] = &[
     HOLDER,
 ];
 
-/// What is run.
+/// The command of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Launch {
-    /// A command of our own binary and its arguments.
+    /// A command of Plimsoll's own binary and its arguments.
     pub(super) command: Vec<String>,
-    /// Beside what is inherited: names and values.
+    /// Names and values beside the inherited environment.
     pub(super) environment: Vec<(String, String)>,
 }
 
@@ -59,13 +60,13 @@ impl Launch {
     }
 }
 
-/// What tells a process from all others since the machine was started.
+/// The identity of a process, different from all others since the start of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
     pub(super) pid: i32,
-    /// When it was started: clock ticks since the machine was.
+    /// The time of its start: clock ticks since the start of the machine.
     pub(super) start: u64,
-    /// Its process group: that of the first, where one has taken over from another.
+    /// Its process group: that of the first, if one has taken over from another.
     #[serde(default)]
     pub(super) group: i32,
 }
@@ -82,16 +83,17 @@ pub(super) struct Child {
     pidfd: Arc<AsyncFd<OwnedFd>>,
 }
 
-/// What is needed to wait for its end.
+/// The handles to wait for its end.
 pub(super) struct Wait {
     pidfd: Arc<AsyncFd<OwnedFd>>,
-    /// Not of one that was found: it is somebody else's child.
+    /// The child; `None` for one that was found, which is another process's child.
     own: Option<std::process::Child>,
 }
 
 impl Child {
-    /// Starts a process; with what to wait for and what it says. `dated`: are its lines to have a date whatever becomes of
-    /// the Supervisor's own? `holder`: where sockets are taken that are to be held for the process after it.
+    /// Starts a process; returns it with the handles to wait for and its output. `dated` means that its lines
+    /// have a date even if those of the Supervisor do not. `holder` is the address for sockets that are to be
+    /// held for its next process.
     pub(super) fn start(
         program: &Path,
         launch: &Launch,
@@ -120,7 +122,7 @@ impl Child {
         }
         command.envs(launch.environment.iter().map(|(name, value)| (name, value)));
         let mut own = command.spawn()?;
-        // Not reaped before `wait`: until then the number is that of this process, even if it has ended.
+        // The child is not reaped before `wait`: until then the id is its own, even if it has ended.
         let pid = Pid::from_child(&own);
         let held = identity(pid).and_then(|identity| Ok((identity, hold(pid)?)));
         match held {
@@ -136,12 +138,12 @@ impl Child {
         }
     }
 
-    /// Takes over a process that a Supervisor before this one started; `None` if it is no more. What it says may be out of
-    /// reach.
+    /// Takes over a process that a Supervisor before this one started; `None` if it has ended. Its output may
+    /// be out of reach.
     pub(super) fn adopt(known: Identity) -> Option<(Self, Wait, Option<Receiver>)> {
         let pid = Pid::from_raw(known.pid)?;
         let pidfd = hold(pid).ok()?;
-        // What is held now is what it was before, if it began when that did.
+        // The held process is the known one if both began at the same time.
         let identity = identity(pid).ok().filter(|identity| identity.same(&known) && !zombie(pid))?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let stderr = open(format!("/proc/{pid}/fd/2"), flags, Mode::empty()).map_err(io::Error::from);
@@ -150,7 +152,7 @@ impl Child {
         Some((Self { identity, pidfd }, wait, stderr))
     }
 
-    /// Tells it to end, and those that it took over from, whose connections still end.
+    /// Asks it to end, and those that it took over from, whose connections still end.
     pub(super) fn terminate(&self, command: &[String]) {
         self.signal(Signal::TERM);
         for older in kin(&self.identity, command) {
@@ -160,9 +162,9 @@ impl Child {
         }
     }
 
-    /// Ends it and what it started, now.
+    /// Kills it and its children.
     pub(super) fn kill(&self) {
-        // The group's number cannot be another's as long as one of it has not been waited for.
+        // The group's id cannot be another's as long as one of it has not been waited for.
         if let (Some(pid), Some(group)) =
             (Pid::from_raw(self.identity.pid), Pid::from_raw(self.identity.group))
             && identity(pid).is_ok_and(|now| now.same(&self.identity))
@@ -172,7 +174,8 @@ impl Child {
         self.signal(Signal::KILL);
     }
 
-    /// Has it read its configuration again; false if it does not listen for that, and would die of it.
+    /// Makes it read its configuration again; returns `false` if it does not handle the signal, and would die
+    /// of it.
     pub(super) fn hang_up(&self) -> bool {
         let path = format!("/proc/{}/status", self.identity.pid);
         let listens = fs::read_to_string(path).is_ok_and(|status| catches(&status, Signal::HUP));
@@ -183,7 +186,7 @@ impl Child {
     }
 
     fn signal(&self, signal: Signal) {
-        // One that has ended needs no telling.
+        // A process that has ended needs no signal.
         let _ = pidfd_send_signal(self.pidfd.get_ref(), signal);
     }
 }
@@ -226,14 +229,15 @@ fn identity(pid: Pid) -> io::Result<Identity> {
     Ok(Identity { pid: pid.as_raw_nonzero().get(), start, group })
 }
 
-/// The process that took over from one, if one did: the youngest of its group that has its command line.
+/// Returns the process that took over from one, if one did: the youngest of its group that has its command
+/// line.
 pub(super) fn heir(of: &Identity, command: &[String]) -> Option<Identity> {
     kin(of, command).filter(|other| other.start > of.start).max_by_key(|other| other.start)
 }
 
-/// Other processes of its group with its command line.
+/// Returns other processes of its group with its command line.
 fn kin(of: &Identity, command: &[String]) -> impl Iterator<Item = Identity> {
-    // Of one that an earlier version wrote down.
+    // An earlier version wrote no group.
     let group = if of.group == 0 { of.pid } else { of.group };
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
@@ -241,41 +245,42 @@ fn kin(of: &Identity, command: &[String]) -> impl Iterator<Item = Identity> {
     theirs.filter(move |other| other.group == group && other.pid != of.pid && says(other.pid, command))
 }
 
-/// Was it started with these arguments?
+/// Returns `true` if it was started with these arguments.
 fn says(pid: i32, command: &[String]) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);
     words.next();
-    // Behind the last there is an end, too.
+    // The last argument has an end, too.
     let words: Vec<&[u8]> = words.collect();
     words.iter().take(command.len()).copied().eq(command.iter().map(String::as_bytes))
         && words.len() == command.len() + 1
 }
 
-/// Has it ended, and only nobody has asked?
+/// Returns `true` if it has ended without being waited for.
 fn zombie(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     field(&stat, STATE).is_none_or(|state| ["Z", "X"].contains(&state))
 }
 
-/// Numbers of fields of `/proc/PID/stat`, from 1, as proc(5) counts.
+/// The numbers of fields of `/proc/PID/stat`, from 1, as proc(5) counts.
 const STATE: usize = 3;
 const GROUP: usize = 5;
 const START: usize = 22;
 
-/// A field behind the name, which is in parentheses and may contain any.
+/// Returns a field behind the name, which is in parentheses and may contain any.
 fn field(stat: &str, number: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - STATE)
 }
 
-/// Does a process listen for a signal, by its `/proc/PID/status`?
+/// Returns `true` if a process handles a signal, by its `/proc/PID/status`.
 fn catches(status: &str, signal: Signal) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
     mask & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// The program that runs now, for others of the same kind: where it is, so that one that was put in its place is used.
+/// Returns the path of the running program, for others of the same kind, so that a program that replaced it
+/// is used.
 pub(super) fn program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
@@ -347,7 +352,7 @@ mod tests {
             environment: vec![("X".into(), "1".into())],
         };
         let (child, wait, mut pipe) = Child::start(Path::new("/bin/sh"), &launch, false, None).unwrap();
-        // One line of each.
+        // Each of the two prints one line.
         pipe.read_exact(&mut [0; 2]).await.unwrap();
         let found = heir(&child.identity, &launch.command).expect("it runs");
         assert!(found.group == child.identity.pid && found.pid != child.identity.pid);

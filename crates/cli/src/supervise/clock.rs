@@ -1,4 +1,4 @@
-//! Time and chance, which the wards are given.
+//! The time and the random bits for the wards.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,23 +6,24 @@ use plimsoll_brain::Time;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since the machine was started, asleep or not: it goes on where an earlier Supervisor's ended.
+/// Returns the time since the start of the machine, asleep or not: it goes on where an earlier Supervisor's
+/// ended.
 pub(super) fn now() -> Time {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or_default());
     Time(0) + seconds + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or_default())
 }
 
-/// Wall clock, milliseconds since 1970.
+/// Returns the wall clock, in milliseconds since 1970.
 pub(super) fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Random bits, for pauses.
+/// Returns random bits, for pauses.
 pub(super) fn chance() -> u64 {
     let mut bits = [0; 8];
-    // Without them pauses are longest.
+    // Without random bits pauses are longest.
     let _ = getrandom(&mut bits, GetRandomFlags::empty());
     u64::from_ne_bytes(bits)
 }

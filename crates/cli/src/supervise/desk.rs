@@ -1,4 +1,4 @@
-//! Where the admin plane asks: it sees the processes as they were last put there, and hands on what is to be done.
+//! The desk for the admin plane: it shows the last state of the processes, and hands commands on.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -8,33 +8,33 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::command::Command;
 
-/// Commands that may wait; the admin plane asks one at a time.
+/// The number of commands that may wait; the admin plane asks for one at a time.
 const ASKED: usize = 16;
 
-/// What is to be done.
+/// A command.
 pub(crate) enum Asked {
-    /// With a process.
+    /// An act on a process.
     Tell { process: String, act: Act, reply: oneshot::Sender<Result<ProcessStatus, Denied>> },
-    /// Read the file again.
+    /// A reload of the file.
     Reload { reply: oneshot::Sender<Result<Vec<String>, String>> },
-    /// End.
+    /// The end of the Supervisor.
     ShutDown(Children),
 }
 
-/// Between the admin plane and the Supervisor.
+/// The desk between the admin plane and the Supervisor.
 pub(crate) struct Desk {
     shown: Mutex<Household>,
     asked: mpsc::Sender<Asked>,
 }
 
 impl Desk {
-    /// An empty one, and what will be asked there.
+    /// Returns an empty desk, and the receiver of its commands.
     pub(crate) fn new() -> (Arc<Self>, mpsc::Receiver<Asked>) {
         let (asked, inbox) = mpsc::channel(ASKED);
         (Arc::new(Self { shown: Mutex::default(), asked }), inbox)
     }
 
-    /// Shows how things are from now on.
+    /// Sets the state to show from now on.
     pub(super) fn publish(&self, household: Household) {
         *self.shown() = household;
     }
@@ -43,7 +43,7 @@ impl Desk {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a command on and waits for what comes of it; `None` if nobody is left to do it.
+    /// Hands a command on and waits for its result; `None` if the Supervisor has ended.
     fn ask<T>(&self, asked: impl FnOnce(oneshot::Sender<T>) -> Asked) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.asked.blocking_send(asked(reply)).ok()?;
@@ -58,7 +58,7 @@ impl plimsoll_admin::Supervisor for Desk {
 
     fn view(&self) -> Household {
         let mut household = self.processes();
-        // All at once, so that one that does not answer delays no other.
+        // All are asked at once, so that one that does not answer delays no other.
         thread::scope(|scope| {
             for process in household.processes.iter_mut().filter(|process| process.pid.is_some()) {
                 scope.spawn(|| {
@@ -80,7 +80,7 @@ impl plimsoll_admin::Supervisor for Desk {
     }
 
     fn shut_down(&self, children: Children) {
-        // One that has ended needs no telling.
+        // A Supervisor that has ended needs no message.
         let _ = self.asked.blocking_send(Asked::ShutDown(children));
     }
 }

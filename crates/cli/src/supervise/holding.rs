@@ -1,8 +1,8 @@
 //! Listening sockets of balancers, held while there is no process that serves them.
 //!
-//! A balancer sends copies of its sockets (`succession::holder`). If it fails, clients who connect wait in the queues of these until
-//! the next process has taken them. They are closed when the balancer is stopped on purpose, and when no process has served for too
-//! long: a client that is refused can go elsewhere.
+//! A balancer sends copies of its sockets (`succession::holder`). If it fails, clients who connect wait in
+//! the queues of these until the next process has taken them. They are closed when the balancer is stopped on
+//! purpose, and when no process has served for too long: a client that is refused can go elsewhere.
 
 use std::fs;
 use std::io;
@@ -19,24 +19,24 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::succession::{SocketSet, Wish, answer};
 
-/// Balancers that are connected at once, each with a thread of its own.
+/// The number of balancers that are connected at once, each with a thread of its own.
 const MOST: usize = 256;
-/// Connections that may wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: u32 = 64;
 
-/// A request of a process, which has this number.
+/// A request of the process with this id.
 pub(super) struct Told {
     pub(super) pid: i32,
     pub(super) wish: Wish,
-    /// What it gets; nothing is sent to one that is not known.
+    /// The sender of its sockets; an unknown process gets none.
     pub(super) reply: oneshot::Sender<SocketSet>,
 }
 
-/// Sockets that are held for one process and those after it.
+/// Sockets that are held for one process and its successors.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     set: SocketSet,
-    /// Until when, if no process serves.
+    /// The time until which they are held, if no process serves.
     until: Option<Time>,
 }
 
@@ -49,13 +49,13 @@ impl Holding {
         })
     }
 
-    /// Holds these in place of those before; how many there are.
+    /// Holds these in place of those before; returns their number.
     pub(super) fn replace(&mut self, set: SocketSet) -> usize {
         *self = Self { set, until: None };
         self.set.len()
     }
 
-    /// No process serves any more. They are held until then if none does, or until the time that was said before.
+    /// Sets the time until which they are held, as no process serves any more. An earlier call's time stays.
     pub(super) fn expire(&mut self, until: Time) {
         if self.set.len() > 0 {
             self.until.get_or_insert(until);
@@ -67,7 +67,7 @@ impl Holding {
         self.until
     }
 
-    /// Closes them if their time is over; true if it did.
+    /// Closes them if their time is over; returns `true` if it did.
     pub(super) fn look(&mut self, now: Time) -> bool {
         let over = self.until.is_some_and(|until| until <= now);
         if over {
@@ -82,13 +82,13 @@ impl Holding {
     }
 }
 
-/// Takes connections of balancers at a path. Whoever connects must be of this user or of root.
+/// Takes connections of balancers at a path. The peer must be of this user or of root.
 ///
 /// # Errors
-/// The path cannot be bound.
+/// Fails if the path cannot be bound.
 pub(super) fn open(path: &Path, tell: mpsc::Sender<Told>) -> io::Result<()> {
     match fs::remove_file(path) {
-        // Only one Supervisor has the control socket beside it: what is there was left by one that is no more.
+        // Only one Supervisor has the control socket beside it: an existing file is of one that has ended.
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -121,7 +121,7 @@ async fn accept(listener: UnixListener, tell: mpsc::Sender<Told>) {
     }
 }
 
-/// Hears one process in a thread of its own, as sockets are received by calls that wait.
+/// Serves one process in a thread of its own, as sockets are received by calls that wait.
 fn attend(stream: UnixStream, tell: mpsc::Sender<Told>, place: Arc<()>) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     let own = rustix::process::geteuid().as_raw();

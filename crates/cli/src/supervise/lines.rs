@@ -1,4 +1,5 @@
-//! What processes say on standard error: passed on line by line, and the last lines kept for whoever asks why one ended.
+//! The output of processes on standard error: passed on line by line, and the last lines kept to explain an
+//! end.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -8,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 
-/// Lines that are kept of each process.
+/// The number of lines that are kept of each process.
 const KEPT: usize = 20;
-/// Longest line that is passed on whole, bytes; a longer one comes in several.
+/// The longest line that is passed on whole, in bytes; a longer one comes in several.
 const LONGEST: usize = 8 * 1024;
 
-/// One process's way to whoever reads.
+/// The writer of one process's output.
 #[derive(Clone)]
 pub(super) struct Scribe(Arc<Mutex<Desk>>);
 
@@ -23,7 +24,7 @@ struct Desk {
     last: VecDeque<String>,
 }
 
-/// Where lines go.
+/// The target of lines.
 pub(super) enum Outlet {
     /// The Supervisor's standard error, the name before each line.
     Ours,
@@ -34,26 +35,27 @@ pub(super) enum Outlet {
 }
 
 impl Scribe {
-    /// `folder` is where files are, if there are to be files; `json` is the form of the Supervisor's own log.
+    /// Opens a writer. `folder` is the folder of files, if there are to be files; `json` is the form of the
+    /// Supervisor's own log.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// Fails if the file cannot be opened.
     pub(super) fn open(name: &str, folder: Option<&Path>, json: bool) -> io::Result<Self> {
         let outlet = outlet(name, folder, json)?;
         Ok(Self(Arc::new(Mutex::new(Desk { name: name.to_owned(), outlet, last: VecDeque::new() }))))
     }
 
-    /// Lines go there from now on.
+    /// Sets another target of lines.
     pub(super) fn redirect(&self, outlet: Outlet) {
         self.lock().outlet = outlet;
     }
 
-    /// The last lines, the oldest first.
+    /// Returns the last lines, the oldest first.
     pub(super) fn last(&self) -> Vec<String> {
         self.lock().last.iter().cloned().collect()
     }
 
-    /// A new process: what the one before it said is not its own.
+    /// Clears the last lines for a new process, as they are not its own.
     pub(super) fn begin(&self) {
         self.lock().last.clear();
     }
@@ -61,7 +63,7 @@ impl Scribe {
     fn line(&self, line: &str) {
         let mut desk = self.lock();
         let Desk { name, outlet, last } = &mut *desk;
-        // Where nobody can be told there is nothing to be done.
+        // A failure here has no reader.
         let _ = match outlet {
             Outlet::Ours => io::stderr().lock().write_all(format!("{name}: {line}\n").as_bytes()),
             Outlet::Json => {
@@ -81,10 +83,10 @@ impl Scribe {
     }
 }
 
-/// Where the lines of a process go: to a file, if there is a folder for them.
+/// Returns the target of a process's lines: a file, if there is a folder for them.
 ///
 /// # Errors
-/// The file cannot be opened.
+/// Fails if the file cannot be opened.
 pub(super) fn outlet(name: &str, folder: Option<&Path>, json: bool) -> io::Result<Outlet> {
     Ok(match folder {
         Some(folder) => Outlet::File(
@@ -95,7 +97,7 @@ pub(super) fn outlet(name: &str, folder: Option<&Path>, json: bool) -> io::Resul
     })
 }
 
-/// Bytes as they come, made lines.
+/// A splitter of bytes into lines.
 #[derive(Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
@@ -118,7 +120,7 @@ impl Lines {
         }
     }
 
-    /// Passes on what has not ended, because nothing more comes.
+    /// Passes on the rest, because nothing more comes.
     pub(super) fn end(&mut self, to: &Scribe) {
         if !self.rest.is_empty() {
             self.pass(to);

@@ -1,5 +1,5 @@
-//! The Supervisor's file, read again. What can fail comes first: the file, the access rules, the logs of all processes. Only then is
-//! anything put in force, all of it.
+//! The reload of the Supervisor's file. The steps that can fail come first: the file, the access rules, the
+//! logs of all processes. Only then is everything put in force.
 
 use std::io;
 use std::path::Path;
@@ -13,18 +13,18 @@ use super::lines::{Outlet, Scribe, outlet};
 use crate::config::{self, Process, SuperviseFile};
 use crate::running::notify;
 
-/// What is ready for a process of the new file.
+/// The prepared parts for a process of the new file.
 enum Ready {
-    /// It is known: where its lines go from now on.
+    /// The target of lines of a known process.
     Known(Outlet),
     New(Scribe),
 }
 
 impl Supervisor {
-    /// Reads the file again; one line for each difference.
+    /// Reads the file again; returns one line for each difference.
     ///
     /// # Errors
-    /// Something is wrong with it; all that was in force stays so.
+    /// Fails if something is wrong with it; all that was in force stays so.
     pub(super) fn reload(&mut self) -> Result<Vec<String>, String> {
         let mut states = vec![NotifyState::Reloading];
         states.extend(NotifyState::monotonic_usec_now().ok());
@@ -69,7 +69,7 @@ impl Supervisor {
                     changes.push(format!("+ process {name}"));
                     self.charges.push(charge);
                 }
-                // It is known because it is among them.
+                // A known process is among the charges.
                 (Ready::Known(_), None) => {}
             }
         }
@@ -85,7 +85,7 @@ impl Supervisor {
         Ok(changes)
     }
 
-    /// What cannot change while it runs.
+    /// Checks the settings that cannot change while it runs.
     fn fixed(&self, file: &SuperviseFile) -> Result<(), String> {
         let (before, after) = (&self.file.supervise.supervise, &file.supervise.supervise);
         let same = self.file.state() == file.state()
@@ -100,7 +100,7 @@ impl Supervisor {
             .into())
     }
 
-    /// Opens the logs of all processes: anew even if nothing is different, as somebody may have renamed the file.
+    /// Opens the logs of all processes: anew even without a difference, as the file may have been renamed.
     fn ready(&self, file: &SuperviseFile) -> Result<Vec<(Process, Ready)>, String> {
         let folder = file.supervise.supervise.log_dir.as_ref().map(|folder| folder.0.as_path());
         let open = |process: &Process| {

@@ -1,7 +1,7 @@
-//! What the Supervisor writes down, so that the next one finds what it left.
+//! The state file of the Supervisor, by which the next one finds the processes.
 //!
-//! Written whole and renamed into place at each change. It holds for one run of the machine: numbers of processes mean nothing
-//! in the next.
+//! It is written whole and renamed into place at each change. It holds for one run of the machine: process
+//! ids mean nothing in the next.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::child::{Identity, Launch};
 
-/// All that is written down.
+/// The content of the file.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
-    /// Which run of the machine.
+    /// The run of the machine.
     pub(super) boot: String,
     pub(super) processes: Vec<Kept>,
 }
@@ -28,20 +28,20 @@ pub(super) struct State {
 pub(super) struct Kept {
     pub(super) name: String,
     pub(super) phase: Phase,
-    /// Is it to run?
+    /// Whether it is to run.
     pub(super) wanted: bool,
     pub(super) failures: u32,
     pub(super) restarts: u64,
-    /// What runs, and since when (milliseconds since 1970).
+    /// The running process, and the time of its start (milliseconds since 1970).
     pub(super) running: Option<(Identity, Launch, u64)>,
     pub(super) last_exit: Option<LastExit>,
 }
 
 impl State {
-    /// What was written down since the machine was started; `None` if nothing was.
+    /// Reads the state since the start of the machine; `None` if there is none.
     ///
     /// # Errors
-    /// There is something that cannot be read.
+    /// Fails if there is a file that cannot be read.
     pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
         let no_follow = OFlags::NOFOLLOW.bits() as i32;
         let mut file = match OpenOptions::new().read(true).custom_flags(no_follow).open(path) {
@@ -49,7 +49,7 @@ impl State {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        // What stands in it is killed one day: nobody else may write it.
+        // The processes in it are killed some day: no other user may write it.
         let known = file.metadata()?;
         if known.uid() != rustix::process::geteuid().as_raw() || known.mode() & 0o022 != 0 {
             return Err(io::Error::new(
@@ -63,10 +63,10 @@ impl State {
         Ok((state.boot == boot()).then_some(state))
     }
 
-    /// Writes it down.
+    /// Writes it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Fails with the system's error.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let beside = path.with_added_extension("new");
         match fs::remove_file(&beside) {
@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// Which run of the machine this is.
+/// Returns the run of the machine.
 pub(super) fn boot() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.map(|id| id.trim().to_owned()).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! Notices that a configuration has changed, without looking: the kernel tells of the folder it is in. Editors replace files,
-//! others write into them, and in containers a link is turned; each is an event in the folder, after which the file itself is
-//! looked at.
+//! The watch on configurations without polling: the kernel reports changes of their folders. Editors replace
+//! files, others write into them, and in containers a link is turned. Each is an event in the folder, after
+//! which the file itself is examined.
 
 use std::fs;
 use std::io;
@@ -13,12 +13,12 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What a file looked like; all zero if there was none.
+/// The print of a file; all zero if there was none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Print([i64; 5]);
 
 impl Print {
-    /// As it is now.
+    /// Returns the present print.
     pub(super) fn of(file: &Path) -> Self {
         let of = |data: fs::Metadata| {
             let size = i64::try_from(data.len()).unwrap_or(i64::MAX);
@@ -45,7 +45,7 @@ impl Watch {
         Ok(Self { inotify, folders: Vec::new() })
     }
 
-    /// Watches the folders of these files, and no other.
+    /// Watches the folders of these files, and no others.
     pub(super) fn follow<'f>(&mut self, files: impl Iterator<Item = &'f Path>) {
         let mut wanted: Vec<PathBuf> = files.map(folder).collect();
         wanted.sort();
@@ -135,7 +135,7 @@ mod tests {
             before = Print::of(&file);
         }
         watch.follow([].into_iter());
-        // That the watch is gone is an event, too.
+        // The end of the watch is an event, too.
         rest(&mut watch).await;
         fs::write(&file, "nobody looks").unwrap();
         assert!(timeout(Duration::from_millis(50), watch.changed()).await.is_err());

@@ -1,4 +1,4 @@
-//! What holds a model back is what is said, at every point.
+//! The claim that the bottleneck of a model is the given one, at every point.
 
 use serde::Deserialize;
 
@@ -6,27 +6,27 @@ use super::{Only, Verdict};
 use crate::lab::column::Column;
 use crate::lab::table::{Levels, Table, name};
 
-/// What holds back.
+/// A bottleneck.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bottleneck {
-    /// `software` or `hardware`.
+    /// The kind: `software` or `hardware`.
     pub kind: Kind,
-    /// Its names in the model: all of them, in any order.
+    /// The names in the model: all of them, in any order.
     pub of: Vec<String>,
-    /// By formulas, or simulated.
+    /// The column: formulas, or simulation.
     #[serde(default = "simulated")]
     pub by: Column,
-    /// Only points with all of these.
+    /// The conditions on the points.
     #[serde(default)]
     pub only: Vec<Only>,
 }
 
-/// Threads, or a processor.
+/// The kind of a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Threads of a task.
+    /// The threads of a task.
     Software,
     /// A processor.
     Hardware,
@@ -37,7 +37,7 @@ const fn simulated() -> Column {
 }
 
 impl Bottleneck {
-    /// Does it look at points with these levels?
+    /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn looks_at(&self, levels: &Levels) -> bool {
         self.only.iter().all(|only| only.keeps(levels))
     }

@@ -1,7 +1,9 @@
-//! Every point, or every one of some, is at or above a value; or at or below it. The mean decides.
+//! The claim that every point, or every point of a subset, is at or above a value, or at or below it. The
+//! mean decides.
 //!
-//! What is counted in a short time is known badly: one move of eight sessions in twenty seconds is 0.4 a minute. With
-//! `clear` a point whose mean misses the bound, while its interval reaches it, leaves the claim undecided.
+//! Counts over a short time are imprecise: one move of eight sessions in twenty seconds is 0.4 per minute.
+//! With `clear`, a point whose mean misses the bound while its interval reaches it leaves the claim
+//! undecided.
 
 use serde::Deserialize;
 
@@ -15,45 +17,45 @@ use crate::lab::table::{Levels, Table, name};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
-    /// What is bounded.
+    /// The bounded metric.
     pub metric: Metric,
-    /// By what.
+    /// The bound.
     pub value: f64,
-    /// Is a point out of the bound only if its whole interval is?
+    /// Whether a point breaks the bound only if its whole interval does.
     #[serde(default)]
     pub clear: bool,
-    /// Is it their mean that is bounded, and not each of them?
+    /// Whether the mean of all points is bounded, instead of each of them.
     #[serde(default)]
     pub mean: bool,
-    /// Only points with all of these.
+    /// The conditions on the points.
     #[serde(default)]
     pub only: Vec<Only>,
 }
 
-/// Which levels.
+/// A condition on the levels of a factor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Only {
-    /// Of this factor.
+    /// The factor.
     pub factor: Factor,
-    /// Numbers from here on.
+    /// The minimum number.
     #[serde(default)]
     pub from: Option<f64>,
-    /// Numbers up to here.
+    /// The maximum number.
     #[serde(default)]
     pub to: Option<f64>,
-    /// These.
+    /// The allowed levels.
     #[serde(default)]
     pub among: Option<Vec<Level>>,
 }
 
 impl Only {
-    /// Does it leave one level only?
+    /// Returns `true` if the condition allows one level only.
     pub fn pins(&self) -> bool {
         self.among.as_ref().is_some_and(|among| among.len() == 1)
     }
 
-    /// Are these levels among those it leaves?
+    /// Returns `true` if the condition allows these levels.
     pub fn keeps(&self, levels: &Levels) -> bool {
         let Some(level) = levels.get(&self.factor) else { return false };
         let fits = |bound: Option<f64>, holds: fn(f64, f64) -> bool| {
@@ -66,7 +68,7 @@ impl Only {
 }
 
 impl Bound {
-    /// Does it look at points with these levels?
+    /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn looks_at(&self, levels: &Levels) -> bool {
         self.only.iter().all(|only| only.keeps(levels))
     }
@@ -110,7 +112,7 @@ impl Bound {
     }
 }
 
-/// The mean over points, none of which counts for more than another; `None` if there are none.
+/// Returns the mean over points with equal weights; `None` if there are none.
 fn mean<'a>(points: impl Iterator<Item = &'a Estimate>) -> Option<Estimate> {
     let points: Vec<&Estimate> = points.collect();
     let count = points.len() as f64;

@@ -1,7 +1,8 @@
-//! From one level to another a metric changes by so much, give or take a bound: a cut of 47 % is a change by -0.47.
+//! The claim that a metric changes by a given part from one level to another, within a tolerance: a cut of 47
+//! % is a change by -0.47.
 //!
-//! The mean decides. Where it is out of bounds, but is known less precisely than the bound is wide and may as well be within, nothing was
-//! refuted, and nothing shown: that is not decided.
+//! The mean decides. If it misses the tolerance, but its interval is wider than the tolerance and reaches
+//! into it, the claim is undecided.
 
 use serde::Deserialize;
 
@@ -10,29 +11,29 @@ use crate::lab::experiment::{Factor, Level};
 use crate::lab::metric::Metric;
 use crate::lab::table::{Levels, Table, name};
 
-/// A change of known size, wherever both levels are.
+/// A change of known size, at all points that have both levels.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Changes {
-    /// Of what.
+    /// The metric.
     pub metric: Metric,
-    /// What differs.
+    /// The factor that differs.
     pub factor: Factor,
-    /// From this level of it.
+    /// The level before the change.
     pub from: Level,
-    /// To this one.
+    /// The level after the change.
     pub to: Level,
-    /// By this part of what it is at first; below 0 where it falls.
+    /// The change as a part of the first value; below 0 for a decrease.
     pub by: f64,
-    /// Give or take.
+    /// The tolerance of the change.
     pub within: f64,
-    /// Only points with all of these.
+    /// The conditions on the points.
     #[serde(default)]
     pub only: Vec<Only>,
 }
 
 impl Changes {
-    /// Does it look at points with these levels?
+    /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn looks_at(&self, levels: &Levels) -> bool {
         let level = levels.get(&self.factor);
         level.is_some_and(|level| *level == self.from || *level == self.to)
@@ -127,7 +128,7 @@ mod tests {
         };
         let vague = verdict(3.0, 196.0);
         assert!(!vague.pass && !vague.decided && vague.numbers[0].starts_with("too vague at "), "{vague:?}");
-        // The mean is where it should be; far away; known well enough.
+        // The mean is within the tolerance; far away; known precisely enough.
         let sure = [verdict(3.0, 199.0), verdict(3.0, 160.0), verdict(0.1, 196.0)];
         assert_eq!(sure.map(|one| (one.pass, one.decided)), [(true, true), (false, true), (false, true)]);
     }

@@ -1,4 +1,5 @@
-//! Every curve lies above a bound somewhere: at two neighbouring points at least its whole interval does.
+//! The claim that every curve lies above a bound in a region: the whole intervals of at least two
+//! neighbouring points do.
 
 use serde::Deserialize;
 
@@ -7,21 +8,20 @@ use crate::lab::experiment::{Factor, Level};
 use crate::lab::metric::Metric;
 use crate::lab::table::Table;
 
-/// Each level's curve exceeds its bound at some level of `along`.
+/// The curve of each level exceeds its bound at some levels of `along`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExceedsSomewhere {
-    /// What is looked at.
+    /// The metric.
     pub metric: Metric,
-    /// Where the region lies.
+    /// The factor along which the region lies.
     pub along: Factor,
-    /// One curve for each level of this.
+    /// The factor with one curve per level.
     pub series: Factor,
-    /// The bound; the curve's own level if none is given: a speed-up above the number of servers is
-    /// super-linear.
+    /// The bound; by default the curve's own level: a speed-up above the number of servers is super-linear.
     #[serde(default)]
     pub bound: Option<f64>,
-    /// Levels of `series` of which nothing is claimed.
+    /// The levels of `series` that the claim excludes.
     #[serde(default)]
     pub except: Vec<Level>,
 }
@@ -37,7 +37,7 @@ impl ExceedsSomewhere {
                 return Verdict::nothing(&format!("no point has {} = {level}", self.series.name()));
             };
             let above: Vec<_> = curve.iter().filter(|(_, estimate)| estimate.low() > bound).collect();
-            // At a single point of many it may be chance.
+            // A single point of many may be a chance result.
             let region = curve.windows(2).any(|next| next.iter().all(|(_, one)| one.low() > bound));
             pass &= region;
             numbers.push(format!(

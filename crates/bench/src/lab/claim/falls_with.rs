@@ -1,6 +1,7 @@
-//! Each curve lies lower than the one before, by its mean over all levels or by its greatest value.
+//! The claim that each curve lies lower than the one before, by its mean over all levels or by its maximum.
 //!
-//! No step may rise beyond the intervals, and the last must lie below the first by more than they reach.
+//! No step may rise beyond the intervals, and the last curve must lie below the first by more than the
+//! intervals.
 
 use serde::Deserialize;
 
@@ -10,32 +11,32 @@ use crate::lab::metric::Metric;
 use crate::lab::statistics::Estimate;
 use crate::lab::table::Table;
 
-/// `metric` falls from one level of `by` to the next.
+/// The fall of `metric` from one level of `by` to the next.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FallsWith {
-    /// What falls.
+    /// The metric.
     pub metric: Metric,
-    /// From level to level of this.
+    /// The factor with one curve per level.
     pub by: Factor,
-    /// Over which one number is taken for each level.
+    /// The factor over which each curve is reduced to one number.
     pub along: Factor,
-    /// Which number.
+    /// The reduction.
     #[serde(default)]
     pub take: Take,
-    /// Levels of `by` of which nothing is claimed.
+    /// The levels of `by` that the claim excludes.
     #[serde(default)]
     pub except: Vec<Level>,
 }
 
-/// One number of a curve.
+/// The reduction of a curve to one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Take {
     /// The mean of all its points.
     #[default]
     Mean,
-    /// The greatest.
+    /// The maximum.
     Most,
 }
 
@@ -59,7 +60,7 @@ impl FallsWith {
         Verdict { pass: no_rise && fall, decided: true, numbers }
     }
 
-    /// The number, and where it was found.
+    /// Returns the number, and a note on its origin.
     fn take(&self, curve: &[(f64, Estimate)]) -> Option<(Estimate, String)> {
         match self.take {
             Take::Most => {
@@ -70,7 +71,7 @@ impl FallsWith {
                 let count = curve.len() as f64;
                 let samples = curve.iter().map(|(_, estimate)| estimate.samples).min()?;
                 let mean = curve.iter().map(|(_, estimate)| estimate.mean).sum::<f64>() / count;
-                // Independent points: their errors add by their squares.
+                // Independent points: the squares of their errors add.
                 let squares = curve.iter().map(|(_, estimate)| estimate.half.powi(2)).sum::<f64>();
                 let half = squares.sqrt() / count;
                 Some((Estimate { mean, half, samples }, format!(", the mean of {} points", curve.len())))

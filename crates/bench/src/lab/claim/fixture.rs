@@ -1,4 +1,4 @@
-//! Made-up curves for the tests of claims.
+//! Artificial curves for the tests of claims.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::lab::model::Predicted;
 use crate::lab::statistics::Estimate;
 use crate::lab::table::{Levels, Table};
 
-/// Curves of `metric` over the concurrency, one for each number of endpoints, all with the same half width.
+/// Creates curves of `metric` over the concurrency, one for each number of endpoints, all with the same half
+/// width.
 pub(super) fn curves(metric: Metric, half: f64, curves: &[(f64, &[(f64, f64)])]) -> Table {
     let mut table = Table::default();
     for (endpoints, points) in curves {
@@ -24,7 +25,7 @@ pub(super) fn curves(metric: Metric, half: f64, curves: &[(f64, &[(f64, f64)])])
     table
 }
 
-/// Response times over the concurrency: measured, and what a column of the model says.
+/// Creates response times over the concurrency: measured values, and those of a column of the model.
 pub(super) fn predicted(column: Column, points: &[(f64, f64, f64)]) -> Table {
     let mut table = Table::default();
     for (x, measured, said) in points {

@@ -1,4 +1,5 @@
-//! One curve lies below another somewhere: at one point at least its whole interval does.
+//! The claim that one curve lies below another in a region: the whole intervals of at least two neighbouring
+//! points do.
 
 use serde::Deserialize;
 
@@ -7,19 +8,19 @@ use crate::lab::experiment::{Factor, Level};
 use crate::lab::metric::Metric;
 use crate::lab::table::Table;
 
-/// `of` is below `than` at some level of `along`.
+/// The metric at level `of` is below that at `than` for some levels of `along`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LessInARegion {
-    /// What is compared.
+    /// The metric.
     pub metric: Metric,
-    /// Where the region lies.
+    /// The factor along which the region lies.
     pub along: Factor,
-    /// What tells the two curves apart.
+    /// The factor that distinguishes the two curves.
     pub series: Factor,
-    /// The lower curve.
+    /// The level of the lower curve.
     pub of: Level,
-    /// The higher one.
+    /// The level of the higher curve.
     pub than: Level,
 }
 
@@ -55,7 +56,7 @@ impl LessInARegion {
             let (x, of, than) = best;
             numbers.push(format!("at {x}: {} against {}", shown(of), shown(than)));
         }
-        // At a single point of many it may be chance.
+        // A single point of many may be a chance result.
         let pass = pairs.windows(2).any(|next| next.iter().all(|(_, of, than)| of.below(than)));
         if !pass && !region.is_empty() {
             numbers.push("but not at two neighbouring points, which make a region".to_owned());

@@ -1,7 +1,12 @@
-//! A model is off what was measured by no more than so much, in the mean and at its worst.
+//! The claim that the error of a model is bounded, in the mean and at its maximum.
 //!
-//! The error at a point is the model's number over the measured mean, less one: below 0 where the model is too low, as in the
-//! papers. Means are of its absolute value.
+//! The error at a point is
+//!
+//! ```text
+//! model / measured mean - 1
+//! ```
+//!
+//! and therefore below 0 where the model is too low, as in the papers. Means are of its absolute value.
 
 use serde::Deserialize;
 
@@ -10,23 +15,23 @@ use crate::lab::column::Column;
 use crate::lab::metric::Metric;
 use crate::lab::table::{Levels, Table, name};
 
-/// Bounds of the errors of a model.
+/// Bounds on the errors of a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelError {
-    /// Of what.
+    /// The metric.
     #[serde(default = "response")]
     pub metric: Metric,
-    /// By formulas, or simulated.
+    /// The column: formulas, or simulation.
     #[serde(default = "model")]
     pub by: Column,
-    /// Greatest mean of the absolute errors: 0.03 is 3 %.
+    /// The maximum mean of the absolute errors: 0.03 is 3 %.
     #[serde(default)]
     pub mean: Option<f64>,
-    /// Greatest of them.
+    /// The maximum absolute error.
     #[serde(default)]
     pub worst: Option<f64>,
-    /// Only points with all of these.
+    /// The conditions on the points.
     #[serde(default)]
     pub only: Vec<Only>,
 }
@@ -40,7 +45,7 @@ const fn model() -> Column {
 }
 
 impl ModelError {
-    /// Why it cannot be decided whatever is measured.
+    /// Returns the reason why the test is invalid for any measurement.
     pub fn wrong(&self) -> Option<&'static str> {
         if self.by == Column::Measured {
             return Some("an error is of the columns `model` and `simulated`");
@@ -50,7 +55,7 @@ impl ModelError {
         (bounds == [None, None] || !fine).then_some("an error needs `mean` or `worst`, numbers above 0")
     }
 
-    /// Does it look at points with these levels?
+    /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn looks_at(&self, levels: &Levels) -> bool {
         self.only.iter().all(|only| only.keeps(levels))
     }

@@ -1,8 +1,8 @@
-//! One level stands to the best of others in a ratio that is bounded, wherever they are compared.
+//! The claim that the ratio of one level to the best of others is bounded, at every point of comparison.
 //!
-//! The best is chosen anew at every point, which makes it hard to beat: nobody is as good everywhere. The mean of the
-//! ratio decides. Where the bound is one that chance could meet, because it claims that something is better and not
-//! only that it is no worse, the interval of the ratio must keep away from 1, too.
+//! The best is chosen anew at every point, which makes it hard to beat: no single rival is that good
+//! everywhere. The mean of the ratio decides. If the bound claims that a level is better, and not only that
+//! it is no worse, chance could meet it. The interval of the ratio must then exclude 1, too.
 
 use serde::Deserialize;
 
@@ -12,35 +12,35 @@ use crate::lab::metric::Metric;
 use crate::lab::statistics::Estimate;
 use crate::lab::table::{Levels, Table, name};
 
-/// `of` over the best of `among`: at most, or at least, so much.
+/// The ratio of level `of` to the best of `among`, with an upper or a lower bound.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RatioToBest {
-    /// What is compared.
+    /// The metric.
     pub metric: Metric,
-    /// What tells the two sides apart.
+    /// The factor that distinguishes the two sides.
     pub series: Factor,
-    /// The level that is to be good.
+    /// The level under test.
     pub of: Level,
-    /// Those it is compared with.
+    /// The rival levels.
     pub among: Vec<Level>,
-    /// Greatest ratio, of a metric that is better when it is less: the best has the least.
+    /// The maximum ratio, for a metric that is better when it is less: the best rival has the minimum.
     #[serde(default)]
     pub at_most: Option<f64>,
-    /// Least ratio, of a metric that is better when it is more: the best has the most.
+    /// The minimum ratio, for a metric that is better when it is more: the best rival has the maximum.
     #[serde(default)]
     pub at_least: Option<f64>,
-    /// A mean that misses the bound by less than the ratio's interval leaves the claim undecided: more or longer
-    /// repetitions, or a machine with nothing else to do, would tell.
+    /// Whether a mean that misses the bound by less than the ratio's interval leaves the claim undecided.
+    /// More or longer repetitions, or an idle machine, would decide it.
     #[serde(default)]
     pub clear: bool,
-    /// Only points with all of these.
+    /// The conditions on the points.
     #[serde(default)]
     pub only: Vec<Only>,
 }
 
 impl RatioToBest {
-    /// Why it cannot be decided whatever is measured.
+    /// Returns the reason why the test is invalid for any measurement.
     pub fn wrong(&self) -> Option<&'static str> {
         if self.at_most.is_some() == self.at_least.is_some() {
             return Some("a ratio needs either `at_most` or `at_least`");
@@ -53,7 +53,7 @@ impl RatioToBest {
             .then_some("a ratio needs levels to compare with in `among`, others than `of`")
     }
 
-    /// Does it look at points with these levels?
+    /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn looks_at(&self, levels: &Levels) -> bool {
         let level = levels.get(&self.series);
         let ours = level.is_some_and(|level| *level == self.of || self.among.contains(level));
@@ -64,7 +64,7 @@ impl RatioToBest {
         self.at_most.or(self.at_least).unwrap_or(f64::NAN)
     }
 
-    /// Is `one` better than `other`, by their means?
+    /// Returns `true` if the mean of `one` is better than that of `other`.
     fn better(&self, one: &Estimate, other: &Estimate) -> bool {
         if self.at_most.is_some() { one.mean < other.mean } else { one.mean > other.mean }
     }
@@ -78,7 +78,7 @@ impl RatioToBest {
         }
     }
 
-    /// Does it miss the bound by so little that it may be chance?
+    /// Returns `true` if the ratio misses the bound by so little that it may be chance.
     fn open(&self, ratio: &Estimate) -> bool {
         let bound = self.bound();
         let reached = if self.at_most.is_some() { ratio.low() <= bound } else { ratio.high() >= bound };
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Level 1 against 2 and 3 at two loads; nobody else is the best everywhere.
+    /// Level 1 against 2 and 3 at two loads; neither rival is the best at both.
     fn table(half: f64, own: f64) -> Table {
         let (two, three): (&[_], &[_]) = (&[(50.0, 10.0), (75.0, 30.0)], &[(50.0, 12.0), (75.0, 20.0)]);
         curves(Metric::P99, half, &[(1.0, &[(50.0, own), (75.0, 2.0 * own)]), (2.0, two), (3.0, three)])
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(said(&open), (false, false));
         assert!(open.numbers[0].starts_with("not clear at "), "{open:?}");
         assert_eq!(said(&clear(0.1, 7.0)), (true, true));
-        // One place that is clear is enough to refute it: 9.5 against 10 is not, 19 against 20 is.
+        // One clear point is enough to refute it: 9.5 against 10 is not clear, 19 against 20 is.
         assert_eq!(said(&clear(1.2, 9.5)), (false, true));
     }
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn what_may_be_chance_is_not_better() {
         assert!(!test(Some(0.8), None).decide(&table(2.0, 8.0)).pass);
-        // That it is no worse needs no such distance.
+        // A claim to be no worse needs no such distance.
         assert!(test(Some(1.1), None).decide(&table(2.0, 10.0)).pass);
     }
 

@@ -1,11 +1,16 @@
-//! Hardly more is refused than must be. What must be is what the members cannot do: not by their cores and speeds, but by what
-//! the same balancer got out of them when far too much came.
+//! The claim that a balancer rejects hardly more than it must. The necessary rejections follow from the work
+//! that the same balancer completed at far too high a load, not from the members' cores and speeds:
 //!
-//! Neighbours come and go, and what comes while they are there cannot be put off until they are gone: a fleet that is full all
-//! the time does less than the mean of its capacity, and a small one less of it than a great one.
+//! ```text
+//! necessary = max(0, 1 - utilisation at `full` / `share`)
+//! ```
 //!
-//! What must be is measured, too, in runs of its own: where both are known so little that what is too much may be chance, that is
-//! not decided.
+//! Antagonists come and go, and requests that arrive during their activity cannot be deferred until it ends.
+//! A fleet that is always full therefore completes less than the mean of its capacity, and a small fleet less
+//! of it than a large one.
+//!
+//! The necessary part is measured, too, in runs of its own. If both numbers are so imprecise that the excess
+//! may be chance, the claim is undecided.
 
 use serde::Deserialize;
 
@@ -14,23 +19,23 @@ use crate::lab::experiment::{Factor, Level};
 use crate::lab::metric::Metric;
 use crate::lab::table::{Levels, Table};
 
-/// At this `share` of the capacity these balancers refuse no more than what they cannot get done at the share `full`, and
-/// `within` on top of it.
+/// A bound on the rejections of balancers at a `share` of the capacity: the part they cannot complete at the
+/// share `full`, plus `within`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusesNoMore {
-    /// Where it is refused: a level of `share`.
+    /// The level of `share` at which the rejections are measured.
     pub share: f64,
-    /// Where it shows what can be done: a greater level of `share`.
+    /// The greater level of `share` at which the completed work is measured.
     pub full: f64,
-    /// Parts of the requests: 0.015 are one and a half in a hundred.
+    /// The tolerance as a part of the requests: 0.015 is 1.5 %.
     pub within: f64,
-    /// Which balancers.
+    /// The balancers.
     pub of: Vec<Level>,
 }
 
 impl RefusesNoMore {
-    /// Why it cannot be decided whatever is measured.
+    /// Returns the reason why the test is invalid for any measurement.
     pub fn wrong(&self) -> Option<&'static str> {
         let positive = |number: f64| number.is_finite() && number > 0.0;
         if !(positive(self.share) && positive(self.full) && self.share < self.full) {
@@ -44,7 +49,7 @@ impl RefusesNoMore {
         self.of.is_empty().then_some("`refuses_no_more` needs balancers in `of`")
     }
 
-    /// Does it look at points with these levels?
+    /// Returns `true` if the test evaluates points with these levels.
     pub(super) fn looks_at(&self, levels: &Levels) -> bool {
         let share = levels.get(&Factor::Share).and_then(Level::number);
         levels.get(&Factor::Balancer).is_some_and(|level| self.of.contains(level))
@@ -113,13 +118,13 @@ mod tests {
 
     #[test]
     fn what_must_be_refused_is_what_the_same_balancer_cannot_get_done() {
-        // All of the capacity can be used: 1 of 1.05, so 4.8 % must be refused.
+        // The whole capacity can be used: 1 of 1.05, so 4.8 % must be rejected.
         assert!(verdict(0.06, 1.0).pass);
         let decided = |verdict: Verdict| (verdict.pass, verdict.decided);
-        // Half a point too much is no more than both are off by.
+        // An excess of half a point is within the error of both numbers.
         assert_eq!(decided(verdict(0.064, 1.0)), (false, false));
         assert_eq!(decided(verdict(0.08, 1.0)), (false, true));
-        // 0.95 of it: 9.5 %.
+        // 0.95 of the capacity: 9.5 %.
         let fits = verdict(0.1, 0.95);
         assert!(fits.pass, "{fits:?}");
         let more = verdict(0.125, 0.95);

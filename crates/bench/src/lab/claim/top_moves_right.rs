@@ -1,8 +1,8 @@
-//! Each curve has its top further to the right than the one before.
+//! The claim that the top of each curve lies further right than that of the one before.
 //!
-//! Where a curve flattens out its greatest value is an accident of the noise. So the top begins at the first
-//! level whose value comes within a share of the greatest one, and that is what must move: never to the left
-//! from one curve to the next, and to the right from the first to the last.
+//! Where a curve flattens out, the position of its maximum is noise. The top therefore begins at the first
+//! level with a value within a share of the maximum, and that level must move. It may never move left from
+//! one curve to the next, and must move right from the first to the last.
 
 use serde::Deserialize;
 
@@ -15,16 +15,16 @@ use crate::lab::table::Table;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopMovesRight {
-    /// What has a top.
+    /// The metric.
     pub metric: Metric,
-    /// Over what.
+    /// The factor of the horizontal axis.
     pub along: Factor,
-    /// One curve for each level of this, in the order of the levels.
+    /// The factor with one curve per level, in the order of the levels.
     pub series: Factor,
-    /// How close to the greatest value the top begins, as a share of it.
+    /// The distance from the maximum at which the top begins, as a share of the maximum.
     #[serde(default = "twentieth")]
     pub within: f64,
-    /// Levels of `series` of which nothing is claimed.
+    /// The levels of `series` that the claim excludes.
     #[serde(default)]
     pub except: Vec<Level>,
 }

@@ -1,7 +1,7 @@
-//! One connection of a client, over which it calls and waits for the answer.
+//! A client's connection, over which it calls and waits for the answer.
 //!
-//! What is sent and what an answer is says a [`Target`], the same as for the load generator; this carries its bytes, with a
-//! thread that waits.
+//! A [`Target`], the same as for the load generator, defines the requests and their answers. This module
+//! carries its bytes on a blocking thread.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,27 +14,27 @@ use super::super::drive::Door;
 use crate::record::Fault;
 use crate::target::{Answer, Http, Iiop, Request, Step, Target};
 
-/// For a connection to be made, and between two looks whether the run is over.
+/// The time-out of a connection, and the time between two checks for the end of the run.
 const CONNECT: Duration = Duration::from_millis(900);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Plug {
-    /// Asks who serves.
+    /// To ask for a server.
     Bind,
-    /// Brings a message of so many bytes to whoever serves.
+    /// To deliver a message of this many bytes to a server.
     Bring(usize),
-    /// Calls, with so many bytes.
+    /// To call with this many bytes.
     Call(usize),
 }
 
-/// A connection that is made when it is needed.
+/// A connection that is established on demand.
 pub(super) struct Caller {
     kind: Kind,
     address: SocketAddr,
     stream: Option<TcpStream>,
-    /// Does each call take a connection of its own?
+    /// Whether each call takes a new connection.
     once: bool,
 }
 
@@ -44,13 +44,13 @@ enum Kind {
 }
 
 impl Caller {
-    /// To this door.
+    /// Creates a caller for this destination.
     pub(super) fn new(door: &Door, plug: Plug) -> Result<Self, Trouble> {
         let failed =
             |error: &dyn std::fmt::Display| Trouble::failed(format!("no client of the application: {error}"));
         let kind = match door {
             Door::Http(address) => {
-                // Over http nothing only says who serves: a member is asked for as little as it has.
+                // HTTP has no operation that only names the server: the cheapest request of a member is used.
                 let (method, path, length) = match plug {
                     Plug::Bind => ("GET", "/_plimsoll/count", 0),
                     Plug::Bring(length) => ("POST", "/receive", length),
@@ -76,15 +76,15 @@ impl Caller {
             Kind::Iiop(target) => target.addresses().first(),
         };
         let address = *first.ok_or_else(|| failed(&"no address"))?;
-        // An ORB that comes back over the same connection is not sent where it was: a bind begins anew.
+        // An ORB that returns over the same connection is not redirected again: each bind needs a new one.
         let once = matches!((&kind, plug), (Kind::Iiop(_), Plug::Bind));
         Ok(Self { kind, address, stream: None, once })
     }
 
-    /// Calls, and says who answered.
+    /// Calls, and returns the name of the member that answered.
     ///
     /// # Errors
-    /// What went wrong; `None` if it was given up because `stop` came true.
+    /// Returns the fault; `None` if the call was abandoned because `stop` became `true`.
     pub(super) fn call(
         &mut self,
         timeout: Duration,
@@ -116,7 +116,7 @@ fn connect(address: SocketAddr) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// One request and its answer.
+/// Sends one request and reads its answer.
 fn exchange<T: Target>(
     target: &mut T,
     stream: &mut TcpStream,
@@ -145,7 +145,7 @@ fn exchange<T: Target>(
         match target.answer(&mut ask.state, &buffer[..count]) {
             Step::More => {}
             Step::Done(answer) => return Ok(answer),
-            // Nobody sends these clients about: a server stays one.
+            // These clients are never redirected: each server is final.
             Step::Malformed | Step::Elsewhere(_) | Step::Back => return Err(Some(Fault::Malformed)),
         }
     }

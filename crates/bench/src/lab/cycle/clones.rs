@@ -1,4 +1,4 @@
-//! Threads of an agent: so many, taken in the order in which they are asked for.
+//! Threads of an agent: a fixed number, taken in the order of the requests for them.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,17 +15,17 @@ pub(super) struct Clones(Mutex<State>);
 #[derive(Debug)]
 struct State {
     free: usize,
-    /// Those who wait, the first in front.
+    /// The waiters, the first in front.
     waiting: VecDeque<Sender<Instant>>,
 }
 
 impl Clones {
-    /// So many, at least one.
+    /// Creates `count` threads, at least one.
     pub(super) fn new(count: usize) -> Self {
         Self(Mutex::new(State { free: count.max(1), waiting: VecDeque::new() }))
     }
 
-    /// Waits for one and holds it as long as what is returned lives; whoever comes does so at `now`.
+    /// Waits for a thread and holds it until the result is dropped; the caller arrives at `now`.
     pub(super) fn take(&self, now: Instant) -> Clone<'_> {
         let turn = {
             let mut state = lock(&self.0);
@@ -37,7 +37,7 @@ impl Clones {
             state.waiting.push_back(call);
             turn
         };
-        // The sender is lost only when it has been used.
+        // The sender is dropped only after use.
         let free = turn.recv().unwrap_or(now);
         Clone { of: self, until: Cell::new(now.max(free)) }
     }
@@ -51,12 +51,13 @@ pub(super) struct Clone<'a> {
 }
 
 impl Clone<'_> {
-    /// From when it is held, by the times of those who held it before and of who holds it.
+    /// Returns the time from which it is held: the later of the caller's time and that of the previous
+    /// holder's end.
     pub(super) fn since(&self) -> Instant {
         self.until.get()
     }
 
-    /// It is held until then: the next one goes on from there, however late that wakes.
+    /// Records the time until which it is held: the next holder continues from there, however late it wakes.
     pub(super) fn until(&self, now: Instant) {
         self.until.set(now);
     }
@@ -109,7 +110,7 @@ mod tests {
         first.until(begin + 5 * MS);
         drop(first);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // Each goes on from where the one before ended, whatever the clock says.
+        // Each continues from the end of the one before, whatever the clock shows.
         assert_eq!(*lock(&order), [(0, 5 * MS), (1, 6 * MS), (2, 7 * MS), (3, 8 * MS)]);
         assert_eq!(lock(&clones.0).free, 1);
     }

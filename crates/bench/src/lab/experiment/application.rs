@@ -1,10 +1,10 @@
-//! `[application]`: the synthetic application of Petriu, Amer, Majumdar and Abdull-Fatah (Using analytic models for
-//! predicting middleware performance, 2000), in place of requests that are all alike.
+//! `[application]`: the synthetic application of Petriu, Amer, Majumdar and Abdull-Fatah (Using analytic
+//! models for predicting middleware performance, 2000), in place of independent requests.
 //!
-//! A client's cycle is: bind A, call A, bind B, call B. There are two servers of A (members 1 and 2) and two of B (3 and 4).
-//! In the *handle-driven* architecture the agent says who serves and the client goes there; in the *forwarding* one the
-//! agent's threads, its clones, take the message and bring it to a server, which answers the client. Before anybody sends
-//! something it sleeps for the inter-node delay D.
+//! A client's cycle is: bind A, call A, bind B, call B. There are two servers of A (members 1 and 2) and two
+//! of B (3 and 4). In the *handle-driven* architecture the agent names a server and the client goes there. In
+//! the *forwarding* one the agent's threads, its clones, take the message and deliver it to a server, which
+//! answers the client. Each sender first sleeps for the inter-node delay D.
 
 use std::time::Duration;
 
@@ -18,77 +18,78 @@ use crate::member::{Service, Steps};
 
 use super::Factor;
 
-/// Servers of A, and of B.
+/// The number of servers of A, and of B.
 pub const COPIES: usize = 2;
 
-/// What the application does. All times are means.
+/// The parameters of the application. All times are means.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Application {
-    /// How clients come to a server.
+    /// The architecture.
     pub architecture: Architecture,
-    /// SA: work of a server A for a call, where `demand` is no factor. SB is half as much again.
+    /// SA: the work of a server A for a call, where `demand` is no factor. SB = 1.5 SA.
     #[serde(default = "ten")]
     pub demand: Spanned<Span>,
-    /// D: from one node to another, where `delay` is no factor.
+    /// D: the delay from one node to another, where `delay` is no factor.
     #[serde(default = "ten")]
     pub delay: Spanned<Span>,
-    /// L: bytes of a call and of its answer, where `length` is no factor.
+    /// L: the bytes of a call and of its answer, where `length` is no factor.
     #[serde(default = "usual")]
     pub length: Spanned<Bytes>,
-    /// C: threads of the agent that forwards, where `clones` is no factor.
+    /// C: the threads of the agent that forwards, where `clones` is no factor.
     #[serde(default = "one")]
     pub clones: Spanned<usize>,
-    /// Work of the agent for a request, without what locates (forward: in four pieces, between its calls).
+    /// The work of the agent for a request, without the locator's (forward: in four pieces, between its
+    /// calls).
     pub agent: Spanned<Span>,
-    /// Work of what locates, at the agent's processor, for each request (forward).
+    /// The work of the locator, at the agent's processor, for each request (forward).
     #[serde(default = "none")]
     pub locate: Spanned<Span>,
-    /// Work of a server beside SA or SB (handle).
+    /// The work of a server beside SA or SB (handle).
     #[serde(default = "none")]
     pub overhead: Spanned<Span>,
-    /// Work at the server's processor to receive a message (forward).
+    /// The work at the server's processor to receive a message (forward).
     #[serde(default = "none")]
     pub receive: Spanned<Span>,
-    /// Work at the server's processor to send an answer (forward).
+    /// The work at the server's processor to send an answer (forward).
     #[serde(default = "none")]
     pub send: Spanned<Span>,
-    /// Work of a server for each thousand bytes of L.
+    /// The work of a server for each thousand bytes of L.
     #[serde(default = "none")]
     pub per_kilobyte: Spanned<Span>,
-    /// Work of a client in a cycle, at a processor of its own.
+    /// The work of a client in a cycle, at a processor of its own.
     #[serde(default = "none")]
     pub client: Spanned<Span>,
-    /// How pieces of work are distributed; the delay is always the same.
+    /// The distribution of pieces of work; the delay is constant.
     #[serde(default)]
     pub work: Work,
 }
 
-/// How clients come to a server.
+/// The way in which clients reach a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Architecture {
-    /// They are told where to go (H-ORB).
+    /// The agent returns a handle to the server (H-ORB).
     Handle,
-    /// Their request is forwarded (F-ORB).
+    /// The agent forwards the request (F-ORB).
     Forward,
 }
 
-/// How pieces of work are distributed.
+/// The distribution of pieces of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// Each piece between two calls is exponential.
     #[default]
     Exponential,
-    /// Always the same.
+    /// Each piece is constant.
     Constant,
 }
 
-/// The application of one point. Times in seconds.
+/// The application of one point. Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// How clients come to a server.
+    /// The architecture.
     pub architecture: Architecture,
     /// SA.
     pub demand: f64,
@@ -98,13 +99,13 @@ pub struct Setting {
     pub length: usize,
     /// C.
     pub clones: usize,
-    /// For how long loads are believed by which the agent chooses; by chance if `None`.
+    /// The maximum age of the loads by which the agent chooses; `None` for a random choice.
     pub age: Option<f64>,
-    /// Work of the agent.
+    /// The work of the agent.
     pub agent: f64,
-    /// Of what locates.
+    /// The work of the locator.
     pub locate: f64,
-    /// Of a client in a cycle.
+    /// The work of a client in a cycle.
     pub client: f64,
     overhead: f64,
     receive: f64,
@@ -114,7 +115,7 @@ pub struct Setting {
 }
 
 impl Application {
-    /// That of a point with these levels.
+    /// Returns the application of a point with these levels.
     pub fn at(&self, levels: &Levels) -> Setting {
         let level = |factor| levels.get(&factor).and_then(super::Level::number);
         let seconds = |span: &Spanned<Span>| span.get_ref().0.as_secs_f64();
@@ -140,7 +141,7 @@ impl Application {
 }
 
 impl Setting {
-    /// A piece of work with this mean, in seconds.
+    /// Returns the distribution of a piece of work with this mean, in seconds.
     pub fn piece(&self, mean: f64) -> Service {
         let mean = Duration::from_secs_f64(mean.clamp(0.0, 3600.0));
         match self.work {
@@ -150,12 +151,12 @@ impl Setting {
         }
     }
 
-    /// The same with work that is always the same.
+    /// Returns the same application with constant work.
     pub(in crate::lab) fn constant(self) -> Self {
         Self { work: Work::Constant, ..self }
     }
 
-    /// Seconds that a cycle of a client alone takes in the mean, beside the way.
+    /// Returns the mean seconds of a cycle of a single client, without the network and the relay.
     pub(in crate::lab) fn alone(&self) -> f64 {
         let bytes = self.length as f64 * self.per_byte;
         // For A and B together: SA and SB, and everything else twice.
@@ -166,15 +167,15 @@ impl Setting {
         self.client + 2.5 * self.demand + 2.0 * (delays * self.delay + rest)
     }
 
-    /// What the way takes, if a cycle of one client alone took so many seconds and it knew its server, or had brought it
-    /// the message, after so many.
+    /// Returns the times of the network and the relay, from two times of a single client in seconds. These
+    /// are its cycle, and the time until it knew its server or had delivered the message.
     pub(in crate::lab) fn wire(&self, cycle: f64, pick: f64) -> Wire {
         let taken = if self.architecture == Architecture::Forward { self.receive } else { 0.0 };
         let relay = (pick - taken).max(0.0);
         Wire { relay, reach: ((cycle - self.alone()) / 2.0 - relay).max(0.0) }
     }
 
-    /// What server number `number` (from 1 on) does with a call, and with a message that it only receives.
+    /// Returns the steps of server `number` (from 1 on) for a call, and for a message that it only receives.
     pub fn steps(&self, number: usize) -> (Steps, Option<Steps>) {
         let demand = if number <= COPIES { self.demand } else { 1.5 * self.demand };
         let bytes = self.length as f64 * self.per_byte;
@@ -195,7 +196,7 @@ impl Setting {
     }
 }
 
-/// What nobody wrote, which nothing is wrong with.
+/// Wraps a default value, which has no place in the text.
 fn unwritten<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
@@ -240,7 +241,8 @@ mod tests {
             "cpu:const:15000000ns,wait:const:250000000ns,cpu:const:15000000ns,cpu:const:15000000ns,cpu:const:15000000ns"
         );
         assert_eq!(receive.unwrap().to_string(), "cpu:const:2000000ns");
-        // For A three delays, the agent, receiving, sending, a kilobyte and SA; for B likewise. What is left is the way.
+        // For A three delays, the agent, receiving, sending, a kilobyte and SA; for B likewise. The rest is
+        // the network and the relay.
         let work = 2.0 * (3.0 * 0.25 + 0.0152 + 0.002 + 0.014 + 0.001) + 2.5 * 0.03;
         let wire = setting.constant().wire(work + 0.005, 0.003);
         assert!((wire.relay - 0.001).abs() < 1e-9 && (wire.reach - 0.0015).abs() < 1e-9, "{wire:?}");

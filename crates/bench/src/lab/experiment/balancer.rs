@@ -1,4 +1,4 @@
-//! Balancers, by name and by how they choose.
+//! Balancers, by name and strategy.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -10,41 +10,51 @@ use serde::{Deserialize, Deserializer};
 
 use crate::units;
 
-/// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`, `lottery:referral`;
-/// `plimsoll:adaptive+agents` before members that say how loaded they are, `plimsoll:adaptive@on_demand` with a binding,
-/// `plimsoll:least_loaded+hidden` where it is not to know who shares a host.
+/// A balancer and its strategy.
+///
+/// | text | balancer |
+/// |---|---|
+/// | `none` | no balancer |
+/// | `plimsoll:round_robin` | plimsoll with a strategy |
+/// | `haproxy:leastconn` | HAProxy with its own strategy |
+/// | `nginx:random two least_conn` | nginx with its own strategy |
+/// | `lottery:referral` | the lottery, and the way in which clients ask it |
+/// | `plimsoll:adaptive+agents` | plimsoll before members that send load reports |
+/// | `plimsoll:adaptive@on_demand` | plimsoll with a session binding |
+/// | `plimsoll:least_loaded+hidden` | plimsoll that does not learn which members share a host |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balancer {
-    /// Which.
+    /// The kind.
     pub kind: BalancerKind,
-    /// A strategy of plimsoll, which may have settings: `least_request(choices=3)`. For the others as their own
-    /// configuration has it, or `round_robin` or `least_connections`, which is the default.
+    /// A strategy of plimsoll, which may have settings: `least_request(choices=3)`. For the others a strategy
+    /// as in their own configuration, or `round_robin` or `least_connections`, the default.
     pub strategy: String,
-    /// How long a client stays with a member (plimsoll); as the listener is configured if `None`.
+    /// The session binding (plimsoll); as the listener is configured if `None`.
     pub binding: Option<Binding>,
-    /// Do the members say with each answer how loaded they are, as those with agents do?
+    /// Whether the members send a load report with each answer, as those with agents do.
     pub agents: bool,
-    /// Where there are several of plimsoll, how often each tells the others of what it sees; they know nothing of one another if `None`.
+    /// The report interval of several plimsoll balancers; `None` if they do not know one another.
     pub fleet: Option<Duration>,
-    /// Is it hidden from plimsoll that members of its groups are on the same hosts?
+    /// Whether plimsoll does not learn that members of its groups share hosts.
     pub hidden: bool,
-    /// Does plimsoll follow a lottery, whose daemons are beside the members, rather than have a strategy of its own?
+    /// Whether plimsoll follows a lottery, with daemons beside the members, rather than a strategy of its
+    /// own.
     pub follows: bool,
 }
 
-/// How long a client stays with a member.
+/// The duration of a session binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// A request.
+    /// One request.
     PerRequest,
-    /// A session.
+    /// One session.
     PerSession,
-    /// A session, unless the member has too much.
+    /// One session, unless the member is overloaded.
     OnDemand,
 }
 
 impl Binding {
-    /// As in the configuration of plimsoll.
+    /// Returns the name as in plimsoll's configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::PerRequest => "per_request",
@@ -58,10 +68,10 @@ impl Binding {
     }
 }
 
-/// Which balancer.
+/// The kind of a balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalancerKind {
-    /// Clients go straight to the only member.
+    /// No balancer: clients connect directly to the only member.
     None,
     /// This program.
     Plimsoll,
@@ -71,12 +81,12 @@ pub enum BalancerKind {
     Nginx,
     /// Envoy.
     Envoy,
-    /// Nothing stands between: daemons beside the members say where clients go.
+    /// No balancer: daemons beside the members direct the clients.
     Lottery,
 }
 
 impl BalancerKind {
-    /// As in experiment files.
+    /// Returns the name as in experiment files.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -89,16 +99,16 @@ impl BalancerKind {
     }
 }
 
-/// What to write for a strategy; the first two stand for `round_robin` and `least_connections`.
+/// The strategies of each balancer; the first two stand for `round_robin` and `least_connections`.
 const HAPROXY: &[&str] = &["roundrobin", "leastconn", "static-rr", "first", "source"];
 const NGINX: &[&str] = &["", "least_conn", "random", "random two", "random two least_conn", "ip_hash"];
 const ENVOY: &[&str] = &["ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"];
-/// How clients ask the lottery first: one daemon, all by multicast, or all one by one.
+/// The ways in which clients ask the lottery: one daemon, all by multicast, or all one by one.
 const LOTTERY: &[&str] = &["referral", "multicast", "unicast"];
 
 impl Balancer {
-    /// The strategy as the balancer's own configuration has it: `leastconn`, `random two least_conn`, `LEAST_REQUEST`;
-    /// empty for nginx's round robin.
+    /// Returns the strategy as in the balancer's own configuration: `leastconn`, `random two least_conn`,
+    /// `LEAST_REQUEST`; empty for nginx's round robin.
     pub fn algorithm(&self) -> &str {
         let known = match self.kind {
             BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => return &self.strategy,
@@ -113,7 +123,8 @@ impl Balancer {
         }
     }
 
-    /// How the daemons beside the members are asked, if there are any: by clients, or by plimsoll that follows them.
+    /// Returns the way in which the daemons beside the members are asked, if there are any: by clients, or by
+    /// plimsoll that follows them.
     pub fn draws(&self) -> Option<&str> {
         match self.kind {
             BalancerKind::Lottery => Some(&self.strategy),
@@ -122,14 +133,14 @@ impl Balancer {
         }
     }
 
-    /// A strategy of plimsoll without its settings, and these.
+    /// Returns a strategy of plimsoll without its settings, and the settings.
     pub fn knobs(&self) -> (&str, BTreeMap<&str, f64>) {
         let (name, inside) = parts(&self.strategy);
         let knobs = inside.unwrap_or_default().split(',').filter_map(knob);
         (name, knobs.collect())
     }
 
-    /// Is there such a strategy? Those of plimsoll it knows itself.
+    /// Returns `true` if the strategy is known. Of plimsoll's only the form is checked.
     fn known(&self) -> bool {
         let algorithm = self.algorithm();
         let listed = |known: &[&str]| !self.strategy.is_empty() && known.contains(&algorithm);
@@ -147,7 +158,7 @@ impl Balancer {
     }
 }
 
-/// A name, and what stands in parentheses after it.
+/// Splits a name from the text in parentheses after it.
 fn parts(text: &str) -> (&str, Option<&str>) {
     match text.split_once('(').and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?))) {
         Some((name, inside)) => (name, Some(inside)),
@@ -155,14 +166,14 @@ fn parts(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// `choices=3`.
+/// Parses a setting such as `choices=3`.
 fn knob(text: &str) -> Option<(&str, f64)> {
     let (name, value) = text.split_once('=')?;
     let value = value.trim().parse().ok().filter(|value: &f64| value.is_finite())?;
     word(name.trim()).then_some((name.trim(), value))
 }
 
-/// What stands after `+fleet`: nothing for the usual time between two reports, or one in parentheses.
+/// Parses the text after `+fleet`: empty for the usual report interval, or an interval in parentheses.
 fn interval(text: &str) -> Option<Duration> {
     const BOUNDS: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(1);
     if text.is_empty() {
@@ -176,7 +187,7 @@ fn word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
 }
 
-/// Is it HAProxy's `random(N)`?
+/// Returns `true` for HAProxy's `random(N)`.
 fn draws(algorithm: &str) -> bool {
     let number = algorithm.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')'));
     number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| (1..=1000).contains(&number))
@@ -223,7 +234,7 @@ impl FromStr for Balancer {
             None => (bare, None),
         };
         let usual = if bare == "lottery" { LOTTERY[0] } else { "least_connections" };
-        // Plimsoll has a strategy of the name, so that this is not plimsoll:lottery.
+        // plimsoll has a strategy of the name, so that this is not plimsoll:lottery.
         let (bare, follows) = if bare == "lottery:plimsoll" { ("plimsoll", true) } else { (bare, false) };
         let (kind, strategy) = bare.split_once(':').unwrap_or((bare, usual));
         let kind = match kind {

@@ -1,4 +1,4 @@
-//! What the parts of an experiment file say of one another.
+//! Constraints between the parts of an experiment file.
 
 mod application;
 mod groups;
@@ -16,37 +16,37 @@ use crate::lab::column::Column;
 use crate::lab::metric::Metric;
 use crate::lab::plan::{self, Point};
 
-/// Fewest samples that give an interval worth the name.
+/// The minimum number of samples for a useful confidence interval.
 const SAMPLES: usize = 5;
-/// Most members; most clients of a closed loop.
+/// The maximum number of members, and of clients of a closed loop.
 const MEMBERS: f64 = 64.0;
 const CLIENTS: f64 = 16_384.0;
-/// Most balancers at once.
+/// The maximum number of balancers at once.
 const INSTANCES: usize = 64;
-/// Most retries.
+/// The maximum number of retries.
 const RETRIES: f64 = 10.0;
-/// Most workers of a member.
+/// The maximum number of workers of a member.
 const WORKERS: usize = 4096;
-/// Most repetitions, and most batches of each.
+/// The maximum number of repetitions, and of batches in each.
 const TIMES: usize = 1000;
-/// Shortest batch, and longest repetition.
+/// The minimum length of a batch, and the maximum length of a repetition.
 const BATCH: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_hours(24);
-/// Longest delay of a packet.
+/// The maximum delay of a packet.
 const DELAY: Duration = Duration::from_secs(10);
-/// Most requests per second, and greatest share of the capacity.
+/// The maximum of requests per second, and of the share of the capacity.
 const RATE: f64 = 10_000_000.0;
 const SHARE: f64 = 1000.0;
-/// Longest time of the application in milliseconds, and most bytes of a message.
+/// The maximum time of the application in milliseconds, and the maximum bytes of a message.
 const MILLISECONDS: f64 = 100_000.0;
 const LENGTH: f64 = 200_000.0;
-/// Processors of a member, and their speed.
+/// The bounds of a member's processors, and of their speed.
 const CORES: RangeInclusive<f64> = 0.001..=1e6;
-/// Most integers in a request, and most swaps of them.
+/// The maximum number of integers in a request, and of swaps of them.
 const INTEGERS: usize = 1_000_000;
 const SWAPS: u32 = 10_000_000;
 
-/// All that is wrong with an experiment that could be read.
+/// Returns all errors of an experiment that could be parsed.
 pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     let mut say = |at: Range<usize>, message: String| wrong.push(Wrong { at, message });
@@ -205,7 +205,7 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
                 say(claim.test.span(), format!("`{}` is not varied", factor.name()));
             }
         }
-        // A bound looks at every point by itself, a ratio at those that differ in its series alone.
+        // A bound evaluates every point by itself, a ratio the points that differ in its series alone.
         if let Some(why) = test.wrong() {
             say(claim.test.span(), why.to_owned());
         }
@@ -230,7 +230,7 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             );
         }
     }
-    // Points can be made only of what is right so far.
+    // Points can be created only if everything before is valid.
     if wrong.is_empty() {
         for mode in [Mode::Quick, Mode::Full] {
             let points = plan::points(experiment, mode);
@@ -256,7 +256,7 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     wrong
 }
 
-/// What is wrong with the members.
+/// Returns the errors of the members.
 fn members(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
     let mut wrong = Vec::new();
     let fleet = &experiment.members;
@@ -304,14 +304,14 @@ fn members(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
     wrong
 }
 
-/// Where `none` is among the levels of the balancer.
+/// Returns the place of the balancer's levels with `none`.
 fn direct(experiment: &Experiment) -> Option<Range<usize>> {
     let none = Level::Text("none".to_owned());
     let levels = experiment.factors.iter().flat_map(|vary| [&vary.full, &vary.quick]);
     levels.into_iter().find(|levels| levels.get_ref().contains(&none)).map(toml::Spanned::span)
 }
 
-/// A factor with more than one level that is not among those named: its levels would be mixed in one curve.
+/// Returns a factor with more than one level that is not named: its levels would be mixed in one curve.
 fn open(experiment: &Experiment, named: &[Factor]) -> Option<Factor> {
     let several = |vary: &&Vary| vary.full.get_ref().len() > 1 || vary.quick.get_ref().len() > 1;
     let mut factors = experiment.factors.iter().filter(several).map(|vary| *vary.vary.get_ref());
@@ -323,7 +323,7 @@ fn mixed(what: &str, factor: Factor) -> String {
     format!("the {what} would mix the levels of `{factor}`: name it, or vary it in an experiment of its own")
 }
 
-/// Can every fault happen in this point, in its turn?
+/// Checks that every fault can happen in this point, in its order.
 fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), String> {
     let mut faults: Vec<&Fault> = experiment.faults.iter().collect();
     faults.sort_by_key(|fault| fault.at.of(mode).0);
@@ -371,7 +371,7 @@ fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), Stri
     Ok(())
 }
 
-/// Is the level one of the factor's?
+/// Checks that the level is one of the factor's.
 fn fits(factor: Factor, level: &Level) -> Result<(), String> {
     match (factor, level) {
         (Factor::Balancer, Level::Text(text)) => {

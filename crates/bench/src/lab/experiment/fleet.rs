@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use super::{Bytes, value};
 use crate::member::{Antagonist, Service};
 
-/// All servers, in groups of equal ones; never empty. Their numbers go through the groups in order.
+/// All servers, in groups of equal ones; never empty. They are numbered through the groups in order.
 #[derive(Clone, Debug)]
 pub struct Fleet(Vec<Members>);
 
@@ -17,53 +17,53 @@ pub struct Fleet(Vec<Members>);
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Members {
-    /// How many, where `endpoints` is no factor.
+    /// The number, where `endpoints` is no factor.
     #[serde(default = "super::one")]
     pub count: usize,
-    /// How long a worker holds a request.
+    /// The time for which a worker holds a request.
     #[serde(default, deserialize_with = "value::service")]
     pub service: Option<Service>,
-    /// How long it holds one for what a script makes: a path with a query, `cgi-bin` or the name of a script.
+    /// The same for a dynamic page: a path with a query, `cgi-bin` or the name of a script.
     #[serde(default, deserialize_with = "value::service")]
     pub dynamic: Option<Service>,
-    /// Requests served at a time by each.
+    /// The requests served at a time by each.
     #[serde(default = "super::four")]
     pub workers: usize,
-    /// Emulated processors, which all requests of a member share; they take the place of the workers, and the service
-    /// time is work for one of them.
+    /// The number of emulated processors, which all requests of a member share in place of the workers. The
+    /// service time is work for one of them.
     #[serde(default)]
     pub cores: Option<f64>,
-    /// How fast these are; 1 if nothing is said.
+    /// Their speed; 1 by default.
     #[serde(default)]
     pub speed: Option<f64>,
-    /// Takes a part of their speed now and then.
+    /// The antagonist that takes a part of their speed from time to time.
     #[serde(default, deserialize_with = "value::antagonist")]
     pub antagonist: Option<Antagonist>,
-    /// Go on with the work for clients that have gone.
+    /// Whether to go on with the work for clients that have gone.
     #[serde(default)]
     pub ignore_cancel: bool,
-    /// Say with each answer how loaded they are, and refuse what they have no room for; so do all where the balancer's
-    /// level says `+agents`.
+    /// Whether each answer carries a load report and requests above the concurrency limit are refused. All
+    /// members do so if the balancer's level contains `+agents`.
     #[serde(default)]
     pub meter: bool,
-    /// Each has `plimsoll agent` beside it as a side-car, through which its requests go and which reports to the balancer
-    /// (plimsoll only); so have all over iiop where the balancer's level says `+agents`.
+    /// Whether each member has `plimsoll agent` as a side-car, which relays its requests and reports to the
+    /// balancer (plimsoll only). Over iiop all members have one if the balancer's level contains `+agents`.
     #[serde(default)]
     pub side_car: bool,
-    /// Requests that may wait at each, or share its cores; more get 503.
+    /// The maximum number of requests that wait at each, or share its cores; excess ones get 503.
     #[serde(default = "super::thousand")]
     pub queue: usize,
-    /// Burn the processor for the service time instead of waiting for a timer.
+    /// Whether to burn the processor for the service time instead of waiting for a timer.
     #[serde(default)]
     pub burn: bool,
-    /// Real work instead of a service time: swaps of two integers of the request's body.
+    /// The number of swaps of two integers of the request's body: real work instead of a service time.
     #[serde(default)]
     pub swaps: Option<u32>,
-    /// Charge for a session what it costs a real server, measured before the run, relative to the swaps that
+    /// The cost of a session, which is measured at a real server before the run, relative to the swaps that
     /// the service time stands for.
     #[serde(default)]
     pub session: Option<Session>,
-    /// Length of an answer.
+    /// The length of an answer.
     #[serde(default)]
     pub body: Option<Bytes>,
 }
@@ -72,44 +72,44 @@ pub struct Members {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Session {
-    /// Integers in a request.
+    /// The integers in a request.
     pub integers: usize,
-    /// Swaps of two of them.
+    /// The swaps of two of them.
     pub swaps: u32,
 }
 
 impl Members {
-    /// Requests per second that one of them can serve, on average; `None` if that is not known without measuring.
+    /// Returns the mean requests per second of one server; `None` if only a measurement can tell.
     fn capacity(&self) -> Option<f64> {
         if self.dynamic.is_some() {
-            // What part of the requests that is, the load decides.
+            // The load determines the share of those requests.
             return None;
         }
         let mean = self.service?.mean().as_secs_f64();
         let left = self.antagonist.map_or(1.0, |antagonist| antagonist.mean());
         let capacity = self.cores? * self.speed.unwrap_or(1.0) * left / mean;
-        // A mean without bound comes as the longest time there is.
+        // An infinite mean is represented by the maximum duration.
         (capacity.is_finite() && capacity > 1e-9).then_some(capacity)
     }
 }
 
 impl Fleet {
-    /// The groups.
+    /// Returns the groups.
     pub fn groups(&self) -> &[Members] {
         &self.0
     }
 
-    /// The first group, which is all there is unless the groups differ.
+    /// Returns the first group, the only one unless the groups differ.
     pub fn first(&self) -> &Members {
         &self.0[0]
     }
 
-    /// How many servers there are, where `endpoints` is no factor.
+    /// Returns the number of servers, where `endpoints` is no factor.
     pub fn count(&self) -> usize {
         self.0.iter().map(|group| group.count).fold(0, usize::saturating_add)
     }
 
-    /// What server number `number` is like, from 1 on; beyond the last, as the last.
+    /// Returns the group of server `number`, from 1 on; beyond the last server, the last group.
     pub fn of(&self, number: usize) -> &Members {
         let mut before = 0;
         for group in &self.0 {
@@ -121,13 +121,13 @@ impl Fleet {
         &self.0[self.0.len() - 1]
     }
 
-    /// Requests per second that the first so many servers can serve together; `None` if that is not known without
-    /// measuring.
+    /// Returns the requests per second of the first `members` servers together; `None` if only a measurement
+    /// can tell.
     pub fn capacity(&self, members: usize) -> Option<f64> {
         (1..=members).map(|number| self.of(number).capacity()).sum()
     }
 
-    /// What they are, for reports.
+    /// Returns a description for reports.
     pub fn about(&self) -> String {
         let first = self.first();
         if let (Some(swaps), workers) = (first.swaps, first.workers) {
@@ -145,7 +145,7 @@ impl Fleet {
     }
 }
 
-/// `8 of 2 cores`, `4 of 2 cores at speed 1.5`.
+/// Describes a group: `8 of 2 cores`, `4 of 2 cores at speed 1.5`.
 fn shape(group: &Members) -> String {
     let cores = group.cores.unwrap_or(1.0);
     let speed = group.speed.map_or_else(String::new, |speed| format!(" at speed {speed}"));
@@ -158,7 +158,7 @@ impl<'de> Deserialize<'de> for Fleet {
     }
 }
 
-/// Not an untagged enum, which would lose the places of mistakes.
+/// A visitor in place of an untagged enum, which would lose the places of errors.
 struct OneOrMore;
 
 impl<'de> Visitor<'de> for OneOrMore {
@@ -200,7 +200,7 @@ antagonist = \"on:1s,off:3s,low:0.4,high:0.6\"
 ignore_cancel = true
 ";
 
-    /// The fixture with other members and without `endpoints`.
+    /// Parses the fixture with other members and without `endpoints`.
     fn with(members: &str) -> Result<Experiment, Vec<(String, String)>> {
         let text = TEXT.replace("[members]\nservice = \"const:1ms\"\n", members);
         let text = text.replace("[[factor]]\nvary = \"endpoints\"\nfull = [0, 2]\nquick = [1]\n", "");
@@ -214,7 +214,7 @@ ignore_cancel = true
         let experiment = with(GROUPS).unwrap();
         let fleet = &experiment.members;
         assert_eq!((fleet.count(), fleet.of(2).cores, fleet.of(3).cores), (3, Some(4.0), Some(8.0)));
-        // Two of 400 requests/s and one of 1200, of which its neighbour takes an eighth.
+        // Two of 400 requests/s and one of 1200, of which its antagonist takes an eighth.
         assert!((fleet.capacity(3).unwrap() - 1850.0).abs() < 1e-6);
         assert!((fleet.capacity(1).unwrap() - 400.0).abs() < 1e-6);
         let about = fleet.about();

@@ -1,17 +1,17 @@
-//! What can be varied, and the values it takes.
+//! The factors and their levels.
 
 use std::fmt::{self, Display, Formatter};
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What can be varied.
+/// A factor that can be varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Factor {
     /// Servers behind the balancer; 0 for one server without a balancer.
     Endpoints,
-    /// What stands between.
+    /// The balancer.
     Balancer,
     /// Clients of a closed loop.
     Concurrency,
@@ -19,11 +19,11 @@ pub enum Factor {
     Share,
     /// Requests per second.
     Rate,
-    /// Tries after the first that the balancer may make.
+    /// The maximum retries of the balancer.
     Retries,
-    /// What clients, balancer and members speak.
+    /// The protocol of clients, balancer and members.
     Protocol,
-    /// SA of the application, in milliseconds; SB is half as much again.
+    /// SA of the application, in milliseconds; SB = 1.5 SA.
     Demand,
     /// D of the application, in milliseconds.
     Delay,
@@ -31,18 +31,19 @@ pub enum Factor {
     Length,
     /// C of the application.
     Clones,
-    /// Who decides how many members there are.
+    /// The scaler that decides the number of members.
     Scaler,
     /// Balancers at once.
     Instances,
     /// Groups of the balancer at the same servers.
     Groups,
-    /// For how many seconds the application's agent believes loads by which it chooses; 0 for by chance.
+    /// The maximum age in seconds of the loads by which the application's agent chooses; 0 for a random
+    /// choice.
     Age,
 }
 
 impl Factor {
-    /// Those whose levels are numbers.
+    /// The factors with numeric levels.
     const NUMBERS: [Self; 12] = [
         Self::Endpoints,
         Self::Concurrency,
@@ -58,12 +59,12 @@ impl Factor {
         Self::Age,
     ];
 
-    /// The one of this name whose levels are numbers.
+    /// Returns the factor of this name with numeric levels.
     pub fn named(name: &str) -> Option<Self> {
         Self::NUMBERS.into_iter().find(|factor| factor.name() == name)
     }
 
-    /// As in experiment files.
+    /// Returns the name as in experiment files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Endpoints => "endpoints",
@@ -84,7 +85,7 @@ impl Factor {
         }
     }
 
-    /// On an axis.
+    /// Returns the label of an axis.
     pub fn label(self) -> &'static str {
         match self {
             Self::Endpoints => "endpoints",
@@ -105,7 +106,7 @@ impl Factor {
         }
     }
 
-    /// Is it one of the application?
+    /// Returns `true` for factors of the application.
     pub fn of_application(self) -> bool {
         matches!(self, Self::Demand | Self::Delay | Self::Length | Self::Clones | Self::Age)
     }
@@ -114,14 +115,14 @@ impl Factor {
 /// One value of a factor: a number from 0 on, or text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Level {
-    /// Of all factors but the balancer, the protocol and the scaler.
+    /// The level of a numeric factor: of all but the balancer, the protocol and the scaler.
     Number(f64),
-    /// Of these.
+    /// The level of one of these.
     Text(String),
 }
 
 impl Level {
-    /// The number, if it is one.
+    /// Returns the number, if it is one.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),

@@ -1,4 +1,4 @@
-//! `[load]`: what the clients do.
+//! `[load]`: the load.
 
 use std::time::Duration;
 
@@ -9,75 +9,76 @@ use super::{Bytes, Span, value};
 use crate::pace::{Arrival, Shape};
 use crate::replay::Workload;
 
-/// What the clients do. Open loop by `rate`, `share` or the rates of `clients`, closed loop by `concurrency` or `clients`
-/// without rates.
+/// The load. It is an open loop by `rate`, `share` or the rates of `clients`, and a closed loop by
+/// `concurrency` or `clients` without rates.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
-    /// What clients, balancer and members speak, where `protocol` is no factor.
+    /// The protocol of clients, balancer and members, where `protocol` is no factor.
     #[serde(default)]
     pub protocol: Option<Spanned<Protocol>>,
-    /// Requests per second.
+    /// The requests per second.
     #[serde(default)]
     pub rate: Option<f64>,
-    /// Requests per second as a share of the capacity measured before the run.
+    /// The requests per second as a share of the capacity measured before the run.
     #[serde(default)]
     pub share: Option<f64>,
-    /// How the rate goes: parts of the measured time, from 0 to 1 and in order, and what it is there, as a part of `rate`; linear in
-    /// between. In the warm-up it is as at the beginning.
+    /// The curve of the rate: pairs of a part of the measured time, from 0 to 1 and in order, and the rate
+    /// there as a part of `rate`; linear in between. The warm-up has the rate of the beginning.
     #[serde(default)]
     pub curve: Vec<(f64, f64)>,
-    /// Clients that each send their next request when the last has been answered.
+    /// The number of clients that each send their next request when the last has been answered.
     #[serde(default)]
     pub concurrency: Option<usize>,
-    /// Clients that each keep one connection, in groups: sessions. By `count`, or as shares of `concurrency`.
+    /// Groups of clients that each keep one connection: sessions. Their sizes are given by `count`, or as
+    /// shares of `concurrency`.
     #[serde(default)]
     pub clients: Vec<Spanned<Sessions>>,
-    /// How requests follow one another in an open loop.
+    /// The arrival process of an open loop.
     #[serde(default = "super::poisson", deserialize_with = "value::arrival")]
     pub arrival: Arrival,
-    /// Keep connections, or open one for each request.
+    /// Whether to keep connections, or to open one for each request.
     #[serde(default = "super::yes")]
     pub keep_alive: bool,
-    /// From when a request is due to the end of its answer.
+    /// The maximum time from when a request is due to the end of its answer.
     #[serde(default = "super::five_seconds")]
     pub timeout: Span,
-    /// Ask for the pages of an access log in their order, rather than always for the same: of a site that is like the AGS
-    /// report's, `all` (its workload A) or `static` (its workload B).
+    /// The pages of an access log to request in order, rather than always the same page. The log is of a site
+    /// like that of the AGS report: `all` (its workload A) or `static` (its workload B).
     #[serde(default, deserialize_with = "value::workload")]
     pub workload: Option<Workload>,
-    /// Length of a request's body; with one the method is POST.
+    /// The length of a request's body; with one the method is POST.
     #[serde(default)]
     pub body: Option<Bytes>,
 }
 
-/// How long a load lasts.
+/// The duration of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lasting {
-    /// Until it is measured.
+    /// The time until the measurement begins.
     pub warmup: Duration,
-    /// All of it.
+    /// The whole time.
     pub whole: Duration,
 }
 
-/// What clients, balancer and members speak.
+/// The protocol of clients, balancer and members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// HTTP/1.1.
     #[default]
     Http,
-    /// CORBA: calls of the papers' object, is this number prime.
+    /// CORBA: calls of the papers' object, a primality test.
     Iiop,
 }
 
 impl Protocol {
-    /// Of this name.
+    /// Returns the protocol of this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Http, Self::Iiop].into_iter().find(|protocol| protocol.name() == name)
     }
 
-    /// As in experiment files.
+    /// Returns the name as in experiment files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -90,23 +91,23 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sessions {
-    /// How many.
+    /// The number of clients.
     #[serde(default)]
     pub count: Option<usize>,
-    /// Which part of the `concurrency`, in the load or as a factor.
+    /// The part of the `concurrency`, in the load or as a factor.
     #[serde(default)]
     pub share: Option<f64>,
-    /// Requests per second of each. One that is due before the last one was answered waits for that. Without a rate each
-    /// sends its next request when the last has been answered.
+    /// The requests per second of each. A request that is due before the last answer waits for it. Without a
+    /// rate each client sends its next request when the last has been answered.
     #[serde(default)]
     pub rate: Option<f64>,
-    /// How long after that, where there is no rate.
+    /// The think time after that answer, where there is no rate.
     #[serde(default)]
     pub think: Option<Span>,
 }
 
 impl Load {
-    /// The rate when this part of the measured time is over, as a part of `rate`.
+    /// Returns the rate at this part of the measured time, as a part of `rate`.
     pub fn curved(&self, part: f64) -> f64 {
         let after = self.curve.partition_point(|(at, _)| *at <= part);
         match (after.checked_sub(1).and_then(|before| self.curve.get(before)), self.curve.get(after)) {
@@ -116,7 +117,7 @@ impl Load {
         }
     }
 
-    /// The load of an open loop at this rate.
+    /// Returns the load of an open loop at this rate.
     pub fn shape(&self, rate: f64, lasting: Lasting) -> Shape {
         if self.curve.is_empty() {
             return Shape::Steady(rate);
@@ -126,23 +127,23 @@ impl Load {
         Shape::Through(self.curve.iter().map(place).collect())
     }
 
-    /// The groups of clients.
+    /// Returns the groups of clients.
     pub fn groups(&self) -> impl Iterator<Item = &Sessions> {
         self.clients.iter().map(Spanned::get_ref)
     }
 
-    /// Are the groups given by their shares of the concurrency?
+    /// Returns `true` if the groups are given by shares of the concurrency.
     pub fn shared(&self) -> bool {
         self.groups().any(|group| group.share.is_some())
     }
 
-    /// Do the groups send as they are answered, rather than at rates?
+    /// Returns `true` if the groups are a closed loop, rather than having rates.
     pub fn answered(&self) -> bool {
         !self.clients.is_empty() && self.groups().all(|group| group.rate.is_none())
     }
 
-    /// One for each client, in turn from group to group, as they come; `concurrency` is what shares are of. No client is
-    /// lost by rounding: groups end where their shares so far do.
+    /// Returns the group of each client, in turn from group to group; shares refer to `concurrency`. Rounding
+    /// loses no client: each group ends at the rounded sum of the shares so far.
     pub fn each(&self, concurrency: usize) -> Vec<Sessions> {
         let mut sums = (0.0, 0);
         let mut counts: Vec<(Sessions, usize)> = Vec::new();

@@ -1,7 +1,8 @@
-//! `[scaler]`: members that come and go by load, in place of a number that is fixed.
+//! `[scaler]`: members that are started and stopped by load, in place of a fixed number.
 //!
-//! Nobody of `[members]` is started by the lab: plimsoll has them started and stopped as processes of its own (`[group.scaler.process]`),
-//! by what it finds out itself or, for comparison, by what is reckoned as Kubernetes' horizontal autoscaler does.
+//! The lab starts none of `[members]`: plimsoll starts and stops them as its own processes
+//! (`[group.scaler.process]`). Plimsoll decides by itself or, for comparison, the lab does so like
+//! Kubernetes' horizontal autoscaler.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,58 +11,58 @@ use serde::Deserialize;
 
 use super::Span;
 
-/// How members come and go, and by what that is judged. Times are those of a full run; in a quick one all of them are shortened as
-/// its duration is.
+/// The settings of the scaler, and the goal by which it is rated. Times are those of a full run; in a quick
+/// run all of them are shortened in proportion to its duration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scaler {
-    /// How it is decided, where `scaler` is no factor.
+    /// The decider, where `scaler` is no factor.
     #[serde(default)]
     pub by: Decider,
-    /// Fewest and most members.
+    /// The minimum number of members.
     pub min: u32,
-    /// See there.
+    /// The maximum number of members.
     pub max: u32,
-    /// A member sleeps for so long before it listens.
+    /// The time that a member sleeps before it listens.
     pub start: Span,
-    /// The goal: this part of what the members that serve can do is free, by the rate of the load's curve, not by what chance makes
-    /// of it.
+    /// The first goal: this part of the capacity of the serving members is free, by the rate of the load's
+    /// curve without its random variation.
     pub head_room: f64,
-    /// And the requests that were answered within a `tick` took no longer, in the mean.
+    /// The second goal: the mean response time of a `tick` is at most this.
     pub response: Span,
-    /// Between two decisions of plimsoll.
+    /// The time between two decisions of plimsoll.
     #[serde(default = "second")]
     pub interval: Span,
-    /// A member goes only if it was too many for so long.
+    /// The time for which a member must be superfluous before it is stopped.
     pub stabilize: Span,
-    /// After a change, before a member goes.
+    /// The time after a change before a member is stopped.
     pub cool_down: Span,
-    /// Most members that are started, and taken away, at once.
+    /// The maximum number of members that are started, and stopped, at once.
     pub step: Step,
-    /// How the reactive one decides.
+    /// The settings of the reactive decider.
     #[serde(default)]
     pub reactive: Pods,
 }
 
-/// Most members at once.
+/// The maximum number of members at once.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// That are started.
+    /// The number of members to start.
     pub up: u32,
-    /// That are taken away.
+    /// The number of members to stop.
     pub down: u32,
 }
 
-/// Kubernetes' horizontal autoscaler, by its documented defaults.
+/// Kubernetes' horizontal autoscaler, with its documented defaults.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pods {
-    /// Between two decisions, and of processors' use what is averaged.
+    /// The time between two decisions, over which the use of processors is averaged.
     pub period: Span,
-    /// Fewer only if it was so for so long.
+    /// The time for which fewer members must suffice before some are stopped.
     pub window: Span,
-    /// Nothing is done as long as the use is no further from what is wanted, as a part of that.
+    /// The tolerance: no action is taken while the use deviates from the target by at most this part of it.
     pub tolerance: f64,
 }
 
@@ -72,15 +73,15 @@ impl Default for Pods {
     }
 }
 
-/// Who decides how many members there are.
+/// The decider of the number of members.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Decider {
-    /// Plimsoll, so that the goal's head room is free by the load line.
+    /// Plimsoll, which keeps the goal's headroom free by the load line.
     #[default]
     HeadRoom,
-    /// Plimsoll, so that as much is free by what members tell of their processors.
+    /// Plimsoll, which keeps as much free by the members' reports on their processors.
     Utilization,
-    /// The lab, as Kubernetes' horizontal autoscaler would, so that this part of the processors is in use.
+    /// The lab, like Kubernetes' horizontal autoscaler, with this target for the use of processors.
     Reactive(f64),
 }
 
@@ -108,19 +109,20 @@ impl<'de> Deserialize<'de> for Decider {
     }
 }
 
-/// The scaler of one point: its times are those of the run.
+/// The scaler of one point, with the times of the run.
 #[derive(Clone, Debug)]
 pub struct Crew {
-    /// Who decides.
+    /// The decider.
     pub by: Decider,
-    /// As in the file, with times as they are in this run.
+    /// The settings of the file, with the times of this run.
     pub rules: Scaler,
-    /// Requests per second that a member can do.
+    /// The requests per second of one member.
     pub pace: f64,
 }
 
 impl Scaler {
-    /// That of a run in which all times are `part` of a full run's. `level`: who decides, where that is varied.
+    /// Creates the scaler of a run in which all times are `part` of a full run's. `level` is the decider,
+    /// where it is varied.
     pub(crate) fn at(&self, level: Option<&str>, part: f64, pace: f64) -> Crew {
         let short = |Span(time): Span| Span(time.mul_f64(part));
         let rules = Self {
@@ -139,7 +141,7 @@ impl Scaler {
         Crew { by, rules, pace }
     }
 
-    /// What is wrong with it.
+    /// Returns an error in the settings.
     pub(super) fn wrong(&self) -> Option<&'static str> {
         let part = |part: f64| part > 0.0 && part < 1.0;
         let hour = Duration::from_hours(1);
@@ -162,15 +164,15 @@ impl Scaler {
 }
 
 impl Crew {
-    /// Members that have to serve for the goal to be met at this rate.
+    /// Returns the number of serving members that meets the goal at this rate.
     pub(crate) fn needed(&self, rate: f64) -> u32 {
         let each = self.pace * (1.0 - self.rules.head_room);
-        // As a float saturates; a hair above a whole number is that number.
+        // The cast saturates; a value slightly above a whole number counts as that number.
         (rate / each - 1e-9).ceil().max(1.0) as u32
     }
 }
 
-/// Most members: each is a process.
+/// The maximum number of members: each is a process.
 const MOST: u32 = 64;
 
 fn second() -> Span {

@@ -1,9 +1,9 @@
-//! Mistakes in experiment files, and what is said of them.
+//! Errors in experiment files, and their messages.
 
 use super::*;
 use crate::lab::fixture::TEXT;
 
-/// What is said of the text after a change, with the piece of the text it points at.
+/// Returns the messages for the changed text, with the pieces of the text they point at.
 fn wrong(from: &str, to: &str) -> Vec<(String, String)> {
     assert!(TEXT.contains(from), "{from}");
     let text = TEXT.replacen(from, to, 1);
@@ -30,7 +30,7 @@ fn mistakes_are_pointed_at() {
     }
 }
 
-/// All that is said of the text after a change.
+/// Returns all messages for the changed text.
 fn said(from: &str, to: &str) -> String {
     wrong(from, to).into_iter().map(|(_, message)| message + "\n").collect()
 }
@@ -56,7 +56,7 @@ fn numbers_out_of_bounds_are_refused() {
     }
 }
 
-/// What the quick form leaves out is not asked there; what no form has is a mistake.
+/// Levels that only the quick form lacks are not tested there; levels that no form has are an error.
 #[test]
 fn claims_are_about_levels_that_are_there() {
     let claim = "{ at_least = { metric = \"success\", value = 1 } }";
@@ -75,7 +75,7 @@ fn claims_are_about_levels_that_are_there() {
     assert_eq!([asked(Mode::Full), asked(Mode::Quick)], [true, false]);
 }
 
-/// What is wrong with an application points at the key, or at its table.
+/// An error in an application points at the key, or at its table.
 #[test]
 fn mistakes_in_an_application_are_pointed_at() {
     const APPLICATION: &str = "\n[application]\narchitecture = \"handle\"\nagent = \"1ms\"\nclient = \"2ms\"\nclones = 3\n\
@@ -153,7 +153,7 @@ fn a_member_is_cut_off_only_where_it_has_a_cable() {
     };
     let hosts = "[network]\nnamespaces = true\n";
     assert_eq!(said(hosts, &["cut_off", "join", "cut_off"]), "");
-    // It may die out there, and be there when it joins again.
+    // The member may be killed while it is cut off, and join again afterwards.
     assert_eq!(said(hosts, &["cut_off", "kill", "join"]), "");
     assert!(said("", &["cut_off"]).contains("needs [network]"));
     assert!(said(hosts, &["join"]).contains("not cut off"));
@@ -188,7 +188,7 @@ fn the_load_must_be_one_kind() {
     assert!(none.iter().any(|(_, why)| why.contains("above 0")), "{none:?}");
 }
 
-/// The fixture with groups of clients, over one balancer.
+/// Parses the fixture with groups of clients, over one balancer.
 fn sessions(groups: &str) -> Result<Experiment, Vec<(String, String)>> {
     let text = TEXT.replace("keep_alive = false", &format!("timeout = \"2s\"\n{groups}"));
     let text = text.replace(", \"haproxy\"", "");
@@ -306,7 +306,7 @@ test = { at_least = { metric = "met", value = 0.99 } }
     };
     let experiment = Experiment::parse(good).unwrap_or_else(|wrong| panic!("{wrong:?}"));
     let points = crate::lab::plan::points(&experiment, Mode::Full);
-    // The same day for both.
+    // Both points have the same day.
     assert_eq!(points.iter().map(|point| point.seed).collect::<Vec<_>>(), [1, 1]);
     let quick = crate::lab::plan::points(&experiment, Mode::Quick).remove(0).crew.unwrap();
     assert_eq!((quick.pace, quick.rules.start.0), (25.0, Duration::from_millis(1500)));

@@ -1,4 +1,4 @@
-//! Values that are written as text: durations, sizes, service times, arrivals.
+//! Values in text form: durations, sizes, service times, arrivals.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl<'de> Deserialize<'de> for Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
-/// Most that is kept in memory for a request or an answer.
+/// The maximum size that is kept in memory for a request or an answer.
 const MOST: usize = 1 << 30;
 
 impl<'de> Deserialize<'de> for Bytes {
@@ -40,27 +40,27 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A service time, which is optional.
+/// Parses an optional service time.
 pub(super) fn service<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Service>, D::Error> {
     text(from).map(Some)
 }
 
-/// A neighbour, which is optional.
+/// Parses an optional antagonist.
 pub(super) fn antagonist<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Antagonist>, D::Error> {
     text(from).map(Some)
 }
 
-/// A way to fail, which is optional.
+/// Parses an optional form of failure.
 pub(super) fn refusal<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Refusal>, D::Error> {
     text(from).map(Some)
 }
 
-/// Requests of a log, which are optional.
+/// Parses an optional workload of a log.
 pub(super) fn workload<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Workload>, D::Error> {
     text(from).map(Some)
 }
 
-/// An arrival process.
+/// Parses an arrival process.
 pub(super) fn arrival<'de, D: Deserializer<'de>>(from: D) -> Result<Arrival, D::Error> {
     text(from)
 }

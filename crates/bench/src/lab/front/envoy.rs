@@ -1,4 +1,4 @@
-//! Envoy: where it is, its file, and when it may use every member.
+//! Envoy: its program, its file, and its readiness to use every member.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use crate::lab::Trouble;
 use crate::lab::child::Tie;
 use crate::lab::experiment::{Balancer, Health, Settings, Span};
 
-/// In the PATH, or where `scripts/install-bench-peers` puts it: beside the folder of this program's build.
+/// Returns the path: that of `scripts/install-bench-peers` (beside the folder of this program's build), or
+/// from PATH.
 pub(super) fn program(tie: &Tie) -> Result<PathBuf, Trouble> {
     let build = tie.program.parent().and_then(std::path::Path::parent);
     let installed = build.map(|folder| folder.join("peers/bin/envoy")).filter(|path| path.is_file());
@@ -21,14 +22,14 @@ pub(super) fn program(tie: &Tie) -> Result<PathBuf, Trouble> {
     })
 }
 
-/// May it use so many members?
+/// Returns `true` if Envoy may use `members` members.
 pub(super) fn healthy(admin: SocketAddr, members: usize) -> bool {
     let wanted = format!("cluster.lab.membership_healthy: {members}");
     let stats = ask(admin, "GET", "/stats?filter=cluster.lab.membership_healthy");
     stats.is_ok_and(|text| text.lines().any(|line| line.trim() == wanted))
 }
 
-/// Its file, with what corresponds to the settings.
+/// Returns Envoy's file with the equivalents of the settings.
 pub(super) fn file(
     balancer: &Balancer,
     settings: &Settings,
@@ -92,7 +93,7 @@ pub(super) fn file(
 fn cluster(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) -> Value {
     let endpoints: Vec<Value> =
         members.iter().map(|member| json!({ "endpoint": { "address": socket(*member) } })).collect();
-    // It bounds a group as a whole unless told otherwise, and by default so low that a load test meets it.
+    // By default Envoy bounds a group as a whole, so low that a load test reaches the bound.
     let mut limits = json!({
         "thresholds": [{
             "max_connections": 100_000,
@@ -143,9 +144,9 @@ fn cluster(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) -> 
             "consecutive_5xx": 5,
             "base_ejection_time": "10s",
             "max_ejection_percent": 50,
-            // What failed once does not weigh on whole groups that are compared: only failures in a row.
+            // Only failures in a row eject a member: success rates would be compared across the group.
             "enforcing_success_rate": 0,
-            // That it takes connections is no sign that it does its work.
+            // An accepted connection does not show that the member does its work.
             "successful_active_health_check_uneject_host": false,
             "interval": "1s",
         });
@@ -167,7 +168,7 @@ fn socket(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip(), "port_value": address.port() } })
 }
 
-/// As its files have durations.
+/// Formats a duration as in Envoy's files.
 fn seconds(time: Duration) -> String {
     format!("{:.6}s", time.as_secs_f64())
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::INTERVAL;
 use crate::lab::experiment::{Balancer, Health, Settings};
 
-/// With what corresponds to the settings.
+/// Returns the file with the equivalents of the settings.
 pub(super) fn file(
     balancer: &Balancer,
     settings: &Settings,
@@ -33,7 +33,7 @@ pub(super) fn file(
         if settings.health != Health::Off {
             let _ = write!(text, " check inter {interval}ms");
             if settings.ejection == Some(true) {
-                // What is marked down comes back by its checks: so many of them take ten seconds.
+                // A member that is marked down returns by its checks: this number of them takes ten seconds.
                 let rise = 10_000u128.div_ceil(interval.max(1));
                 let _ = write!(text, " rise {rise} observe layer7 error-limit 5 on-error mark-down");
             }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use crate::lab::experiment::{Balancer, Settings};
 
-/// With what corresponds to the settings. (It has no active checks, queue or slow start.) One
-/// process, because the children of a master would outlive it when it is killed.
+/// Returns the file with the equivalents of the settings. (nginx has no active checks, queue or slow start.)
+/// It runs as one process, because the children of a master would survive when the master is killed.
 pub(super) fn file(
     balancer: &Balancer,
     settings: &Settings,
@@ -32,7 +32,7 @@ pub(super) fn file(
     for member in members {
         let _ = write!(servers, "server {member}{most}{fails}; ");
     }
-    // As root nginx would give up its rights and then not be let into the folder.
+    // As root nginx would give up its privileges and then could not access the folder.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let pool = settings.pool.unwrap_or(128);
     let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));

@@ -10,11 +10,11 @@ use crate::lab::crew::{Count, Hire};
 use crate::lab::doors::Doors;
 use crate::lab::experiment::{Balancer, Decider, Health, Protocol, Settings, Span};
 
-/// Key of the members' object (iiop), and its type.
+/// The key of the members' object (iiop), and its type.
 pub(in crate::lab) const KEY: &str = "Latency";
 const TYPE: &str = "IDL:Test/Latency:1.0";
 
-/// Its file.
+/// Returns the file.
 pub(super) fn file(
     balancer: &Balancer,
     settings: &Settings,
@@ -133,7 +133,7 @@ pub(super) fn file(
         .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
 }
 
-/// Several groups for one, each with a listener and with members of its own at the same servers.
+/// Returns several groups for one, each with a listener and its own members at the same servers.
 fn beside(listener: &Value, group: &Value, doors: &Doors) -> (Vec<Value>, Vec<Value>) {
     let each = |number: usize| {
         let (mut listener, mut group) = (listener.clone(), group.clone());
@@ -147,7 +147,7 @@ fn beside(listener: &Value, group: &Value, doors: &Doors) -> (Vec<Value>, Vec<Va
     (0..doors.groups()).map(each).unzip()
 }
 
-/// The table of who has members come and go.
+/// Returns the `scaler` table of the group.
 fn scaler(hire: &Hire) -> Value {
     let time = |Span(time): Span| format!("{}us", time.as_micros());
     let rules = &hire.crew.rules;
@@ -167,7 +167,7 @@ fn scaler(hire: &Hire) -> Value {
         "process": { "command": hire.command, "log": "m{index}.log" },
     });
     if let Some(count) = hire.count {
-        // It is told how many by somebody else, and does what it is told at once.
+        // An external scaler decides the number, which plimsoll applies at once.
         table["min"] = count.into();
         table["max"] = count.into();
         table["stabilize"] = "0s".into();
@@ -177,7 +177,7 @@ fn scaler(hire: &Hire) -> Value {
     table
 }
 
-/// Members that come and go, of the first group of a status.
+/// Returns the numbers of autoscaled members in the first group of a status.
 pub(super) fn crowd(status: &str) -> Option<Count> {
     let status: Value = serde_json::from_str(status).ok()?;
     let group = &status["groups"][0];
@@ -186,7 +186,7 @@ pub(super) fn crowd(status: &str) -> Option<Count> {
     Some(Count { there: there as u32, serving: serving as u32 })
 }
 
-/// Those of them that serve.
+/// Returns those that serve.
 pub(super) fn serving(status: &str) -> Vec<SocketAddr> {
     let status: Value = serde_json::from_str(status).unwrap_or_default();
     let members = status["groups"][0]["members"].as_array().cloned().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What the way itself takes, where a model is to know of it: choosing a server and telling or bringing it, and a call.
+//! The times of the network and the relay, for models that need them.
 //!
-//! A model of an application has the work and the delays that are emulated, and nothing of what is real: wakes of processes,
-//! sockets, the relay. So one client does cycle after cycle before the first point, with work that is always the same. What
-//! its cycles take beyond that is the way. Medians are taken, because a pause of the machine is not the way's.
+//! A model of an application has the work and the emulated delays, but no real costs: wake-ups of processes,
+//! sockets, the relay. One client therefore performs cycles before the first point, with constant work. The
+//! time of its cycles beyond that work is the result. It is a median, which excludes pauses of the machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,18 +17,18 @@ use super::super::plan::{Offer, Point};
 use super::super::stage::Stage;
 use super::super::{Trouble, Watch};
 
-/// Seconds that the way takes.
+/// The times of the relay and the network in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wire {
-    /// From when the agent is asked to when a client knows its server; where messages are forwarded, to when a server has
-    /// the message, without the work of taking it.
+    /// The time from the question to the agent until the client knows its server. With forwarding: until a
+    /// server has the message, without the work of receiving it.
     pub relay: f64,
-    /// A call to a server and its answer, without the work.
+    /// The time of a call to a server and its answer, without the work.
     pub reach: f64,
 }
 
 impl Wire {
-    /// What a parameter of a model calls these, in milliseconds.
+    /// Returns the value of a model's parameter, in milliseconds.
     pub(in crate::lab) fn named(&self, name: &str) -> Option<f64> {
         match name {
             "relay" => Some(self.relay * 1e3),
@@ -38,11 +38,11 @@ impl Wire {
     }
 }
 
-/// For connections to be made, and for how long cycles are then counted.
+/// The time for connections to be established, and the time in which cycles are then counted.
 const WARM: Duration = Duration::from_secs(1);
 const LENGTH: Duration = Duration::from_secs(6);
 
-/// Measures it for each protocol of these points, by the first point that speaks it.
+/// Measures the times for each protocol of these points, with the first point that uses it.
 pub(super) fn measure(
     tie: &Tie,
     experiment: &Experiment,
@@ -59,7 +59,7 @@ pub(super) fn measure(
         watch.before(&format!("measuring what the way takes, {}", protocol.name()));
         let setting = setting.constant();
         let alone = Point { application: Some(setting), offer: Offer::Concurrency(1), ..point.clone() };
-        // Addresses are read from logs: each protocol has its own.
+        // Addresses are read from logs: each protocol has its own folder.
         let folder = folder.join(protocol.name());
         std::fs::create_dir_all(&folder)
             .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;

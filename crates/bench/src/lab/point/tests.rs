@@ -1,13 +1,13 @@
-//! Samples of a batch, by its record.
+//! Samples of a batch, from its record.
 
 use super::*;
 
-/// Samples of a batch of a second with this record.
+/// Returns the samples of a batch of a second with this record.
 fn samples(drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
     lasting(1.0, drive, part)
 }
 
-/// The same of one that lasts for so many seconds. Answers are waited for for five.
+/// Returns the samples of a batch of `seconds`. The time-out of answers is five seconds.
 fn lasting(seconds: f64, drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
     let mut outcome = Outcome::default();
     let seen = Seen { seconds, balancer: 0.0, host: None, drawn: None };
@@ -72,10 +72,10 @@ fn a_batch_in_which_nothing_ended_is_a_bad_sample_and_not_none() {
     hung.due = 10;
     let seen = samples(Drive::Open(10.0), &hung);
     assert_eq!((&seen[&Metric::Success], &seen[&Metric::P99]), (&vec![0.0], &vec![5.0]));
-    // What was cut off was due and not answered.
+    // Requests that were cut off were due and not answered.
     hung.cut = 10;
     assert_eq!(samples(Drive::Open(10.0), &hung)[&Metric::Success], [0.0]);
-    // With nothing due there is nothing to say.
+    // With nothing due there is no sample.
     assert!(!samples(Drive::Open(10.0), &Record::new()).contains_key(&Metric::Success));
     // A client that waits for an answer for longer than a batch has not failed.
     assert!(!samples(Drive::Closed(1), &Record::new()).contains_key(&Metric::Success));

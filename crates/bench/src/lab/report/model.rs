@@ -1,4 +1,4 @@
-//! What was measured beside what the model says of it.
+//! Measurements beside the model's results.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::super::store::PointFile;
 use super::super::table::{Table, name};
 use crate::plot::escape;
 
-/// A table of all points, for each metric that the model has; nothing without a model.
+/// Returns a table of all points for each metric of the model; empty without a model.
 pub(super) fn section(table: &Table, points: &[PointFile]) -> String {
     let metrics = table.modelled();
     if metrics.is_empty() {

@@ -1,4 +1,4 @@
-//! What members are told.
+//! The arguments of members.
 
 use super::*;
 use crate::lab::experiment::Mode;

@@ -1,4 +1,4 @@
-//! What an operator may ask of a member by requests for `/_plimsoll/...`: be slow, fail, count.
+//! Operators' orders to a member, sent as requests for `/_plimsoll/...`: slow down, fail, count.
 
 use std::time::Duration;
 
@@ -7,21 +7,22 @@ use crate::member::work::MAX_SLOW;
 use crate::member::{Failing, Member};
 use crate::units;
 
-/// What an operator asks of the member.
+/// An operator's order.
 pub(super) enum Order {
-    /// Be so many times slower.
+    /// Multiplies service times by this factor.
     Slow(f64),
-    /// Fail like this from now on.
+    /// Fails like this from now on.
     Fail(Failing),
-    /// Say how many requests have come and are there, and for how long threads and processor were busy with steps.
+    /// Reports the numbers of received requests and of those in flight, and the busy times of threads and
+    /// processor with steps.
     Count,
-    /// Say how busy it is, as an agent would.
+    /// Reports the load as an agent would.
     Load,
-    /// Something it cannot do.
+    /// An unknown order.
     Unknown,
 }
 
-/// The order in a request for `/_plimsoll/REST`.
+/// Parses the order in a request for `/_plimsoll/REST`.
 pub(super) fn order(method: &str, rest: &str) -> Order {
     let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
     match factor {
@@ -35,8 +36,7 @@ pub(super) fn order(method: &str, rest: &str) -> Order {
     }
 }
 
-/// The failures that a query such as `rate=1&after=500us&with=close` asks for: at once and with 500 unless it says
-/// otherwise.
+/// Parses a query such as `rate=1&after=500us&with=close`. The defaults are to fail at once and with 500.
 fn failing(query: &str) -> Option<Failing> {
     let mut failing = Failing { rate: f64::NAN, after: Some(Duration::ZERO), refusal: Refusal::Status(500) };
     for (key, value) in query.split('&').map(|part| part.split_once('=').unwrap_or((part, ""))) {
@@ -50,7 +50,7 @@ fn failing(query: &str) -> Option<Failing> {
     (0.0..=1.0).contains(&failing.rate).then_some(failing)
 }
 
-/// Does it, and answers.
+/// Executes the order and answers.
 pub(super) fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bool) {
     match *order {
         Order::Slow(factor) => {
@@ -81,7 +81,7 @@ pub(super) fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: boo
             let body = serde_json::json!({
                 "member": member.name,
                 "busy": busy,
-                // As an agent tells it of processors.
+                // The fields that an agent reports for processors.
                 "values": { "in_flight": in_flight, "cpu": cpu, "cpus": count },
             });
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);

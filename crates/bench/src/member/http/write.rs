@@ -1,6 +1,6 @@
-//! Small parts of an answer.
+//! Helpers that write parts of an answer.
 
-/// Appends content, as a chunk or plainly. An empty chunk would end the body.
+/// Appends content, as a chunk or plainly. Empty content adds no chunk, which would end the body.
 pub(super) fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
     if chunked && !data.is_empty() {
         output.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
@@ -11,7 +11,7 @@ pub(super) fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
     }
 }
 
-/// The words that go with a status.
+/// Returns the reason phrase of a status.
 pub(super) fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

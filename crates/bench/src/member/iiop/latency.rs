@@ -1,23 +1,5 @@
-//! The object itself: `Test::Latency`, after the class of that name in the papers' experiments, and what every object
-//! answers.
-//!
-//! ```idl
-//! module Test {
-//!   exception Oops { string why; };
-//!   typedef sequence<octet> Octets;
-//!   interface Latency {
-//!     boolean is_prime(in unsigned long number);
-//!     string echo(in string s);
-//!     wstring echo_wide(in wstring s);
-//!     double half(in double x);
-//!     Octets blob(in Octets data);
-//!     oneway void note(in unsigned long n);
-//!     unsigned long noted();
-//!     void fail(in boolean user) raises (Oops);
-//!     string who();
-//!   };
-//! };
-//! ```
+//! The object itself: `Test::Latency`, after the class of that name in the papers' experiments, and the
+//! operations that every object has.
 
 use plimsoll_wire::giop::write::{self, Form};
 use plimsoll_wire::giop::{
@@ -27,7 +9,7 @@ use plimsoll_wire::giop::{
 use super::refusal;
 use crate::member::Member;
 
-/// The type of the object.
+/// The repository id of the object's type.
 pub const TYPE_ID: &[u8] = b"IDL:Test/Latency:1.0";
 
 const OBJECT: &[u8] = b"IDL:omg.org/CORBA/Object:1.0";
@@ -38,7 +20,7 @@ const FORBIDDEN: SystemException<'static> = SystemException {
     ..SystemException::TRANSIENT
 };
 
-/// Performs an operation and appends its reply; nothing for a oneway.
+/// Performs an operation and appends its reply; a oneway has none.
 pub(super) fn reply(
     out: &mut Vec<u8>,
     form: Form,
@@ -61,16 +43,16 @@ pub(super) fn reply(
     }
 }
 
-/// What an operation comes to.
+/// The result of an operation.
 enum Answer<'m> {
     Nothing,
     Bool(bool),
     Long(u32),
     Double(f64),
-    /// With its NUL.
+    /// A string with its NUL.
     Text(&'m [u8]),
     Octets(&'m [u8]),
-    /// A wide string as it came: its length and its characters.
+    /// A wide string as received: its length and its characters.
     Wide(u32, &'m [u8]),
     /// The member's name.
     Name,
@@ -78,7 +60,7 @@ enum Answer<'m> {
     Failed(SystemException<'static>),
 }
 
-/// Is this answered by whatever serves objects, and not by the object's program, whose work it therefore is not?
+/// Returns `true` for operations that the object adapter answers; they are no work of the object's program.
 pub(super) fn is_own(operation: &[u8]) -> bool {
     matches!(operation, b"_is_a" | b"_non_existent" | b"_not_existent" | b"_repository_id")
 }
@@ -114,8 +96,13 @@ fn perform<'m>(
     })
 }
 
-/// A wide string has its length in bytes since 1.2. In 1.1 some say it in characters and some in bytes: there it is
-/// whatever follows, as it is the last argument. Before there were none.
+/// Reads a wide string, which is the last argument.
+///
+/// | GIOP | length field |
+/// |---|---|
+/// | 1.0 | wide strings do not exist: MARSHAL |
+/// | 1.1 | in bytes or in characters, depending on the sender: the rest of the message is taken |
+/// | 1.2 | in bytes |
 fn wide<'m>(arguments: &mut Reader<'m>, version: Version) -> Result<Answer<'m>, BadGiop> {
     if version == Version::V1_0 {
         return Ok(Answer::Failed(SystemException::MARSHAL));
@@ -148,7 +135,7 @@ impl Answer<'_> {
     }
 }
 
-/// By trial division, as in the papers: work that grows with the number.
+/// Tests a number by trial division, as in the papers: the work grows with the number.
 pub(crate) fn is_prime(number: u32) -> bool {
     if number < 4 {
         return number > 1;

@@ -1,4 +1,4 @@
-//! How requests end: answered, failed, or sent elsewhere to begin again.
+//! The ends of requests: answered, failed, or redirected to begin again.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::{Engine, Fault, Record};
 use crate::target::{Answer, Target, Transport};
 
 impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
-    /// The answer is whole.
+    /// Handles a complete answer.
     pub(super) fn done(&mut self, record: &mut Record, slot: u32, answer: &Answer) {
         let Some(connection) = self.slots.connection(slot) else { return };
         let Some(job) = connection.job.take() else { return };
@@ -24,7 +24,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 record.named(answer.reason.as_ref());
             }
         }
-        // An answer that came before the request was all sent leaves the rest of it in the way.
+        // If the answer precedes the end of the request, the rest of the request would block the connection.
         let stays = self.limits.reuse && answer.reusable && !connection.half_closed && job.is_sent();
         self.rest(self.limits.think);
         if stays {
@@ -35,8 +35,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// The request of this connection failed. One that was sent elsewhere, where there is nobody, goes back; one whose member was
-    /// picked, and is not there, to another that is picked.
+    /// Handles the failure of a connection's request. A redirected request that reaches no server goes back.
+    /// A request that cannot reach its picked member goes to another pick.
     pub(super) fn fail(&mut self, record: &mut Record, slot: u32, fault: Fault) {
         let unsent = matches!(fault, Fault::Connect | Fault::ConnectTimeout);
         if unsent
@@ -52,8 +52,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// The request of this connection goes to another address, or if `None` back to where its session began; with the
-    /// rest of its time, and as a failure of this kind if it has been sent about too often.
+    /// Sends the connection's request to another address, or with `None` back to where its session began. It
+    /// keeps the rest of its time, and fails with `fault` if it has been redirected too often.
     pub(super) fn go(&mut self, record: &mut Record, slot: u32, place: Option<usize>, fault: Fault) {
         let Some(mut connection) = self.slots.remove(slot) else { return };
         let route = connection.route;
@@ -73,24 +73,25 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// Takes a connection out that is of no more use, and the request on it.
+    /// Removes a useless connection; returns the request on it.
     pub(super) fn cut_off(&mut self, record: &mut Record, slot: u32) -> Option<Job<T::State>> {
         let connection = self.slots.remove(slot)?;
         record.returned += u64::from(connection.place != connection.route);
         connection.job
     }
 
-    /// Who closes first keeps the port for a minute (TIME_WAIT), and a generator that opens thousands of connections
-    /// per second runs out of ports. The answer is whole and nothing is left to lose: if the server has not closed yet,
-    /// a reset ends the connection on both sides at once.
+    /// Closes a connection. The side that closes first keeps the port for a minute (TIME_WAIT), and a
+    /// generator that opens thousands of connections per second runs out of ports. The answer is complete, so
+    /// nothing can be lost: if the server has not closed yet, a reset ends the connection on both sides at
+    /// once.
     fn close(&self, connection: Connection<T::State>) {
         if !connection.half_closed && self.target.transport() == Transport::Tcp {
-            // If it is refused the connection closes as any other.
+            // If this is refused the connection closes as any other.
             let _ = sockopt::set_socket_linger(&connection.socket, Some(Duration::ZERO));
         }
     }
 
-    /// A request that is on no connection any more has failed.
+    /// Counts a request as failed that is no longer on a connection.
     fn lose(&mut self, record: &mut Record, job: &Job<T::State>, fault: Fault) {
         self.in_flight -= 1;
         record.failed(None, fault, job.due.elapsed().max(self.limits.timeout));

@@ -1,4 +1,4 @@
-//! How requests leave: on an idle connection or a new one.
+//! The start of requests: on an idle connection or a new one.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::super::slots::{Connection, Job, Key};
 use super::{Engine, Fault, Record, Waiting, is_up};
 use crate::target::{Ask, Target, Transport};
 
-/// Requests up to this length leave in one segment: nothing for Nagle's algorithm to hold back.
+/// The maximum length of requests that leave in one segment, which Nagle's algorithm cannot hold back.
 const SEGMENT: usize = 1400;
 
 impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
-    /// Sends a request on an idle connection or a new one; false if there is none to be had.
+    /// Sends a request on an idle connection or a new one; returns `false` if there is none.
     pub(in crate::run) fn send(
         &mut self,
         record: &mut Record,
@@ -24,7 +24,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         let Waiting { due, asked, tries, ask: Ask { route, bytes, state } } = waiting;
         let left = asked.unwrap_or(now);
         let mut job = Job { connecting: false, due, left, tries, bytes, written: 0, state };
-        // As many sessions as there may be, each of which sends as much as another.
+        // All allowed sessions are opened, and each sends equally many requests.
         let sessions = self.target.sessions();
         let begins = sessions && self.limits.connections.is_some_and(|most| self.slots.open() < most);
         while !begins
@@ -38,7 +38,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             {
                 job.bytes = bytes;
             }
-            // A connection that its peer has closed meanwhile has taken nothing: try another.
+            // A connection that its peer has closed meanwhile has accepted nothing: another is tried.
             if job.write(&connection.socket) {
                 let key = self.slots.employ(slot, job);
                 self.began(due, key);
@@ -56,7 +56,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         self.carry(record, route, route, now, job)
     }
 
-    /// Sends a request on a new connection to one of the addresses; false if there is none to be had.
+    /// Sends a request on a new connection to one of the addresses; returns `false` if there is none.
     pub(super) fn carry(
         &mut self,
         record: &mut Record,
@@ -66,8 +66,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         job: Job<T::State>,
     ) -> bool {
         let due = job.due;
-        // If it fails it is for want of a socket, a port or memory on this side: nothing that the server
-        // could have helped.
+        // A failure here means that this side lacks a socket, a port or memory: the server is not the cause.
         match self.open(route, place, job) {
             Ok((key, connecting)) => {
                 self.began(due, key);
@@ -119,7 +118,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         };
         job.connecting = connecting == Connecting::Under;
         if connecting == Connecting::Up && !job.write(&socket) && self.target.transport() == Transport::Udp {
-            // A datagram that does not fit. What a stream does not take fails when it is read.
+            // The datagram is too long. A stream that refuses bytes fails when it is read.
             return Err(Errno::MSGSIZE.into());
         }
         let key = self.slots.insert(Connection::new(socket, route, place, job));
@@ -131,7 +130,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         Ok((key, connecting))
     }
 
-    /// A request has left.
+    /// Counts a request as sent.
     fn began(&mut self, due: Instant, key: Key) {
         self.in_flight += 1;
         let slots = &self.slots;
@@ -140,7 +139,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 }
 
-/// How far a new connection is.
+/// The state of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connecting {
     Under,

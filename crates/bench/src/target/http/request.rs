@@ -1,18 +1,18 @@
-//! One HTTP/1.1 request, ready to be sent again and again.
+//! One HTTP/1.1 request, ready to be sent repeatedly.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use crate::target::place::reachable;
 
-/// The bytes of a request and where they go.
+/// The bytes of a request and its destination.
 ///
-/// It goes over a connection that stays open unless a header says `connection: close`, which a run with a
-/// new connection for each request should say.
+/// It uses a persistent connection unless a header contains `connection: close`, which is appropriate for a
+/// run with a new connection for each request.
 #[derive(Clone, Debug)]
 pub struct Request {
     address: SocketAddr,
-    /// What it shares with others made of it.
+    /// The parts shared with requests derived from it.
     parts: Arc<Parts>,
     head: bool,
     bytes: Arc<[u8]>,
@@ -20,44 +20,44 @@ pub struct Request {
 
 #[derive(Debug)]
 struct Parts {
-    /// Each with its line end.
+    /// The header lines, each with its line end.
     headers: String,
     body: Vec<u8>,
 }
 
-/// Why there can be no such request, or no such mix of requests.
+/// The reason why a request, or a mix of requests, is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// Not `http://`.
+    /// The URL is not `http://`.
     #[error("`{0}`: expected a URL that begins with `http://`")]
     Scheme(String),
-    /// Nothing between `http://` and the path, or something that is no host.
+    /// The host is missing or malformed.
     #[error("`{0}`: expected `http://HOST[:PORT][/PATH]` without spaces or credentials")]
     Shape(String),
     /// The host has no address.
     #[error("`{url}`: {why}; check the name")]
     Resolve {
-        /// As given.
+        /// The given URL.
         url: String,
-        /// What the resolver said.
+        /// The resolver's message.
         why: String,
     },
-    /// A method, path or header with bytes that would break the request apart.
+    /// A method, path or header has bytes that would break the request apart.
     #[error("`{0}` cannot be part of a request head")]
     Field(String),
-    /// A weight below zero or no number; all together zero.
+    /// A weight is below zero or no number, or all are zero.
     #[error("a weight of {0}: expected numbers above zero")]
     Weight(f64),
-    /// No request at all.
+    /// There is no request.
     #[error("no request to send")]
     None,
 }
 
 impl Request {
-    /// For `url`, with `method`, more `headers` and a `body`.
+    /// Creates a request for `url` with `method`, further `headers` and a `body`.
     ///
     /// # Errors
-    /// If the URL is not one, its host has no address or a header cannot be sent.
+    /// Fails if the URL is malformed, its host has no address or a header cannot be sent.
     pub fn new(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
         let request = Self::named(method, url, headers, body)?;
         let rest = url.strip_prefix("http://").unwrap_or(url);
@@ -65,10 +65,11 @@ impl Request {
         Ok(Self { address: resolve(url, authority)?, ..request })
     }
 
-    /// The same, to nowhere yet: where it goes is asked for each time it is sent, and the host in the URL is only a name.
+    /// Creates a request without a destination: a picker chooses it for each request, and the host in the URL
+    /// is only a name.
     ///
     /// # Errors
-    /// If the URL is not one or a header cannot be sent.
+    /// Fails if the URL is malformed or a header cannot be sent.
     pub fn named(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
         let rest = url.strip_prefix("http://").ok_or_else(|| HttpError::Scheme(url.to_owned()))?;
         let (authority, path) = match rest.find(['/', '?', '#']) {
@@ -97,10 +98,11 @@ impl Request {
         Self::of(SocketAddr::from(([0, 0, 0, 0], 0)), parts, method, path)
     }
 
-    /// To the same host with the same headers and body, for another path (with its query, if any).
+    /// Creates a request to the same host with the same headers and body, for another path (with its query,
+    /// if any).
     ///
     /// # Errors
-    /// If the method or the path cannot be sent.
+    /// Fails if the method or the path cannot be sent.
     pub fn with(&self, method: &str, path: &str) -> Result<Self, HttpError> {
         if !is_token(method) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(HttpError::Field(format!("{method} {path}")));
@@ -119,7 +121,7 @@ impl Request {
         Ok(Self { address, parts, head: method == "HEAD", bytes })
     }
 
-    /// Where it goes.
+    /// Returns the destination.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -146,7 +148,7 @@ fn resolve(url: &str, authority: &str) -> Result<SocketAddr, HttpError> {
     reachable(addresses).ok_or_else(|| fail("the host has no address".to_owned()))
 }
 
-/// Is it a token of RFC 9110?
+/// Returns `true` for a token of RFC 9110.
 fn is_token(text: &str) -> bool {
     !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))

@@ -1,9 +1,9 @@
-//! What a side-car of a CORBA server knows of references: that of the group, to which clients are sent when the server
-//! is under alert or gone; and the server's own, which is written to a file with the side-car's address in place of
-//! the server's, for the balancer to hand out.
+//! The references of a side-car of a CORBA server. Clients are forwarded to that of the group when the server
+//! is under alert or gone. The server's own is written to a file with the side-car's address in place of the
+//! server's, for the balancer to hand out.
 //!
-//! Both may come late and change: a server that starts again may have another key, a balancer may not be up yet. They
-//! are looked at again for as long as the side-car runs; what is known stays until something else is.
+//! Both may come late and change: a restarted server may have another key, a balancer may not be up yet. They
+//! are polled for as long as the side-car runs; a known reference stays until another one is found.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -23,16 +23,18 @@ use super::side_car::SideCar;
 use crate::command::{Exit, Failure};
 use crate::config::{ListenAddress, MemberAddress, Reference};
 
-/// Between two looks at a file.
+/// The time between two looks at a file.
 const LOOK: Duration = Duration::from_millis(500);
-/// Between two questions to balancers that have the group's reference, and at most to those that do not.
+/// The time between two questions to balancers that have the group's reference; `ASK_AGAIN` is the longest to
+/// those that do not.
 const ASK: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// The type of a group of which nobody says any. Some clients take a reference without one for none.
+/// The type of a group without a known one. Some clients take a reference without a type for nil.
 const ANY: &[u8] = b"IDL:omg.org/CORBA/Object:1.0";
 
-/// Where to stand: `ADDRESS`, or `ADDRESS=SERVER` if the server is not where its reference says.
+/// The place of a side-car: `ADDRESS`, or `ADDRESS=SERVER` if the server is not at the address of its
+/// reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stand {
     pub(super) listen: SocketAddr,
@@ -53,7 +55,7 @@ impl FromStr for Stand {
     }
 }
 
-/// Where a reference is: itself, or a file with it.
+/// The place of a reference: itself, or a file with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot(String);
 
@@ -88,34 +90,34 @@ impl Spot {
     }
 }
 
-/// What was said of them on the command line.
+/// The options of the command line about references.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) stand: Stand,
-    /// The server's.
+    /// The server's reference.
     pub(super) server: Option<Spot>,
-    /// Where the server's goes with another address in it.
+    /// The file for the server's reference with another address in it.
     pub(super) file: Option<PathBuf>,
-    /// The group's.
+    /// The group's reference.
     pub(super) group: Option<Spot>,
     /// The group's name, and balancers that know its reference.
     pub(super) name: Option<String>,
     pub(super) balancers: Vec<Url>,
-    /// What balancers call the server, if that is said.
+    /// The server's name at balancers, if it is given.
     pub(super) member: Option<String>,
 }
 
 /// The references.
 pub(super) struct References {
     said: Said,
-    /// Where clients are to find the side-car.
+    /// The address at which clients find the side-car.
     own: MemberAddress,
-    /// The server's, as last seen.
+    /// The server's reference, as last seen.
     seen: Option<Ior>,
 }
 
 impl Said {
-    /// Where the server is, from the command line or its reference.
+    /// Returns the server's address, from the command line or its reference.
     pub(super) fn server(&self) -> Result<MemberAddress, Failure> {
         let usage =
             |what: &str| Failure::new(Exit::Usage, format_args!("--iiop {}: {what}", self.stand.listen));
@@ -141,11 +143,11 @@ impl Said {
 }
 
 impl References {
-    /// Of a side-car that listens there.
+    /// Returns the references of a side-car that listens there.
     pub(super) fn new(said: Said, listens: SocketAddr) -> Self {
         let own = match listens.ip().is_unspecified() {
             false => None,
-            // Balancers know it by a name that leads there, it is hoped.
+            // Balancers know it by a name that should lead there.
             true => said.member.as_ref().and_then(|member| member.parse().ok()),
         };
         let own = own.unwrap_or_else(|| {
@@ -158,12 +160,12 @@ impl References {
         Self { said, own, seen: None }
     }
 
-    /// What balancers call the server: as was said, or the address that clients find it by.
+    /// Returns the server's name at balancers: the given one, or the address at which clients find it.
     pub(super) fn member(&self) -> String {
         self.said.member.clone().unwrap_or_else(|| self.own.to_string())
     }
 
-    /// Takes in the server's reference if there is one that is not known, and writes it anew.
+    /// Reads the server's reference, and writes the file anew if it has changed.
     pub(super) fn look(&mut self, side_car: &SideCar) -> Result<(), String> {
         let Some(spot) = &self.said.server else { return Ok(()) };
         let Reference { ior, address, .. } = spot.read()?;
@@ -183,7 +185,7 @@ impl References {
         Ok(())
     }
 
-    /// Looks again and again.
+    /// Polls the references for ever.
     pub(super) async fn follow(&mut self, side_car: &SideCar) -> Infallible {
         let said = self.said.clone();
         let group = async {
@@ -207,7 +209,7 @@ impl References {
     }
 }
 
-/// Keeps a side-car told where the group is.
+/// Passes the changes of the group's reference to a side-car.
 async fn homes(said: &Said, side_car: &SideCar) -> Infallible {
     let (mut known, mut trouble) = (None, None);
     let mut wait = LOOK;
@@ -223,7 +225,7 @@ async fn homes(said: &Said, side_car: &SideCar) -> Infallible {
                     known = Some(home);
                 }
             }
-            // What is known may still be right.
+            // The known reference may still be right.
             Err(_) if known.is_some() => wait = ASK_AGAIN,
             Err(why) => {
                 let what = "clients stay until the group's reference is there";
@@ -235,7 +237,7 @@ async fn homes(said: &Said, side_car: &SideCar) -> Infallible {
     }
 }
 
-/// The group's reference, from where it was said to be or from the first balancer that has it.
+/// Returns the group's reference, from its given place or from the first balancer that has it.
 async fn home(said: &Said) -> Result<Ior, String> {
     if let Some(spot) = &said.group {
         return spot.read().map(|reference| typed(reference.ior));
@@ -256,8 +258,8 @@ async fn home(said: &Said) -> Result<Ior, String> {
     Err(trouble)
 }
 
-/// With a type and code sets, if it has none: some clients follow no forward to a reference without a type, and none
-/// sends a wide string to one without code sets.
+/// Adds a type and code sets to a reference without them. Some clients follow no forward to a reference
+/// without a type, and none sends a wide string to one without code sets.
 fn typed(mut ior: Ior) -> Ior {
     if ior.type_id.is_empty() {
         ior.type_id = ANY.to_vec();
@@ -273,8 +275,8 @@ fn typed(mut ior: Ior) -> Ior {
     ior
 }
 
-/// The same object behind another address: the key and all that is said of it stay, other addresses go, as they would
-/// lead past this one.
+/// Returns a reference to the same object at another address. The key and the components stay; other
+/// addresses are removed, as they would lead past this one.
 fn moved(ior: &Ior, to: &MemberAddress) -> Ior {
     let mut own = Vec::new();
     if let Some(mut profile) = ior.iiop() {
@@ -287,17 +289,17 @@ fn moved(ior: &Ior, to: &MemberAddress) -> Ior {
     Ior { type_id: ior.type_id.clone(), profiles: own }
 }
 
-/// The tag of a profile that says no address, but what holds for all (TAG_MULTIPLE_COMPONENTS).
+/// The tag of a profile without an address, whose components hold for all (TAG_MULTIPLE_COMPONENTS).
 const GENERAL: u32 = 1;
 
-/// Whoever reads it meanwhile reads the one before.
+/// Replaces a file atomically: concurrent readers see the old one.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let beside = file.with_added_extension("new");
     std::fs::write(&beside, text)?;
     std::fs::rename(&beside, file)
 }
 
-/// Says what is wrong, once for as long as it is the same.
+/// Logs an error, once for as long as it is the same.
 fn tell(before: &mut Option<String>, now: Option<String>, what: &str) {
     if let Some(why) = now.as_ref().filter(|_| *before != now) {
         tracing::warn!("{what}: {why}");

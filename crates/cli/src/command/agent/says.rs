@@ -1,4 +1,4 @@
-//! What an agent that runs says of itself, for the Supervisor's view of the host.
+//! The status of a running agent, for the Supervisor's view of the host.
 
 use plimsoll_admin::Says;
 use serde_json::{Map, Value, json};

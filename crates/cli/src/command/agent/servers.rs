@@ -1,20 +1,21 @@
-//! What balancers call the servers of a host that has several side-cars, and the host.
+//! The names of the servers of a host that has several side-cars, and of the host.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::command::{Exit, Failure};
 
-/// The names that reports go under.
+/// The names of reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Names {
-    /// The host, without a port: all members there. `None` if nothing says what it is called.
+    /// The host, without a port: all members there. `None` without a name.
     pub(super) host: Option<String>,
     /// The servers, in order.
     pub(super) servers: Vec<String>,
 }
 
-/// Names servers whose side-cars listen there. The host is called as is said, or by the address that all have in
-/// common; each server is at that host, at the port of its side-car. `tells` if balancers are to be told.
+/// Names servers whose side-cars listen there. The host has the given name, or the address that all have in
+/// common; each server is at that host, at the port of its side-car. `tells` is `true` if reports go to
+/// balancers.
 pub(super) fn names(said: Option<&str>, listen: &[SocketAddr], tells: bool) -> Result<Names, Failure> {
     let usage = |what: String| Failure::new(Exit::Usage, what);
     if let Some(said) = said.filter(|said| has_port(said)) {

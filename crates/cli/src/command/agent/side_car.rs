@@ -1,12 +1,17 @@
-//! The agent as a side-car: it stands in the response path of the server, for http, plain connections or CORBA.
+//! The agent as a side-car: it stands in the response path of the server, for http, plain connections or
+//! CORBA.
 //!
-//! A data plane of one listener and one member carries the traffic, on a thread of its own. Its meter counts what is
-//! there, learns how much the server can work on at once, says so with each answer of http, and refuses there what
-//! would be too much. Of several servers on this host each has a listener and a meter, and one more meter counts what
-//! they do together; the thread is the same for all, so that nothing has to be waited for. Ten times in a second what it sees is told to the agent, which reports it as it does all
-//! numbers. Alerts of balancers are passed on to it: connections then go at the boundary of a request, or when they
-//! have been quiet for a while. Clients of a CORBA server are sent to its group then, and so are those of http if it is known
-//! where that is.
+//! A data plane of one listener and one member carries the traffic, on a thread of its own. Its meter counts
+//! the requests in flight and learns the server's concurrency limit. It adds both to each answer of http, and
+//! rejects the excess there.
+//!
+//! Each of several servers on this host has a listener and a meter, and one more meter counts all of them
+//! together. The thread is the same for all, so that none waits for another. Ten times in a second the
+//! figures go to the agent, which reports them with its other numbers.
+//!
+//! Alerts of balancers are passed on to the data plane: connections are then closed at the boundary of a
+//! request, or when they have been quiet for a while. Clients of a CORBA server are forwarded to its group
+//! then, and those of http are redirected if the address of the group is known.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -31,27 +36,27 @@ mod place;
 
 pub(super) use place::{Place, at_home};
 
-/// Name of the group, if there is only one.
+/// The name of the group, if there is only one.
 const SERVER: &str = "server";
-/// Between two looks at the meter.
+/// The time between two looks at the meter.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two looks at whether the server can be reached.
+/// The time between two checks that the server can be reached.
 const SECOND: Duration = Duration::from_secs(1);
-/// Looks that rates and means are of: a second.
+/// The number of looks over which rates and means are computed: a second.
 const LOOKS: usize = 10;
 
-/// Keys of a CORBA server's object from before it was started again that are remembered.
+/// The number of keys of a CORBA server's object from before its restarts that are remembered.
 const FORMER: usize = 16;
 
-/// What it carries, and how.
+/// A running side-car.
 pub(super) struct SideCar {
     engine: Engine,
     as_now: RefCell<Carried>,
-    /// Where it listens, as bound: for each server.
+    /// The bound addresses of its listeners, for each server.
     listen: Vec<SocketAddr>,
 }
 
-/// What may change while it runs.
+/// The settings that may change while it runs.
 #[derive(Clone)]
 struct Carried {
     /// One for each server; only one, if it is a CORBA server.
@@ -60,12 +65,13 @@ struct Carried {
     /// The server's object, and the group's, if it is a CORBA server and they are known.
     object: Option<Ior>,
     home: Option<Ior>,
-    /// Keys that the object had before.
+    /// The former keys of the object.
     former: Vec<Vec<u8>>,
 }
 
 impl SideCar {
-    /// Begins to carry, for one server or more. `refuse` is not about http, `shed_idle` about plain connections only.
+    /// Starts to carry, for one server or more. `refuse` does not concern http, `shed_idle` only plain
+    /// connections.
     pub(super) fn start(
         places: Vec<Place>,
         refuse: bool,
@@ -79,12 +85,12 @@ impl SideCar {
         Ok(Self { engine, as_now: RefCell::new(carried), listen })
     }
 
-    /// Where it listens, as bound: for each server, in the order in which they were given.
+    /// Returns the bound addresses, for each server, in the order in which they were given.
     pub(super) fn listen(&self) -> &[SocketAddr] {
         &self.listen
     }
 
-    /// `side-car http 0.0.0.0:80 -> 127.0.0.1:8080`, for each server.
+    /// Returns a line for each server: `side-car http 0.0.0.0:80 -> 127.0.0.1:8080`.
     pub(super) fn lines(&self) -> Vec<String> {
         let places = &self.as_now.borrow().places;
         let line = |(place, listen): (&Place, &SocketAddr)| {
@@ -93,7 +99,7 @@ impl SideCar {
         places.iter().zip(&self.listen).map(line).collect()
     }
 
-    /// The object of the CORBA server that clients come for is this, and the server is here if that is said.
+    /// Sets the object of the CORBA server, and its address if that is given.
     pub(super) fn serve(&self, object: &Ior, server: Option<MemberAddress>) -> Result<(), String> {
         self.change(|carried| {
             let key = |ior: &Ior| ior.iiop().map(|profile| profile.key);
@@ -109,7 +115,7 @@ impl SideCar {
         })
     }
 
-    /// Clients that are sent away go here.
+    /// Sets the group to which clients are sent away.
     pub(super) fn home(&self, home: &Ior) -> Result<(), String> {
         self.change(|carried| carried.home = Some(home.clone()))
     }
@@ -123,8 +129,8 @@ impl SideCar {
         Ok(())
     }
 
-    /// To be run for as long as it carries: tells an agent what it sees, and does what balancers want. Of several servers
-    /// each is told of for itself, and of the host what is there together.
+    /// Reports its figures to an agent, and obeys the alerts of balancers, for as long as it carries. Each of
+    /// several servers has a report of its own, and the host has one of all together.
     pub(super) fn tell(&self, agent: &Agent) -> impl Future<Output = Infallible> + use<> {
         let mut parts = JoinSet::new();
         let count = self.listen.len();
@@ -137,19 +143,19 @@ impl SideCar {
             parts.spawn(tell_host(self.engine.clone(), agent.told()));
         }
         async move {
-            // None of them ends, unless it panics, which has been said then.
+            // None of them ends, unless it panics, which is logged then.
             while parts.join_next().await.is_some() {}
             std::future::pending().await
         }
     }
 
-    /// Closes the listener and lets what is under way end.
+    /// Closes the listener and lets requests in flight end.
     pub(super) async fn stop(&self) -> u64 {
         self.engine.stop().await
     }
 }
 
-/// Tells of one server, and passes on what balancers want of it.
+/// Reports the figures of one server, and passes on its alerts.
 async fn serve(engine: Engine, group: String, told: Told, mut alerts: watch::Receiver<Alert>) {
     let mut looks = Looks::default();
     let mut reach = Reach::default();
@@ -167,7 +173,7 @@ async fn serve(engine: Engine, group: String, told: Told, mut alerts: watch::Rec
     }
 }
 
-/// Tells of the host.
+/// Reports the figures of the host.
 async fn tell_host(engine: Engine, told: Told) {
     let mut ticks = ticks();
     loop {
@@ -204,7 +210,7 @@ fn tell(engine: &Engine, group: &str, told: &Told, looks: &mut Looks) {
 fn say<const N: usize>(told: &Told, values: [(&str, Option<f64>); N]) {
     for (name, value) in values {
         if let Some(value) = value {
-            // Refused only where programs have told 40 other names already, which they were told then.
+            // An error is possible only if programs have reported 40 other names already; they got it then.
             let _ = told.tell(name, value);
         }
     }
@@ -216,14 +222,14 @@ fn ticks() -> Interval {
     ticks
 }
 
-/// Name of the group of one of so many servers.
+/// Returns the name of the group of one of so many servers.
 fn name(number: usize, count: usize) -> String {
     if count == 1 { SERVER.to_owned() } else { format!("{SERVER}-{}", number + 1) }
 }
 
 impl Carried {
-    /// A balancer's settings, so that all that nobody thinks about is as there. What is wrong is said of the command line: nobody
-    /// has written a file.
+    /// Returns a balancer's settings, so that all defaults are the same. Errors name the command line,
+    /// because there is no file.
     fn settings(
         &self,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
@@ -245,15 +251,15 @@ impl Carried {
         let machine = Machine::here(&file.config, limits::raise());
         let mut settings = file.settings(machine, resolve).map_err(wrong(Exit::Failed))?;
         for (group, place) in settings.groups.iter_mut().zip(&self.places) {
-            // That a connection is open says nothing of what it costs the host, unless so much is said of it that those
-            // that are too many are to be refused.
+            // An open connection is no measure of its cost for the host, unless the option to refuse excess
+            // connections makes it one.
             let group = Arc::make_mut(group);
             let works = place.protocol != Protocol::Tcp || self.manner.refuse;
             let shares_host = works && self.places.len() > 1;
             let home = place.home.as_ref().map(|home| home.0.as_str().into());
             group.side_car = Some(SideCarSettings { shares_host, home, ..self.manner });
             let Some(iiop) = &mut group.iiop else { continue };
-            // The server has many objects, which the side-car knows nothing of.
+            // The server has many objects that the side-car does not know.
             iiop.key = None;
             let object = self.object.clone().and_then(Object::new);
             iiop.objects = object.map(|object| (Arc::from(SERVER), object)).into_iter().collect();
@@ -264,23 +270,23 @@ impl Carried {
     }
 }
 
-/// Whether a server can be reached, as far as was said.
+/// The reachability of a server, as last reported.
 #[derive(Default)]
 struct Reach {
     away: bool,
-    /// Requests that found no connection to it, and those that it has answered, well or not.
+    /// The requests that found no connection to it, and those that it has answered, well or not.
     lost: u64,
     answered: u64,
 }
 
 impl Reach {
-    /// Says so when it cannot be reached any more, and when it can be again.
+    /// Logs when it cannot be reached any more, and when it can be again.
     fn tell(&mut self, engine: &Engine, group: &str) {
         let Some(look) = engine.look(group) else { return };
         let status = look.status;
         let lost = UNREACHED.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
         let Some(server) = status.members.first() else { return };
-        // An answer of 5xx is one, too.
+        // An answer of 5xx is an answer, too.
         let answered = server.requests.saturating_sub(server.failures)
             + server.answers.get("5xx").copied().unwrap_or_default();
         let (lost_before, answered_before) = (self.lost, self.answered);
@@ -295,7 +301,7 @@ impl Reach {
     }
 }
 
-/// Why a request has found no connection to its server.
+/// The reasons of requests that found no connection to their server.
 const UNREACHED: [&str; 3] = ["connect_failed", "connect_timeout", "no_member"];
 
 /// The looks of the last second.
@@ -303,8 +309,8 @@ const UNREACHED: [&str; 3] = ["connect_failed", "connect_timeout", "no_member"];
 struct Looks(VecDeque<(Instant, u64, f64)>);
 
 impl Looks {
-    /// So many requests have ended so far, which took so many seconds: how many end in a second, and how long each
-    /// takes, if there were any.
+    /// Adds the number of ended requests so far and their total seconds. Returns the requests that end in a
+    /// second, and the mean seconds of each, if there were any.
     fn push(&mut self, now: Instant, requests: u64, seconds: f64) -> (Option<f64>, Option<f64>) {
         let (then, requests_then, seconds_then) = *self.0.front().unwrap_or(&(now, requests, seconds));
         self.0.push_back((now, requests, seconds));
@@ -312,14 +318,14 @@ impl Looks {
             self.0.pop_front();
         }
         let passed = now.duration_since(then).as_secs_f64();
-        // Counts of a member begin again if it does.
+        // The counts of a member begin again if it does.
         let ended = requests.saturating_sub(requests_then) as f64;
         let rate = (passed > 0.0).then(|| ended / passed);
         (rate, (ended > 0.0).then(|| (seconds - seconds_then).max(0.0) / ended))
     }
 }
 
-/// The configuration. What ends connections that are idle is left to the balancers and to the server.
+/// Returns the configuration. Timeouts of idle connections are left to the balancers and to the server.
 fn written(places: &[Place]) -> String {
     let mut text = "threads = 1\n".to_owned();
     for (number, place) in places.iter().enumerate() {
@@ -406,7 +412,7 @@ mod tests {
         let mut looks = Looks::default();
         let begin = Instant::now();
         assert_eq!(looks.push(begin, 100, 5.0), (None, None));
-        // 10 requests of 20 ms in each look of 100 ms.
+        // 10 requests of 20 ms end in each look of 100 ms.
         let mut last = (None, None);
         for look in 1..=30 {
             last = looks.push(begin + LOOK * look, 100 + 10 * u64::from(look), 5.0 + 0.2 * f64::from(look));

@@ -6,10 +6,12 @@
 //! cross.pem    during a change of keys: the new one signed by the old one
 //! ```
 //!
-//! A change of keys leaves no gap. The new authority's certificate goes into the bundle beside the old one, so whoever has
-//! the new bundle trusts certificates of both. Certificates that are issued from then on carry the cross certificate: whoever
-//! still has the old bundle finds a way from them to the old authority. Which certificate in the bundle is that of
-//! the key is found by the key itself, so that a change that was interrupted at any point leaves an authority that works.
+//! A change of keys leaves no gap. The new authority's certificate goes into the bundle beside the old one,
+//! so a host with the new bundle trusts certificates of both. Certificates that are issued from then on carry
+//! the cross certificate: a host with the old bundle finds a way from them to the old authority.
+//!
+//! The certificate of the key in the bundle is found by the key itself, so that a change that was interrupted
+//! at any point leaves an authority that works.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -26,7 +28,7 @@ use time::OffsetDateTime;
 use super::certificate::Certificate;
 use super::pem::{pem, write, write_private};
 
-/// Clocks of others may be behind.
+/// The time by which clocks of others may be behind.
 const BEHIND: Duration = Duration::from_secs(300);
 
 /// An authority that can issue.
@@ -34,9 +36,9 @@ pub(super) struct Authority {
     folder: PathBuf,
     trust_domain: String,
     key: KeyPair,
-    /// Those to be trusted.
+    /// The certificates to be trusted.
     bundle: Vec<Certificate>,
-    /// That of the key.
+    /// The certificate of the key.
     own: Certificate,
     /// The key's certificates by former authorities.
     cross: Vec<Certificate>,
@@ -50,24 +52,24 @@ pub(super) enum Name {
 
 /// A certificate that was issued.
 pub(super) struct Issued {
-    /// It and those between it and what others trust, PEM.
+    /// The certificate and those between it and the trusted ones, PEM.
     pub(super) chain: String,
     /// Its private key, PEM.
     pub(super) key: String,
     pub(super) until: OffsetDateTime,
 }
 
-/// An authority's own certificate that was made.
+/// A new certificate of the authority itself.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) until: OffsetDateTime,
 }
 
 impl Authority {
-    /// Makes one in a folder that has none.
+    /// Makes an authority in a folder that has none.
     ///
     /// # Errors
-    /// There is one, or the folder cannot be written: what to do.
+    /// Fails with the remedy if there is one, or the folder cannot be written.
     pub(super) fn make(
         folder: &Path,
         trust_domain: &str,
@@ -93,10 +95,10 @@ impl Authority {
         Ok(Made { until: params.not_after })
     }
 
-    /// Reads one.
+    /// Reads an authority.
     ///
     /// # Errors
-    /// What is missing or wrong.
+    /// Fails with the missing or wrong part.
     pub(super) fn open(folder: &Path) -> Result<Self, String> {
         let (bundle_path, key_path) = (folder.join("ca.pem"), folder.join("ca.key"));
         let unreadable = |path: &Path, why: &dyn std::fmt::Display| {
@@ -127,7 +129,7 @@ impl Authority {
         Ok(Self { folder: folder.to_owned(), trust_domain, key, bundle, own, cross })
     }
 
-    /// The domain its ids are of.
+    /// Returns the trust domain of its ids.
     pub(super) fn trust_domain(&self) -> &str {
         &self.trust_domain
     }
@@ -135,7 +137,7 @@ impl Authority {
     /// Issues a certificate for an id; with names, for a server, too.
     ///
     /// # Errors
-    /// It would outlive the authority, or a name is malformed.
+    /// Fails if it would outlive the authority, or a name is malformed.
     pub(super) fn issue(
         &self,
         id: &str,
@@ -173,7 +175,7 @@ impl Authority {
     /// Gives it a new key.
     ///
     /// # Errors
-    /// The last change is not finished, or the folder cannot be written.
+    /// Fails if the last change is not finished, or the folder cannot be written.
     pub(super) fn rotate(&self, now: OffsetDateTime, lasts: Duration) -> Result<Made, String> {
         if !self.cross.is_empty() {
             return Err("the last change of keys is not finished: plimsoll cert rotate --finish".into());
@@ -193,17 +195,17 @@ impl Authority {
         let write = || {
             write(&self.folder.join("ca.pem"), &bundle)?;
             write(&self.folder.join("cross.pem"), &pem("CERTIFICATE", cross.der()))?;
-            // Last: until it is there the old key signs.
+            // The key is written last: until then the old key signs.
             write_private(&self.folder.join("ca.key"), &pem("PRIVATE KEY", key.serialized_der()))
         };
         write().map_err(|error| format!("cannot write {}: {error}", self.folder.display()))?;
         Ok(Made { until: params.not_after })
     }
 
-    /// Ends a change of keys; how many authorities no longer count.
+    /// Ends a change of keys; returns the number of authorities that are no longer trusted.
     ///
     /// # Errors
-    /// There is only one, or the folder cannot be written.
+    /// Fails if there is only one, or the folder cannot be written.
     pub(super) fn finish(&self) -> Result<usize, String> {
         let gone = self.bundle.len() - 1;
         if gone == 0 {
@@ -220,7 +222,7 @@ impl Authority {
         Ok(gone)
     }
 
-    /// As much of its own certificate as goes into those that it issues.
+    /// Returns the parts of its own certificate that go into those that it issues.
     fn params(&self) -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(&self.own.subject);
@@ -229,7 +231,8 @@ impl Authority {
     }
 }
 
-/// An authority's own certificate. Its name has a bit of its key, so that two of one domain have different names.
+/// Makes an authority's own certificate. Its name has a part of its key, so that two of one domain have
+/// different names.
 fn root(
     trust_domain: &str,
     key: &KeyPair,
@@ -242,7 +245,7 @@ fn root(
     params.distinguished_name = common_name(&format!("{trust_domain} authority {digits}"));
     params.subject_alt_names =
         vec![SanType::URI(format!("spiffe://{trust_domain}").try_into().map_err(odd)?)];
-    // One below: the cross certificate of a change of keys.
+    // One authority may be below: the cross certificate of a change of keys.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     params.key_usages = signs();
     Ok(params)

@@ -1,5 +1,5 @@
-//! What a certificate says (X.509, RFC 5280), as far as people ask: whose it is, by which names, until when, by whom. Read to
-//! be shown, and to find an authority's own; whether it can be trusted is for TLS to judge.
+//! The parts of a certificate (X.509, RFC 5280) that people ask for: its owner, names, lifetime and
+//! authority. They are read for display, and to find an authority's own certificate; TLS judges the trust.
 
 use std::net::IpAddr;
 
@@ -17,27 +17,27 @@ pub(super) struct Certificate {
     pub(super) id: Option<String>,
     /// DNS names and addresses.
     pub(super) names: Vec<String>,
-    /// Common name of its owner.
+    /// The common name of its owner.
     pub(super) subject: String,
-    /// Common name of its authority.
+    /// The common name of its authority.
     pub(super) issuer: String,
-    /// In hexadecimal digits.
+    /// The serial number in hexadecimal digits.
     pub(super) serial: String,
-    /// May it sign others?
+    /// Whether it may sign others.
     pub(super) authority: bool,
     pub(super) from: OffsetDateTime,
     pub(super) until: OffsetDateTime,
-    /// The public key, as it is in there.
+    /// The public key, as encoded in it.
     pub(super) key: Vec<u8>,
     /// All of it.
     pub(super) der: Vec<u8>,
 }
 
 impl Certificate {
-    /// Those of a text in PEM form, in their order.
+    /// Returns the certificates of a text in PEM form, in their order.
     ///
     /// # Errors
-    /// There are none, or one cannot be read.
+    /// Fails if there are none, or one cannot be read.
     pub(super) fn all(pem: &[u8]) -> Result<Vec<Self>, String> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let found = found.map_err(|why| format!("is not PEM: {why}"))?;
@@ -93,7 +93,7 @@ impl Certificate {
         Ok(certificate)
     }
 
-    /// `valid`, `expired` or `not yet valid`.
+    /// Returns `valid`, `expired` or `not yet valid`.
     pub(super) fn state(&self, now: OffsetDateTime) -> &'static str {
         if now > self.until {
             "expired"
@@ -104,7 +104,7 @@ impl Certificate {
         }
     }
 
-    /// The subject's alternative names.
+    /// Reads the subject's alternative names.
     fn alternatives(&mut self, value: &[u8]) -> ASN1Result<()> {
         let (dns, uri, address) = (Tag::context(2), Tag::context(6), Tag::context(7));
         parse_der(value, |reader| {
@@ -136,7 +136,7 @@ fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>
     })
 }
 
-/// Do the basic constraints say that it is an authority?
+/// Returns `true` if the basic constraints make it an authority.
 fn signs(value: &[u8]) -> ASN1Result<bool> {
     parse_der(value, |reader| {
         reader.read_sequence(|parts| {
@@ -155,7 +155,7 @@ fn moment(reader: BERReader<'_, '_>) -> ASN1Result<OffsetDateTime> {
     }
 }
 
-/// The common name in a distinguished name; empty if there is none, or it is in an odd alphabet.
+/// Returns the common name in a distinguished name; empty if there is none, or it is in an odd alphabet.
 fn common_name(reader: BERReader<'_, '_>) -> ASN1Result<String> {
     let mut found = String::new();
     reader.read_sequence_of(|set| {

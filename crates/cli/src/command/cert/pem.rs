@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-/// Bytes between lines that say what they are.
+/// Returns bytes between the lines of a label.
 pub(super) fn pem(label: &str, der: &[u8]) -> String {
     let text = BASE64_STANDARD.encode(der);
     let mut out = format!("-----BEGIN {label}-----\n");
@@ -33,7 +33,7 @@ pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
     replace(path, text, 0o600)
 }
 
-/// Whoever reads it meanwhile reads the one before.
+/// Replaces a file atomically: concurrent readers see the old one.
 fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let beside = path.with_added_extension("new");
     match std::fs::remove_file(&beside) {

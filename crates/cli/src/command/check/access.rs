@@ -1,4 +1,4 @@
-//! What this user may do, and who may do what to the balancer.
+//! The rights of this user, and those of others at the balancer.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -11,14 +11,14 @@ use rustix::fs::{Access, access};
 use super::finding::{Part, See};
 use crate::config::{self, Config, File, LogPath};
 
-/// Ports, folders, keys. Where a balancer runs (`seen`) ports and sockets that are its own need not be free.
+/// Checks ports, folders and keys. The own ports and sockets of a running balancer (`seen`) need not be free.
 pub(super) fn permissions(file: &File, seen: Option<&Status>) -> Part {
     let mut part = Part::new("permissions");
     let listeners = file.config.listeners.iter();
     let listeners = listeners.map(|listener| (listener.address.0, listener.protocol.transport()));
     if let Some(status) = seen {
         part.skip("ports and sockets: the balancer that runs has its own");
-        // Those that the next reload would add.
+        // The addresses that the next reload would add.
         let own = |address: &SocketAddr| {
             status.listeners.iter().any(|listener| listener.address == address.to_string())
         };
@@ -37,7 +37,7 @@ pub(super) fn permissions(file: &File, seen: Option<&Status>) -> Part {
     part
 }
 
-/// Could this user listen where the file says, now?
+/// Checks that this user could listen at the addresses of the file now.
 fn listen(part: &mut Part, addresses: impl Iterator<Item = (SocketAddr, &'static str)>) {
     let mut free = 0;
     for (address, transport) in addresses.filter(|(address, _)| address.port() != 0) {
@@ -91,7 +91,7 @@ fn control_folder(part: &mut Part, file: &File) {
     }
 }
 
-/// Where a file is, or would be: a bare name is in the folder where we are.
+/// Returns the folder of a file, existing or not: a bare name is in the current folder.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
@@ -112,7 +112,7 @@ fn writable(part: &mut Part, path: &Path) {
     }
 }
 
-/// Private keys that everybody on the host can read.
+/// Finds private keys that every user of the host can read.
 fn keys(part: &mut Part, config: &Config) {
     let listeners = config.listeners.iter();
     let tls = listeners.clone().flat_map(|listener| &listener.tls).flat_map(|tls| &tls.certificates);
@@ -141,7 +141,7 @@ fn keys(part: &mut Part, config: &Config) {
     }
 }
 
-/// Who may look, and who may act.
+/// Lists the rights to look and to act.
 pub(super) fn control(file: &File) -> Part {
     let mut part = Part::new("control access");
     let admin = file.admin();

@@ -1,4 +1,4 @@
-//! When certificates end: those that clients are shown, and that of control over TLS.
+//! The ends of certificates: those of listeners, and that of control over TLS.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use super::finding::{Part, See};
 use crate::config::{File, LogPath};
 use crate::control::text::ago;
 
-/// A balancer that runs says it of those that it shows; without one the files are read.
+/// Checks the ends. A running balancer reports those of its certificates; without one the files are read.
 pub(super) fn ends(file: Option<&File>, seen: Option<&Status>) -> Part {
     let mut part = Part::new("certificates");
     if let Some(status) = seen {

@@ -1,11 +1,11 @@
-//! The file: what `plimsoll config check` says of it.
+//! The file: the result of `plimsoll config check`.
 
 use std::path::Path;
 
 use super::finding::{Part, See};
 use crate::config::{self, File, Problems, ReadError, Severity};
 
-/// What is wrong with the file; the file, if it can be used.
+/// Returns the problems of the file, and the file if it can be used.
 pub(super) fn configuration(path: &Path) -> (Part, Option<File>) {
     let mut part = Part::new("configuration");
     let read = config::read(path).and_then(|file| {

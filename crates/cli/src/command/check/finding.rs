@@ -1,4 +1,4 @@
-//! What was found, and how it is told.
+//! The findings, and their forms for people and programs.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 use crate::config::count;
 use crate::control::text::{Tone, plain};
 
-/// How it is.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
-    /// As it should be.
+    /// All is well.
     Ok,
-    /// Not as it should be, but it works.
+    /// Something is wrong, but it works.
     Warn,
     /// It does not work.
     Fail,
-    /// It could not be looked at, and need not be.
+    /// The check was not possible, and need not be.
     Skip,
 }
 
 impl Outcome {
-    /// Glyph, word and tone.
+    /// Returns glyph, word and tone.
     fn shown(self) -> (&'static str, &'static str, Tone) {
         match self {
             Self::Ok => ("✓", "ok", Tone::Good),
@@ -35,7 +35,7 @@ impl Outcome {
     }
 }
 
-/// Where to read on.
+/// The page to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum See {
     Config,
@@ -75,7 +75,7 @@ impl See {
         Self::Versions,
     ];
 
-    /// A page of the guide, and the heading in it.
+    /// Returns a page of the guide with its heading.
     fn page(self) -> &'static str {
         match self {
             Self::Config => "troubleshooting.md#the-configuration-is-refused",
@@ -97,7 +97,7 @@ impl See {
     }
 }
 
-/// Where the guide is: beside the program where a package put both, else in the source.
+/// Returns the folder of the guide: beside the program if a package installed both, else in the source.
 fn guide() -> &'static Path {
     static GUIDE: LazyLock<PathBuf> = LazyLock::new(|| {
         let program = std::env::current_exe().unwrap_or_default();
@@ -106,27 +106,27 @@ fn guide() -> &'static Path {
     &GUIDE
 }
 
-/// The guide that came with a program, if it did.
+/// Returns the guide that was installed with a program, if there is one.
 fn installed(program: &Path) -> Option<PathBuf> {
     let guide = program.parent()?.parent()?.join("share/doc/plimsoll/guide");
     guide.is_dir().then_some(guide)
 }
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) outcome: Outcome,
-    /// One line.
+    /// The finding on one line.
     pub(super) what: String,
-    /// What to do.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hint: Option<String>,
-    /// Where to read on.
+    /// The page to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) see: Option<String>,
 }
 
-/// Things of one kind.
+/// Findings of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Part {
     pub(super) name: &'static str,
@@ -163,12 +163,12 @@ impl Part {
         });
     }
 
-    /// Did something fail?
+    /// Returns `true` if a check failed.
     pub(super) fn failed(&self) -> bool {
         self.count(Outcome::Fail) > 0
     }
 
-    /// Is nothing as it should not be?
+    /// Returns `true` if there is neither a failure nor a warning.
     pub(super) fn good(&self) -> bool {
         !self.failed() && self.count(Outcome::Warn) == 0
     }
@@ -182,7 +182,7 @@ fn total(parts: &[Part], outcome: Outcome) -> usize {
     parts.iter().map(|part| part.count(outcome)).sum()
 }
 
-/// For programs: one document.
+/// Returns one document, for programs.
 pub(super) fn document(parts: &[Part]) -> Value {
     let shown: Vec<&Part> = parts.iter().filter(|part| !part.findings.is_empty()).collect();
     json!({
@@ -198,7 +198,7 @@ pub(super) fn document(parts: &[Part]) -> Value {
     })
 }
 
-/// For people.
+/// Returns the page, for people.
 pub(super) fn page(parts: &[Part], short: bool, color: bool) -> String {
     let mut out = String::new();
     for part in parts {

@@ -1,4 +1,4 @@
-//! What the machine allows, and its clock.
+//! The limits of the machine, and its clock.
 
 use std::path::Path;
 use std::thread::available_parallelism;
@@ -9,20 +9,21 @@ use crate::config::{Config, Protocol};
 use crate::control::text::{ago, grouped};
 use crate::limits;
 
-/// The kernel's own default of the buffer that datagrams wait in, bytes.
+/// The kernel's own default of the buffer that datagrams wait in, in bytes.
 const USUAL_BUFFER: u64 = 212_992;
 
-/// Ports for connections to one address of a member, below which a busy balancer runs out of them.
+/// The number of ports for connections to one address of a member, below which a busy balancer runs out of
+/// them.
 const FEW_PORTS: u64 = 10_000;
 
-/// A file cannot be newer than now, but for clocks of file servers.
+/// The time by which a file may be newer than now, because of the clocks of file servers.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// Sources of time that cost no system call, by architecture and hypervisor.
 const FAST: [&str; 5] =
     ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "riscv_clocksource"];
 
-/// A number that the kernel shows.
+/// Reads a number from a file of the kernel.
 fn number(path: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -40,7 +41,7 @@ impl OpenFiles {
         Self::read(&std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
     }
 
-    /// Reads them in what the kernel shows of a process.
+    /// Reads them from the kernel's text for a process.
     fn read(limits: &str) -> Option<Self> {
         let mut numbers =
             limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace();
@@ -52,8 +53,8 @@ impl OpenFiles {
     }
 }
 
-/// Checks open files, queues, buffers, ports and threads. The limit on files is that of the process `running`, else that of this one,
-/// which a balancer that is started from here would have.
+/// Checks open files, queues, buffers, ports and threads. The limit on files is that of the process
+/// `running`, else that of this one, which a balancer that is started from here would have.
 pub(super) fn limits(config: &Config, running: Option<u32>) -> Part {
     let mut part = Part::new("limits");
     let process = running.and_then(|pid| Some((pid, OpenFiles::of(pid)?.hard)));
@@ -128,7 +129,7 @@ fn ports(part: &mut Part) {
     }
 }
 
-/// Is the time right, and cheap to ask for?
+/// Checks that the time is right, and cheap to ask for.
 pub(super) fn clock(file: Option<&Path>) -> Part {
     let mut part = Part::new("clock");
     let now = SystemTime::now();

@@ -1,4 +1,5 @@
-//! Can members be connected to from here? Each is looked up and connected to, [`AT_ONCE`] at a time; nothing is sent.
+//! The check of connections to members from here. Each is looked up and connected to, [`AT_ONCE`] at a time;
+//! nothing is sent.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -10,14 +11,14 @@ use plimsoll_brain::status::Status;
 use super::finding::{Part, See};
 use crate::config::{File, MemberAddress, Protocol, count, look_up};
 
-/// Members that are tried at the same time.
+/// The number of members that are tried at the same time.
 const AT_ONCE: usize = 32;
-/// Members that are tried at all; more take too long when a network is away.
+/// The maximum number of members that are tried; more take too long when a network is away.
 const MOST: usize = 1024;
-/// For a connection.
+/// The timeout of a connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Those of the file, and those that a balancer that runs has besides (discovered ones).
+/// Checks the members of the file, and those that a running balancer has besides (discovered ones).
 pub(super) fn reachable(file: Option<&File>, seen: Option<&Status>) -> Part {
     let mut part = Part::new("members");
     let mut all: BTreeSet<(String, String)> = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What a balancer that runs says of itself.
+//! The status of a running balancer.
 
 use plimsoll_brain::State;
 use plimsoll_brain::status::{GroupExplanation, Status};
@@ -10,13 +10,13 @@ use crate::config::{File, count};
 use crate::control::text::{ago, latency, state};
 use crate::control::{Balancer, Trouble};
 
-/// Part of the limit on open files from which on it is too near.
+/// The share of the limit on open files above which a warning is given.
 const NEAR: f64 = 0.8;
 
-/// Intervals of a monitor after which a report is old, and seconds that it may be old in any case.
+/// The age of an old report, in intervals of its monitor, and the seconds that any report may be old.
 const OLD: (f64, f64) = (3.0, 10.0);
 
-/// Is it there? Its status if so; and whether it should have been and is not.
+/// Asks the balancer; returns its status if it answers, and whether it should have answered and did not.
 pub(super) fn reached(balancer: &Result<Balancer, Trouble>, named: bool) -> (Part, Option<Status>, bool) {
     let mut part = Part::new("balancer");
     let balancer = match balancer {
@@ -59,7 +59,7 @@ pub(super) fn reached(balancer: &Result<Balancer, Trouble>, named: bool) -> (Par
     }
 }
 
-/// How near it is to its limit on open files; its files can be counted by its own user and root.
+/// Checks its open files against their limit; its own user and root can count them.
 fn files(part: &mut Part, pid: u32) {
     let Ok(open) = std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count) else { return };
     let Some(OpenFiles { soft: most, .. }) = OpenFiles::of(pid) else { return };
@@ -71,7 +71,7 @@ fn files(part: &mut Part, pid: u32) {
     }
 }
 
-/// Can groups be used, and why not each member?
+/// Checks that groups can be used, and names the members that cannot.
 pub(super) fn health(file: Option<&File>, seen: Option<&Status>) -> Part {
     let mut part = Part::new("health");
     for group in file.iter().flat_map(|file| &file.config.groups) {
@@ -129,7 +129,7 @@ pub(super) fn health(file: Option<&File>, seen: Option<&Status>) -> Part {
     part
 }
 
-/// Are loads known, and young enough?
+/// Checks that loads are known, and not too old.
 pub(super) fn reports(balancer: &Balancer, status: &Status) -> Part {
     let mut part = Part::new("reports");
     for group in &status.groups {
@@ -171,7 +171,7 @@ pub(super) fn reports(balancer: &Balancer, status: &Status) -> Part {
 
 const HOW: &str = "see whether plimsoll agent, or the server's own reports, come here";
 
-/// Do sources of members answer?
+/// Checks that sources of members answer.
 pub(super) fn discovery(status: &Status) -> Part {
     let mut part = Part::new("discovery");
     for group in &status.groups {
@@ -195,7 +195,7 @@ pub(super) fn discovery(status: &Status) -> Part {
     part
 }
 
-/// Is what runs what was meant to?
+/// Checks that the running version is the installed one.
 pub(super) fn versions(status: &Status) -> Part {
     let mut part = Part::new("versions");
     let ours = env!("CARGO_PKG_VERSION");

@@ -1,4 +1,4 @@
-//! `plimsoll config import`: the common part of another load balancer's configuration, as ours.
+//! `plimsoll config import`: the common part of another load balancer's configuration, as Plimsoll's.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::config::{count, name_of};
 use crate::import::{self, Class, From, Note};
 use crate::talk;
 
-/// Larger files are taken for mistakes.
+/// The largest size of a file, in bytes; larger files are rejected as mistakes.
 const LARGEST: u64 = 16 << 20;
 
 /// Turn a configuration of HAProxy or NGINX into one of ours

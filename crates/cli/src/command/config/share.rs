@@ -1,4 +1,5 @@
-//! `plimsoll config push` and `pull`: groups and listeners in the store, for all balancers that have it together.
+//! `plimsoll config push` and `pull`: groups and listeners in the store, for all balancers that have it
+//! together.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use super::super::{Exit, Failure, Globals};
 use crate::config::{self, File};
 use crate::running::document::DOCUMENT;
 
-/// The file and its store, which must be there.
+/// Opens the file and its store, which must be there.
 fn open(path: &Path) -> Result<(File, Arc<dyn Store>), Failure> {
     let file = config::read(path).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     if !file.config.shares() {
@@ -23,12 +24,12 @@ fn open(path: &Path) -> Result<(File, Arc<dyn Store>), Failure> {
     }
 }
 
-/// Puts what is in a file into the store, if it goes together with the balancers' own file.
+/// Writes the content of a file into the store, if it is valid together with the balancers' own file.
 pub(super) fn push(path: &Path, shared: &Path, globals: &Globals) -> Result<(), Failure> {
     let (_, store) = open(path)?;
     let view = store.view();
     let text = config::read_shared(path, shared).map_err(|error| Failure::rendered(Exit::Usage, error))?;
-    // What etcd lost, and is only known from the copy still, is to be written.
+    // Entries that etcd lost, and that only the copy still has, must be written.
     let before = view.entries.get(DOCUMENT).filter(|entry| entry.revision != 0);
     if before.is_some_and(|before| *before.value == *text) {
         globals.say("nothing is new\n");
@@ -43,7 +44,7 @@ pub(super) fn push(path: &Path, shared: &Path, globals: &Globals) -> Result<(), 
     Ok(())
 }
 
-/// Prints what is in the store.
+/// Prints the content of the store.
 pub(super) fn pull(path: &Path, globals: &Globals) -> Result<(), Failure> {
     let (_, store) = open(path)?;
     let view = store.view();

@@ -1,8 +1,8 @@
-//! Processes of the demo: started from this very binary, listened to, and ended whatever happens.
+//! Processes of the demo: they run this very binary, their output is read, and they are ended in any case.
 //!
-//! A child asks the kernel to be killed when its parent dies, and only then becomes the command it is to be
-//! (the request outlives exec). So nothing is left behind even when the demo is killed or panics. Each child
-//! is a process group of its own, so that Ctrl-C in the terminal reaches the demo alone.
+//! A child asks the kernel to be killed when its parent dies, and only then becomes its command (the request
+//! outlives exec). So nothing is left behind even when the demo is killed or panics. Each child is a process
+//! group of its own, so that Ctrl-C in the terminal reaches the demo alone.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_dea
 
 use crate::command::Failure;
 
-/// Lines of a child's talk that are kept.
+/// The number of lines of a child's output that are kept.
 const KEPT: usize = 20;
 
 /// Becomes `command` of this program, to be killed when the process `parent` dies. Returns only on failure.
@@ -34,7 +34,7 @@ pub(in crate::command) fn become_program(parent: &str, program: &OsStr, argument
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return Failure::failed(format_args!("cannot be tied to the parent: {error}"));
     }
-    // It may have died before that.
+    // The parent may have died before that.
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().to_string() != parent) {
         return Failure::failed("the parent has gone");
     }
@@ -42,12 +42,12 @@ pub(in crate::command) fn become_program(parent: &str, program: &OsStr, argument
     Failure::failed(format_args!("cannot start {}: {error}", program.display()))
 }
 
-/// A running child. Dropping it ends it.
+/// A running child, which ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Child {
     name: String,
     process: std::process::Child,
-    /// The end of what it said on standard error.
+    /// The end of its output on standard error.
     said: Lines,
 }
 
@@ -57,7 +57,7 @@ impl Child {
     /// Starts `plimsoll ARGUMENTS`.
     ///
     /// # Errors
-    /// One sentence, if the process cannot be made.
+    /// Fails with one sentence if the process cannot be made.
     pub(super) fn start(name: &str, arguments: &[&str]) -> Result<Self, String> {
         let fail = |error: &dyn Display| format!("cannot start {name}: {error}");
         let program = std::env::current_exe().map_err(|error| fail(&error))?;
@@ -78,15 +78,15 @@ impl Child {
         Ok(Self { name: name.to_owned(), process, said })
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub(super) fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits until the child says `listening PROTOCOL ADDRESS`.
+    /// Waits until the child prints `listening PROTOCOL ADDRESS`.
     ///
     /// # Errors
-    /// One sentence, if it ends or does not say so in time.
+    /// Fails with one sentence if it ends or does not print it in time.
     pub(super) async fn address(&mut self, deadline: Instant) -> Result<SocketAddr, String> {
         loop {
             if let Some(address) = self.said().iter().find_map(|line| listening(line)) {
@@ -102,12 +102,12 @@ impl Child {
         }
     }
 
-    /// The address that it said after `words`, followed by a colon.
+    /// Returns the address that it printed after `words`, followed by a colon.
     pub(super) fn told(&self, words: &str) -> Option<SocketAddr> {
         self.said().iter().find_map(|line| line.split_once(words)?.1.split_once(": ")?.0.parse().ok())
     }
 
-    /// How the child ended, in one sentence; `None` if it runs.
+    /// Returns how the child ended, in one sentence; `None` if it runs.
     pub(super) fn ended(&mut self) -> Option<String> {
         match self.process.try_wait() {
             Ok(None) => None,
@@ -116,9 +116,9 @@ impl Child {
         }
     }
 
-    /// Ends it as a crash would: at once, with nothing finished.
+    /// Ends it like a crash: at once, with nothing finished.
     pub(super) fn kill(&mut self) {
-        // An error says that it has ended.
+        // An error means that it has ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -127,7 +127,7 @@ impl Child {
     pub(super) fn stop(&mut self, patience: Duration) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let (Ok(None), Some(pid)) = (self.process.try_wait(), pid) {
-            // Not yet waited for, hence the pid is its own.
+            // The child was not waited for yet, hence the pid is its own.
             let _ = kill_process(pid, Signal::TERM);
         }
         let deadline = Instant::now() + patience;
@@ -137,7 +137,7 @@ impl Child {
         self.kill();
     }
 
-    /// The last thing it said.
+    /// Returns the last line of its output.
     fn last(&self) -> String {
         self.said().back().cloned().unwrap_or_else(|| "it said nothing".to_owned())
     }
@@ -153,7 +153,7 @@ impl Drop for Child {
     }
 }
 
-/// Keeps the last lines of a child's talk, until it ends.
+/// Keeps the last lines of a child's output, until it ends.
 fn listen(stderr: ChildStderr, said: &Lines) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -167,7 +167,7 @@ fn listen(stderr: ChildStderr, said: &Lines) {
     }
 }
 
-/// The address in `listening PROTOCOL ADDRESS`.
+/// Returns the address in `listening PROTOCOL ADDRESS`.
 fn listening(line: &str) -> Option<SocketAddr> {
     line.strip_prefix("listening ")?.split_once(' ')?.1.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The course of the demo: load, two faults, and an eye on everything.
+//! The course of the demo: load, two faults, and a view of everything.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -16,22 +16,22 @@ use super::watch::{self, Seen, Watch};
 use super::{Args, verdict};
 use crate::command::{Exit, Failure, Globals};
 
-/// Between two pictures.
+/// The time between two pictures.
 const TICK: Duration = Duration::from_millis(200);
-/// A request that leaves no later than this left on time. The demo shows shares and failures on a machine that
-/// serves and loads at once, not microseconds; what lateness there is counts in the latencies.
+/// The lateness up to which a request left on time. The demo shows shares and failures on a machine that
+/// serves and loads at once, not microseconds; any lateness counts in the latencies.
 pub(super) const TOLERANCE: Duration = Duration::from_millis(20);
-/// How many times slower the slow member becomes.
+/// The factor by which the slow member becomes slower.
 const SLOWER: u32 = 10;
 
-/// What is done to the members, and to which.
+/// A fault of a member, by its index.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Slow(usize),
     Kill(usize),
 }
 
-/// Plays it to the end and says how it was.
+/// Runs the demo to its end and prints the report.
 pub(super) async fn play(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let mut signals = Signals::new().map_err(Failure::failed)?;
     globals.say(&format!("starting {} members and a balancer ({})\n", args.members, args.strategy));
@@ -65,14 +65,14 @@ pub(super) async fn play(args: &Args, globals: &Globals) -> Result<ExitCode, Fai
 
 struct Play<'a> {
     args: &'a Args,
-    // Ended before the balancer it looks at.
+    // The watch is dropped before the balancer that it asks.
     watch: Watch,
     began: SystemTime,
     run: Run,
     tally: Tally,
     seen: Seen,
     faults: VecDeque<(Duration, Fault)>,
-    /// What was done to each member.
+    /// The fault of each member, if any.
     marks: Vec<Option<String>>,
     stage: Stage,
 }
@@ -117,7 +117,7 @@ impl Play<'_> {
         Ok(report.exit())
     }
 
-    /// Does something bad to a member, and begins a phase.
+    /// Applies a fault to a member, and begins a phase.
     fn inflict(&mut self, fault: Fault, now: Duration, screen: &Screen) -> Result<(), String> {
         let (index, mark, phase) = match fault {
             Fault::Slow(index) => {
@@ -130,7 +130,7 @@ impl Play<'_> {
             }
         };
         let name = &self.stage.members[index].name;
-        // The phase begins once it is done, with what ends from then on.
+        // The phase begins once the fault is in effect, with the requests that end from then on.
         let now = self.run.elapsed().max(now);
         self.tally.add(now, self.run.take());
         self.tally.turn(now, &format!("{name} {mark}"));
@@ -141,7 +141,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Sees what the balancer has done.
+    /// Notes the balancer's new events.
     fn look(&mut self, now: Duration, screen: &Screen) {
         let seen = self.watch.look();
         let start = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -160,7 +160,7 @@ impl Play<'_> {
         self.seen = seen;
     }
 
-    /// How things are.
+    /// Returns the current picture.
     fn frame(&self, now: Duration) -> Frame<'_> {
         let (span, recent) = self.tally.recent();
         let shares = recent.shares();
@@ -200,7 +200,7 @@ impl Play<'_> {
     }
 }
 
-/// Ctrl-C, and what else asks a program to end.
+/// The signals that end a program, Ctrl-C among them.
 struct Signals([Signal; 3]);
 
 impl Signals {

@@ -1,5 +1,4 @@
-//! Everything that runs for the demo: members, balancer, and the folder they need. Dropping it leaves
-//! nothing behind.
+//! All processes of the demo: members, balancer, and the folder they need. Dropping it leaves nothing behind.
 
 use std::fmt::{self, Display, Formatter};
 use std::fs::DirBuilder;
@@ -16,22 +15,22 @@ use super::Args;
 use super::children::Child;
 use crate::control::Balancer;
 
-/// For everything to be up.
+/// The time until everything must be up.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For the balancer to end by itself.
+/// The time that the balancer has to end by itself.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// Workers of each member.
+/// The number of workers of each member.
 pub(super) const WORKERS: usize = 4;
 
 /// Members, balancer and folder. Fields are dropped in this order.
 pub(super) struct Stage {
     balancer: Child,
     pub(super) members: Vec<Actor>,
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub(super) address: SocketAddr,
-    /// Where the balancer is asked.
+    /// The balancer's control.
     pub(super) control: Balancer,
-    /// Where it is looked at in a browser.
+    /// The address of its dashboard.
     pub(super) dashboard: Option<SocketAddr>,
     service: Duration,
     _folder: Folder,
@@ -39,9 +38,9 @@ pub(super) struct Stage {
 
 /// One member.
 pub(super) struct Actor {
-    /// `m1`, …
+    /// The name: `m1`, …
     pub(super) name: String,
-    /// Where it listens; the balancer knows it by this.
+    /// The address at which it listens; the balancer knows it by this.
     pub(super) address: SocketAddr,
     child: Child,
 }
@@ -88,12 +87,12 @@ impl Stage {
         Ok(Self { balancer, members, address, control, dashboard, service, _folder: folder })
     }
 
-    /// How the balancer ended, if it has.
+    /// Returns how the balancer ended, if it has.
     pub(super) fn balancer_ended(&mut self) -> Option<String> {
         self.balancer.ended()
     }
 
-    /// Who serves.
+    /// Returns the members, for the report.
     pub(super) fn cast(&self) -> Cast {
         Cast {
             members: self.members.iter().map(|member| member.name.clone()).collect(),
@@ -102,12 +101,12 @@ impl Stage {
     }
 }
 
-/// Who serves, for the report.
+/// The members, for the report.
 #[derive(Debug)]
 pub(super) struct Cast {
-    /// Names.
+    /// The names of the members.
     pub(super) members: Vec<String>,
-    /// Mean service time.
+    /// The mean service time.
     pub(super) service: Duration,
 }
 
@@ -128,8 +127,8 @@ impl Drop for Stage {
     }
 }
 
-/// A service time that keeps a member's workers 15 % busy at `rate` requests per second: fast enough for all
-/// to be well, slow enough for one that is ten times slower to be too slow for its share.
+/// Returns a service time that keeps a member's workers 15 % busy at `rate` requests per second. It is fast
+/// enough for all to be well, and slow enough for one that is ten times slower to be too slow for its share.
 fn service(rate: f64) -> Duration {
     let seconds = 0.15 * WORKERS as f64 / rate;
     Duration::from_micros((seconds * 1e6) as u64).clamp(Duration::from_micros(200), Duration::from_millis(20))
@@ -148,8 +147,8 @@ fn member(name: &str, service: Duration, seed: u64) -> Result<(String, Child), S
     Ok((name.to_owned(), Child::start(name, &arguments)?))
 }
 
-/// The balancer's configuration. What differs from the defaults makes half a minute long enough to see health
-/// checks at work.
+/// Returns the balancer's configuration. Its differences from the defaults make half a minute long enough to
+/// see health checks at work.
 fn config(strategy: &str, control: &Path, members: &[String]) -> Result<String, String> {
     let file = serde_json::json!({
         "admin": { "listen": "127.0.0.1:0", "control": format!("unix:{}", control.display()) },
@@ -165,7 +164,7 @@ fn config(strategy: &str, control: &Path, members: &[String]) -> Result<String, 
     toml::to_string(&file).map_err(|error| format!("cannot write the configuration: {error}"))
 }
 
-/// Waits until every member may be chosen; returns where the balancer listens.
+/// Waits until every member may be chosen; returns the address of the balancer's listener.
 async fn ready(balancer: &mut Child, control: &Balancer, deadline: Instant) -> Result<SocketAddr, String> {
     loop {
         let trouble = match control.status() {
@@ -192,7 +191,7 @@ async fn ready(balancer: &mut Child, control: &Balancer, deadline: Instant) -> R
     }
 }
 
-/// POSTs without a body; an error if the answer is not 200.
+/// Posts without a body; fails if the answer is not 200.
 fn post(address: SocketAddr, path: &str) -> std::io::Result<()> {
     let patience = Duration::from_secs(2);
     let mut stream = TcpStream::connect_timeout(&address, patience)?;

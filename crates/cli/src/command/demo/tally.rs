@@ -1,32 +1,32 @@
-//! What the clients had, by phase of the demo and over the last moments.
+//! The clients' results, by phase of the demo and over the last moments.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use plimsoll_bench::record::Record;
 
-/// How far back the live view looks.
+/// The time that the live view covers.
 const WINDOW: Duration = Duration::from_secs(2);
 
 /// A stretch of the run between two faults.
 #[derive(Debug)]
 pub(super) struct Phase {
-    /// What is the matter.
+    /// The name of the phase's fault.
     pub(super) name: String,
-    /// Since the start of the run.
+    /// The beginning, since the start of the run.
     pub(super) from: Duration,
-    /// Its end, or where it is now.
+    /// Its end, or the present in the current phase.
     pub(super) to: Duration,
-    /// What ended in it.
+    /// The requests that ended in it.
     pub(super) record: Record,
 }
 
-/// Something that happened.
+/// An event of the run.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Note {
     /// Seconds since the start of the run.
     pub(super) at: f64,
-    /// `demo` for what was done to the members, `balancer` for what it did about it.
+    /// The source: `demo` for faults of members, `balancer` for its reactions.
     pub(super) by: &'static str,
     /// One sentence.
     pub(super) what: String,
@@ -35,11 +35,11 @@ pub(super) struct Note {
 /// All of the run so far.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// At least one.
+    /// The phases, at least one.
     pub(super) phases: Vec<Phase>,
-    /// In order of time.
+    /// The notes, in order of time.
     pub(super) notes: Vec<Note>,
-    /// When each part was taken, and the part.
+    /// The time at which each part was taken, and the part.
     window: VecDeque<(Duration, Record)>,
 }
 
@@ -56,7 +56,7 @@ impl Tally {
         self.phases.push(Phase { name: name.to_owned(), from: at, to: at, record: Record::new() });
     }
 
-    /// Adds what ended since the last time.
+    /// Adds the requests that ended since the last time.
     pub(super) fn add(&mut self, at: Duration, part: Record) {
         if let Some(phase) = self.phases.last_mut() {
             phase.to = at;
@@ -68,10 +68,10 @@ impl Tally {
         }
     }
 
-    /// The last two seconds, or what there is of them, and how long that is.
+    /// Returns the last two seconds, or as much as there is, and their length.
     pub(super) fn recent(&self) -> (Duration, Record) {
         let mut sum = Record::new();
-        // The first marks the beginning: what it holds ended before.
+        // The first marks the beginning: its requests ended before.
         let mut parts = self.window.iter();
         let first = parts.next().map_or(Duration::ZERO, |(at, _)| *at);
         let mut last = first;
@@ -82,7 +82,7 @@ impl Tally {
         (last - first, sum)
     }
 
-    /// The whole run.
+    /// Returns the record of the whole run.
     pub(super) fn whole(&self) -> Record {
         let mut sum = Record::new();
         for phase in &self.phases {
@@ -115,7 +115,7 @@ mod tests {
         tally.add(Duration::from_secs(5), part(10));
         assert_eq!(tally.phases.iter().map(|phase| phase.record.ok).collect::<Vec<_>>(), [5, 10]);
         assert_eq!(tally.whole().ok, 15);
-        // Taken at 3 s (the mark), 4 s and 5 s.
+        // The parts were taken at 3 s (the mark), 4 s and 5 s.
         let (span, recent) = tally.recent();
         assert_eq!((span, recent.ok), (Duration::from_secs(2), 11));
     }

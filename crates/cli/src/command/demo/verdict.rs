@@ -1,4 +1,4 @@
-//! What the clients had of it: the report at the end, for people and for programs.
+//! The clients' results: the report at the end, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,20 +15,20 @@ use super::tally::{Note, Phase, Tally};
 use crate::command::Exit;
 use crate::control::text::{Cell, Tone, grouped, table};
 
-/// Less than this share of the requests on time, and the run proves nothing.
+/// The least share of the requests on time; a run below it proves nothing.
 const ON_TIME: f64 = 0.99;
 
-/// How it ended.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     /// No request failed.
     Ok,
-    /// At least one did.
+    /// At least one request failed.
     Failed,
     /// The load generator was late too often.
     Invalid,
-    /// Ctrl-C.
+    /// Ctrl-C ended the run.
     Interrupted,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Report {
     why: String,
     strategy: String,
     members: usize,
-    /// For people.
+    /// The members, for people.
     #[serde(skip)]
     cast: String,
     service_seconds: f64,
@@ -50,29 +50,29 @@ pub(super) struct Report {
     seconds: f64,
     #[serde(flatten)]
     requests: Requests,
-    /// Lateness up to which a request left on time, seconds.
+    /// The lateness up to which a request left on time, in seconds.
     tolerance: f64,
     lateness: Quantiles,
     phases: Vec<PhaseReport>,
     events: Vec<Note>,
-    /// As the balancer counts; `null` if it could not be asked.
+    /// The retries by the balancer's count; `null` if it could not be asked.
     retries: Option<u64>,
     /// Whether this binary was compiled for speed; latencies of one that was not are higher.
     optimized: bool,
 }
 
-/// What became of requests.
+/// The results of requests.
 #[derive(Debug, Serialize)]
 struct Requests {
     requests: u64,
     answered: u64,
     failed: u64,
     failures: BTreeMap<Fault, u64>,
-    /// In flight at an interruption.
+    /// The requests in flight at an interruption.
     cut: u64,
-    /// Share that left on time.
+    /// The share that left on time.
     on_time: f64,
-    /// From the moment each was due; failures count with the time-out.
+    /// The latency from the moment each was due; failures count with the time-out.
     latency: Quantiles,
 }
 
@@ -94,7 +94,7 @@ struct MemberReport {
     latency: Quantiles,
 }
 
-/// Seconds.
+/// Quantiles in seconds.
 #[derive(Debug, Serialize)]
 struct Quantiles {
     p50: f64,
@@ -108,7 +108,7 @@ impl Quantiles {
         Self { p50: seconds(0.5), p99: seconds(0.99), max: latencies.max().as_secs_f64() }
     }
 
-    /// `4.6 / 118 ms`
+    /// Returns median and 99th percentile: `4.6 / 118 ms`
     fn pair(&self) -> String {
         if self.p99 >= 0.9995 {
             return format!("{} / {}", seconds(self.p50), seconds(self.p99));
@@ -132,7 +132,7 @@ impl Requests {
     }
 }
 
-/// Draws up the report. `retries` is what the balancer counted, if it could be asked.
+/// Makes the report. `retries` is the balancer's count, if it could be asked.
 pub(super) fn judge(
     args: &Args,
     cast: &Cast,
@@ -212,7 +212,7 @@ impl Report {
         }
     }
 
-    /// For people.
+    /// Returns the report for people.
     pub(super) fn render(&self, color: bool) -> String {
         let mut out = format!(
             "{} requests per second for {:.0} s, {}\n{}\n\n",
@@ -257,7 +257,7 @@ impl Report {
         )
     }
 
-    /// A column for each phase.
+    /// Returns a table with a column for each phase.
     fn rows(&self) -> Vec<Vec<Cell>> {
         let row = |name: &str, value: &dyn Fn(&PhaseReport) -> Cell| {
             let mut row = vec![Cell::text(name)];
@@ -293,7 +293,7 @@ fn seconds(seconds: f64) -> String {
     short(std::time::Duration::from_secs_f64(seconds))
 }
 
-/// `1 request`, `12 000 requests`
+/// Returns a number with its noun: `1 request`, `12 000 requests`
 fn count(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }

@@ -1,4 +1,4 @@
-//! The live view: a few lines, drawn over themselves; or a plain line per second where there is no terminal.
+//! The live view: a few lines, drawn over themselves; or a plain line per second without a terminal.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -18,20 +18,20 @@ use crate::talk::Color;
 /// One picture.
 pub(super) struct Frame<'a> {
     pub(super) title: String,
-    /// Who serves.
+    /// The members.
     pub(super) cast: String,
-    /// How to see more.
+    /// The hint for more information.
     pub(super) hint: String,
     pub(super) elapsed: Duration,
     pub(super) duration: Duration,
-    /// What is the matter now.
+    /// The name of the current phase.
     pub(super) phase: &'a str,
     pub(super) rows: Vec<Row<'a>>,
-    /// Length of what `recent` covers.
+    /// The length of the time that `recent` covers, in seconds.
     pub(super) seconds: f64,
-    /// The last moments.
+    /// The results of the last moments.
     pub(super) recent: Record,
-    /// Requests that have failed, in all.
+    /// The number of requests that have failed, in all.
     pub(super) failed: u64,
     pub(super) notes: &'a [Note],
 }
@@ -39,19 +39,19 @@ pub(super) struct Frame<'a> {
 /// One member.
 pub(super) struct Row<'a> {
     pub(super) name: &'a str,
-    /// What the balancer thinks of it.
+    /// Its state at the balancer.
     pub(super) state: Option<State>,
-    /// What was done to it.
+    /// The fault of the member.
     pub(super) mark: Option<&'a str>,
-    /// Of the answers, from 0 to 1.
+    /// Its share of the answers, from 0 to 1.
     pub(super) share: f64,
     /// Answers per second.
     pub(super) rate: f64,
-    /// As the balancer counts.
+    /// The requests in flight, by the balancer's count.
     pub(super) in_flight: u32,
-    /// p50 and p99, as the clients see them.
+    /// The latencies p50 and p99, as the clients see them.
     pub(super) latency: Option<(Duration, Duration)>,
-    /// Tries that failed, as the balancer counts.
+    /// Tries that failed, by the balancer's count.
     pub(super) failed: u64,
 }
 
@@ -59,13 +59,13 @@ pub(super) struct Row<'a> {
 pub(super) struct Screen {
     mode: Mode,
     color: bool,
-    /// Seconds that have had their plain line.
+    /// The number of seconds that have had their plain line.
     told: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Over itself; how many lines stand there now.
+    /// The picture is drawn over itself; the number of its lines on the screen.
     Live(usize),
     Plain,
     Silent,
@@ -86,7 +86,7 @@ impl Screen {
         let color = match globals.color {
             Color::Always => true,
             Color::Never => false,
-            // Nothing has colour but the live view, which is on a terminal.
+            // Only the live view has colour, and it is on a terminal.
             Color::Auto => std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         };
         Self { mode, color, told: 0 }
@@ -101,7 +101,7 @@ impl Screen {
                 let lines = frame.lines(width, height.saturating_sub(1).max(1));
                 let mut out = up(before);
                 for line in &lines {
-                    // Cleared to its end, in case a longer one stood there.
+                    // Each line is cleared to its end, in case a longer one stood there.
                     let _ = write!(out, "{}\x1b[K\r\n", line.paint(self.color));
                 }
                 out.push_str(CLEAR_BELOW);
@@ -116,14 +116,14 @@ impl Screen {
         }
     }
 
-    /// Tells of an event where there is no picture to show it in.
+    /// Prints an event if there is no picture to show it in.
     pub(super) fn note(&self, at: Duration, what: &str) {
         if self.mode == Mode::Plain {
             say(&format!("{:>6.1} s  {}\n", at.as_secs_f64(), plain(what)));
         }
     }
 
-    /// Takes the picture away.
+    /// Removes the picture.
     pub(super) fn clear(&mut self) {
         if let Mode::Live(before) = self.mode {
             say(&(up(before) + CLEAR_BELOW + SHOW_CURSOR));
@@ -141,7 +141,7 @@ impl Drop for Screen {
 }
 
 impl Frame<'_> {
-    /// The picture, in at most so many lines of so many columns.
+    /// Returns the picture, in at most so many lines of so many columns.
     fn lines(&self, width: usize, height: usize) -> Vec<Line> {
         let mut title = Line::new(&self.title, Tone::Strong);
         title.push(&format!(" · {}", self.cast), Tone::Plain);
@@ -178,7 +178,7 @@ impl Frame<'_> {
         let _ = write!(head, "  {:>8}  {:>8}", "p50", "p99");
         head.push_str(if tries { "  failed tries" } else { "" });
         let mut lines = vec![Line::new(&head, Tone::Faint)];
-        // Twice the fair share fills the bar, or whatever the greatest share is.
+        // The bar is full at twice the fair share, or at the greatest share if that is more.
         let fair = 2.0 / self.rows.len().max(1) as f64;
         let full = self.rows.iter().map(|row| row.share).fold(fair, f64::max);
         for row in &self.rows {
@@ -222,7 +222,7 @@ impl Frame<'_> {
         line
     }
 
-    /// The same in one plain line.
+    /// Returns the same in one plain line.
     fn plain(&self) -> String {
         let recent = &self.recent;
         let mut line = format!(
@@ -263,7 +263,7 @@ fn note_line(note: &Note) -> Line {
     line
 }
 
-/// Back to the first of so many lines.
+/// Returns the code that moves back to the first of so many lines.
 fn up(lines: usize) -> String {
     if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r") }
 }

@@ -1,4 +1,4 @@
-//! Looks at the balancer over its control socket, on a thread of its own: the view never waits for it.
+//! The watch on the balancer over its control socket, on a thread of its own: the view never waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use plimsoll_brain::status::{GroupStatus, Status};
 
 use crate::control::Balancer;
 
-/// Between two looks.
+/// The time between two looks.
 const PACE: Duration = Duration::from_millis(250);
 
-/// What the balancer says of itself.
+/// The status of the balancer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// The demo's group; `None` before the first look.
@@ -21,7 +21,7 @@ pub(super) struct Seen {
     pub(super) events: Vec<Entry>,
 }
 
-/// A thread that looks. Dropping it ends it, soon.
+/// A thread that looks. It ends soon after this is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     seen: Arc<Mutex<Seen>>,
@@ -29,7 +29,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to look; events of before are passed over.
+    /// Starts the thread; earlier events are passed over.
     pub(super) fn start(balancer: Balancer) -> Self {
         let (seen, stop) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
         let watch = Self { seen: seen.clone(), stop: stop.clone() };
@@ -49,7 +49,7 @@ impl Watch {
         watch
     }
 
-    /// The last that was seen; each event once.
+    /// Returns the last status; each event once.
     pub(super) fn look(&self) -> Seen {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         Seen { group: seen.group.clone(), events: std::mem::take(&mut seen.events) }
@@ -62,7 +62,7 @@ impl Drop for Watch {
     }
 }
 
-/// The demo's group now. A balancer that does not answer now may do so next time.
+/// Returns the demo's group now. A balancer that does not answer now may do so next time.
 pub(super) fn group(balancer: &Balancer) -> Option<GroupStatus> {
     balancer.get::<Status>("/status").ok()?.groups.pop()
 }

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::control::text::{Tone, plain};
 
-/// Most bytes of what is not understood that are shown to people.
+/// The maximum number of bytes of unknown data that are shown to people.
 const SHOWN: usize = 32;
 
-/// For people.
+/// Returns the table for people.
 pub(super) fn table(ior: &Ior, color: bool) -> String {
     let mut lines =
         vec![("type", if ior.type_id.is_empty() { "not said".to_owned() } else { text(&ior.type_id) })];
@@ -30,7 +30,7 @@ pub(super) fn table(ior: &Ior, color: bool) -> String {
     out
 }
 
-/// For programs.
+/// Returns the document for programs.
 pub(super) fn json(ior: &Ior) -> Value {
     json!({
         "type_id": String::from_utf8_lossy(&ior.type_id),
@@ -94,7 +94,7 @@ fn component_json(component: &Component) -> Value {
     json!({"tag": component.tag, "name": name, "data": hex(&component.data, usize::MAX), "code_sets": sets})
 }
 
-/// The program that made the reference, by the number that it has with the OMG: often four letters.
+/// Returns the program that made the reference, by its number with the OMG: often four letters.
 fn orb(component: &Component) -> String {
     let number = Reader::encapsulation(&component.data).and_then(|mut reader| reader.u32());
     let Ok(number) = number else { return hex(&component.data, SHOWN) };
@@ -128,7 +128,7 @@ fn text(bytes: &[u8]) -> String {
     plain(&String::from_utf8_lossy(bytes))
 }
 
-/// At most so many bytes, and how many there are if that is not all.
+/// Returns at most so many bytes, and their total number if that is not all.
 fn hex(bytes: &[u8], most: usize) -> String {
     let mut out = String::with_capacity(2 * bytes.len().min(most));
     for byte in bytes.iter().take(most) {

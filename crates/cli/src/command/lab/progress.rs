@@ -1,4 +1,4 @@
-//! How far a run is: a bar that is drawn over itself on a terminal, a line for each point elsewhere.
+//! The progress of a run: a bar that is drawn over itself on a terminal, a line for each point elsewhere.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::command::{Failure, Globals};
 
-/// Tells the person, and listens for Ctrl-C.
+/// The progress on the screen, which also handles Ctrl-C.
 pub(super) struct Progress<'a> {
     globals: &'a Globals,
     live: bool,
@@ -18,7 +18,7 @@ pub(super) struct Progress<'a> {
     count: String,
 }
 
-/// Columns of the bar.
+/// The columns of the bar.
 const WIDTH: usize = 24;
 const CLEAR_LINE: &str = "\r\x1b[K";
 
@@ -45,7 +45,7 @@ impl<'a> Progress<'a> {
         Ok(Self { globals, live, interrupted, count: String::new() })
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn end(&mut self) {
         if self.live {
             self.draw("");
@@ -53,7 +53,7 @@ impl<'a> Progress<'a> {
     }
 
     fn draw(&self, line: &str) {
-        // Nobody is left to be told when this fails.
+        // A failure here has no reader left.
         let _ = io::stderr().write_all(format!("{CLEAR_LINE}{line}").as_bytes());
     }
 }
@@ -86,7 +86,7 @@ impl Watch for Progress<'_> {
     }
 }
 
-/// `45 s`, `12 min`, `3 h 20 min`.
+/// Returns a duration: `45 s`, `12 min`, `3 h 20 min`.
 pub(super) fn short(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     match seconds {

@@ -1,11 +1,11 @@
-//! What the requests are: URLs with weights, method, headers, body.
+//! The requests: URLs with weights, method, headers, body.
 
 use plimsoll_bench::target::{Http, Iiop, Request, TcpEcho, UdpEcho};
 use plimsoll_wire::giop::{Corbaloc, Ior};
 
 use super::{Args, Failure, usage};
 
-/// What to send requests to.
+/// The target of requests.
 pub(super) enum Aim {
     /// HTTP/1.1.
     Http(Http),
@@ -17,12 +17,12 @@ pub(super) enum Aim {
     Iiop(Iiop),
 }
 
-/// The URLs of the command line, without their weights.
+/// Returns the URLs of the command line with their weights.
 pub(super) fn urls(args: &Args) -> Result<Vec<(u32, &str)>, Failure> {
     args.urls.iter().map(|text| weighted(text).map_err(usage)).collect()
 }
 
-/// The requests that the command line describes.
+/// Returns the requests that the command line describes.
 pub(super) fn aim(args: &Args, seed: u64) -> Result<Aim, Failure> {
     let urls = urls(args)?;
     if let [(_, reference)] = urls[..]
@@ -73,7 +73,7 @@ pub(super) fn aim(args: &Args, seed: u64) -> Result<Aim, Failure> {
     }
 }
 
-/// A request, to where the URL says unless that is asked for.
+/// Returns a request to the address of the URL, unless another one is given.
 pub(super) fn request(
     args: &Args,
     method: &str,
@@ -85,7 +85,7 @@ pub(super) fn request(
     make(method, url, headers, body).map_err(usage)
 }
 
-/// Does it refer to a CORBA object?
+/// Returns `true` if the URL refers to a CORBA object.
 fn is_reference(url: &str) -> bool {
     let schemes = ["iiop:", "corbaloc:", "ior:", "file:"];
     schemes
@@ -93,13 +93,13 @@ fn is_reference(url: &str) -> bool {
         .any(|scheme| url.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)))
 }
 
-/// What a target is called: a reference in digits by what it says.
+/// Returns the name of a target: a reference in digits becomes a corbaloc.
 pub(super) fn called(url: &str) -> String {
     let ior = url.parse::<Ior>().ok();
     ior.and_then(|ior| Corbaloc::of(&ior)).map_or_else(|| url.to_owned(), |place| place.to_string())
 }
 
-/// `3=http://…` is three parts of http://…; no URL begins with a digit.
+/// Parses a weight: `3=http://…` is three parts of http://…; no URL begins with a digit.
 fn weighted(text: &str) -> Result<(u32, &str), String> {
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         return Ok((1, text));
@@ -115,7 +115,7 @@ fn weighted(text: &str) -> Result<(u32, &str), String> {
     Ok((weight, url))
 }
 
-/// Names and values of the headers of the command line.
+/// Returns names and values of the headers of the command line.
 pub(super) fn headers(args: &Args) -> Result<Vec<(String, String)>, Failure> {
     let header = |text: &String| {
         let (name, value) = text

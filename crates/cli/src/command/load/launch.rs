@@ -1,4 +1,4 @@
-//! The run itself: pacer and target joined, looked at while they go.
+//! The run itself: pacer and target joined, and watched while they run.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -19,14 +19,14 @@ use super::{Args, Failure, usage};
 use crate::command::Globals;
 use plimsoll_bench::units::short;
 
-/// How long a run lasts if nothing says otherwise.
+/// The default duration of a run.
 const DURATION: Duration = Duration::from_secs(10);
-/// How often Ctrl-C and the end are looked for.
+/// The time between two checks for Ctrl-C and the end.
 const GLANCE: Duration = Duration::from_millis(50);
-/// Most requests in flight without `--connections`.
+/// The maximum of requests in flight without `--connections`.
 const IN_FLIGHT: usize = 16_384;
 
-/// Due times, how long they go on, and how to call them; or nothing, for a closed loop.
+/// Due times, their duration, and their name in reports.
 struct Plan {
     dues: Dues,
     duration: Duration,
@@ -40,9 +40,9 @@ enum Dues {
     Closed(usize),
 }
 
-/// Sends what the command line asks for.
+/// Sends the requests of the command line.
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<Outcome, Failure> {
-    // Of 32 bits, so that a person can type it and JSON keeps it.
+    // The seed has 32 bits, so that a person can type it and JSON keeps it.
     let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32);
     if let Some(file) = &args.replay {
         let (target, plan) = replay(args, file, seed, globals)?;
@@ -78,7 +78,7 @@ fn plan(args: &Args, seed: u64) -> Result<Plan, Failure> {
     })
 }
 
-/// The requests and times of an access log.
+/// Returns the requests and times of an access log.
 fn replay(
     args: &Args,
     file: &std::path::Path,
@@ -204,7 +204,7 @@ fn go<T: Target + Send + 'static>(
     Ok(outcome)
 }
 
-/// Looks at the run until it has ended, and ends it with the first Ctrl-C.
+/// Watches the run until it has ended, and ends it with the first Ctrl-C.
 async fn watch(
     run: &Run,
     duration: Duration,
@@ -213,7 +213,7 @@ async fn watch(
 ) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
-    // A hundred slices or so of a short run; a slice for each second of a long one.
+    // A short run has about a hundred slices, a long one a slice for each second.
     let slice = (duration / 100).clamp(Duration::from_millis(100), Duration::from_secs(1));
     let mut progress = Progress::new(globals);
     let (mut begun, mut stopped) = (Duration::ZERO, None);
@@ -244,7 +244,7 @@ async fn watch(
             begun = elapsed;
         }
         if finished {
-            // A run whose last request was answered early lasted all the same.
+            // A run lasts its full time even if its last request was answered early.
             outcome.elapsed = stopped.map_or(duration, |stopped| duration.min(stopped));
             outcome.interrupted = stopped.is_some();
             return Ok(());
@@ -261,7 +261,7 @@ async fn watch(
     }
 }
 
-/// Until the next look, which comes when the last request was due.
+/// Returns the time until the next look, which comes at the latest when the last request was due.
 fn nap(elapsed: Duration, duration: Duration) -> Duration {
     match duration.checked_sub(elapsed) {
         Some(left) if !left.is_zero() => GLANCE.min(left),

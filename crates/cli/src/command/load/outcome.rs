@@ -1,4 +1,4 @@
-//! What a run came to: counts, latencies, how it went over time, and whether it proves anything.
+//! The outcome of a run: counts, latencies, the course over time, and its validity.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 
 use super::threshold::Judged;
 
-/// Least share of requests that must leave on time.
+/// The least share of requests that must leave on time.
 pub(super) const PUNCTUAL: f64 = 0.99;
-/// The percentiles that are named everywhere.
+/// The percentiles that all reports have.
 pub(super) const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999)];
 
-/// What was asked for.
+/// The settings of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Setup {
-    /// URLs.
+    /// The URLs.
     pub(super) targets: Vec<String>,
-    /// `poisson, 5000/s`, `closed loop, 64 clients`, …
+    /// The pace: `poisson, 5000/s`, `closed loop, 64 clients`, …
     pub(super) pace: String,
-    /// Closed loop: nothing was due at a time of its own.
+    /// Whether it is a closed loop, in which nothing was due at a time of its own.
     pub(super) closed: bool,
-    /// Of arrivals and choices; none for several runs together.
+    /// The seed of arrivals and choices; none for several runs together.
     pub(super) seed: Option<u64>,
 }
 
@@ -31,17 +31,17 @@ pub(super) struct Setup {
 pub(super) struct Outcome {
     pub(super) setup: Setup,
     pub(super) record: Record,
-    /// How it went, in slices of a second or so.
+    /// The course, in slices of a second or so.
     pub(super) timeline: Vec<Slice>,
-    /// How long requests were due for.
+    /// The time for which requests were due.
     pub(super) elapsed: Duration,
     /// Requests answered without fault in that time; the others were answered when nothing was sent any more.
     pub(super) in_time: u64,
-    /// Processor time of the generator.
+    /// The processor time of the generator.
     pub(super) cpu: Duration,
-    /// Ended by Ctrl-C.
+    /// Whether Ctrl-C ended it.
     pub(super) interrupted: bool,
-    /// Why a run that this one is made of proves nothing.
+    /// The reason for which a part of this run is invalid.
     pub(super) flaw: Option<String>,
 }
 
@@ -58,13 +58,13 @@ pub(super) struct Slice {
     pub(super) ok: u64,
     /// Requests that failed in it.
     pub(super) failed: u64,
-    /// Latency of those that ended in it, in seconds; `None` if none did.
+    /// The latency of those that ended in it, in seconds; `None` if none did.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
 }
 
 impl Slice {
-    /// The part of a run that ended `at` seconds after its start and took `span` of them.
+    /// Returns the part of a run that ended `at` seconds after its start and took `span` of them.
     pub(super) fn of(record: &Record, at: f64, span: f64) -> Self {
         let quantile = |q| (record.latency.count() > 0).then(|| record.latency.quantile(q).as_secs_f64());
         Self {
@@ -80,17 +80,17 @@ impl Slice {
 }
 
 impl Outcome {
-    /// Requests per second that became due.
+    /// Returns the requests per second that became due.
     pub(super) fn offered(&self) -> f64 {
         self.record.due as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Requests per second that were answered without fault while requests were due.
+    /// Returns the requests per second that were answered without fault while requests were due.
     pub(super) fn completed(&self) -> f64 {
         self.in_time as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Was there not one connection, nor anybody to connect to?
+    /// Returns `true` if there was not one connection, nor a server to connect to.
     pub(super) fn unreachable(&self) -> bool {
         let nowhere = |name: &str| name.starts_with("connect") || name == "unpicked";
         let connects = self.record.failed.iter().filter(|(fault, _)| nowhere(fault.name()));
@@ -98,7 +98,7 @@ impl Outcome {
         self.record.ok == 0 && never > 0 && never == self.record.failures()
     }
 
-    /// Why the run proves nothing about the server, if so.
+    /// Returns the reason for which the run proves nothing about the server, if there is one.
     pub(super) fn invalid(&self) -> Option<String> {
         let record = &self.record;
         if self.flaw.is_some() {
@@ -126,7 +126,7 @@ impl Outcome {
         ))
     }
 
-    /// One document for programs.
+    /// Returns one document for programs.
     pub(super) fn json(&self, judged: &[Judged]) -> Value {
         let record = &self.record;
         let invalid = self.invalid();
@@ -199,7 +199,7 @@ impl Outcome {
     }
 }
 
-/// In seconds; null if there are none.
+/// Returns the percentiles in seconds; null if there are none.
 fn quantiles(latencies: &Latencies) -> Value {
     if latencies.count() == 0 {
         return Value::Null;
@@ -221,7 +221,8 @@ pub(super) mod sample {
 
     use super::*;
 
-    /// 100 requests in 10 s: 98 answered in 1 to 98 ms, by two members, and two that timed out after 5 s.
+    /// Returns 100 requests in 10 s: 98 answered in 1 to 98 ms, by two members, and two that timed out after
+    /// 5 s.
     pub(in super::super) fn outcome() -> Outcome {
         let mut record = Record::new();
         let millis = Duration::from_millis;

@@ -11,10 +11,10 @@ use super::text::at;
 use super::threshold::Judged;
 use crate::control::text::grouped;
 
-/// Most points of a line over time: neighbours are thinned out.
+/// The maximum number of points of a line over time: neighbours are thinned out.
 const POINTS: usize = 600;
 
-/// HTML.
+/// Returns the page in HTML.
 pub(super) fn render(outcome: &Outcome, judged: &[Judged]) -> String {
     let record = &outcome.record;
     let title = format!("Load on {}", outcome.setup.targets.join(", "));

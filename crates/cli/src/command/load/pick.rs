@@ -1,4 +1,4 @@
-//! `--pick`: the lottery's daemons say where each request goes.
+//! `--pick`: the lottery's daemons name the server of each request.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -39,12 +39,12 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// Is it asked where requests go?
+    /// Returns `true` if daemons are asked for the server of each request.
     pub(super) fn asks(&self) -> bool {
         self.pick.is_some()
     }
 
-    /// Whom to ask; nobody if it is not asked.
+    /// Returns the client of the daemons; `None` without `--pick`.
     pub(super) fn picker(&self) -> Result<Option<Box<dyn Picker>>, Failure> {
         let (Some(service), Some(keys)) = (&self.pick, &self.keys) else { return Ok(None) };
         let daemons = self.daemon.iter().map(|daemon| {
@@ -62,7 +62,7 @@ impl Flags {
     }
 }
 
-/// A service that can be asked for.
+/// Checks the name of a service.
 fn name(text: &str) -> Result<String, String> {
     service(text).map(|_| text.to_owned())
 }

@@ -1,5 +1,4 @@
-//! How a run goes, while it goes: one line drawn over itself on a terminal, a plain line now and then
-//! elsewhere.
+//! The progress of a run: one line drawn over itself on a terminal, a plain line now and then elsewhere.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -10,14 +9,14 @@ use plimsoll_bench::units::short;
 use crate::command::Globals;
 use crate::control::text::grouped;
 
-/// Between two plain lines.
+/// The time between two plain lines.
 const PLAIN: Duration = Duration::from_secs(5);
 const CELLS: usize = 24;
 
-/// Where to draw.
+/// The place to draw.
 pub(super) struct Progress {
     mode: Mode,
-    /// What ended since the last plain line, and when that was.
+    /// The requests that ended since the last plain line, and the time of that line.
     since: Record,
     told: Duration,
 }
@@ -32,18 +31,18 @@ enum Mode {
 /// A look at a run.
 pub(super) struct Look<'a> {
     pub(super) elapsed: Duration,
-    /// How long it is to last, if that is known.
+    /// The planned duration, if it is known.
     pub(super) duration: Option<Duration>,
-    /// What ended since the last look: in the last second or so.
+    /// The requests that ended since the last look: in the last second or so.
     pub(super) recent: &'a Record,
-    /// How long that was.
+    /// The length of that time.
     pub(super) span: Duration,
     pub(super) in_flight: usize,
-    /// In all: failed, answered and due so far.
+    /// The totals so far: failed, answered and due.
     pub(super) failed: u64,
     pub(super) ok: u64,
     pub(super) due: u64,
-    /// Is this the last look?
+    /// Whether this is the last look.
     pub(super) last: bool,
 }
 
@@ -71,11 +70,11 @@ impl Progress {
         }
     }
 
-    /// A plain line, if it is time for one. It is about all since the one before, not only the last second: together they are the whole
-    /// run, and the last one says what the outcome does.
+    /// Returns a plain line, if it is time for one. It covers all since the line before, not only the last
+    /// second: together the lines are the whole run, and the last one agrees with the outcome.
     fn line(&mut self, look: &Look<'_>) -> Option<String> {
         self.since.add(look.recent);
-        // By the clock of the run: a line that comes late does not make the next one later.
+        // The clock of the run decides: a line that comes late does not make the next one later.
         let turns = |at: Duration| at.as_nanos() / PLAIN.as_nanos();
         let rest = look.last && self.since.due + self.since.ok + self.since.failures() + self.since.cut > 0;
         if turns(look.elapsed) == turns(self.told) && !rest {
@@ -98,7 +97,7 @@ impl Drop for Progress {
 }
 
 fn tell(text: &str) {
-    // Nobody is left to be told when this fails.
+    // A failure here has no reader left.
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
@@ -149,7 +148,7 @@ mod tests {
         assert_eq!(bar(&Look { duration: None, ..look }), "5 s");
     }
 
-    /// The number before a unit.
+    /// Returns the number before a unit.
     fn number(line: &str, after: &str) -> f64 {
         let rest = line.split(after).nth(1).unwrap();
         rest.split(|letter: char| !letter.is_ascii_digit() && letter != ',')
@@ -164,7 +163,7 @@ mod tests {
     fn plain_lines_add_up_to_the_whole_run() {
         let mut progress = Progress { mode: Mode::Plain, since: Record::new(), told: Duration::ZERO };
         let (mut due, mut ok, mut lines) = (0, 0, Vec::new());
-        // Looks come a little late, each second; the load comes and goes.
+        // Looks come a little late, each second; the load varies.
         let looks = 13_u64;
         for look in 1..=looks {
             let mut part = Record::new();

@@ -1,4 +1,4 @@
-//! How many requests per second, and when: `5000`, `100..2000`, `100@10s,500@20s`, bursts `1s/4s`.
+//! The rate of requests and its course: `5000`, `100..2000`, `100@10s,500@20s`, bursts `1s/4s`.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -10,15 +10,15 @@ use plimsoll_bench::units;
 /// The rate over time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Rate {
-    /// The same all the time.
+    /// A constant rate.
     Steady(f64),
-    /// From one to another, over the duration.
+    /// A rate that changes from one to another, over the duration.
     Ramp(f64, f64),
-    /// One after another.
+    /// One rate after another.
     Steps(Vec<(f64, Duration)>),
 }
 
-/// So long something, so long nothing.
+/// Phases with and without requests, in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bursts {
     on: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Bursts {
 }
 
 impl Rate {
-    /// How long it says it lasts itself.
+    /// Returns its own duration, if it has one.
     pub(super) fn duration(&self) -> Option<Duration> {
         match self {
             Self::Steps(steps) => Some(steps.iter().map(|(_, duration)| *duration).sum()),
@@ -34,7 +34,7 @@ impl Rate {
         }
     }
 
-    /// As the pacer takes it.
+    /// Returns the shape for the pacer.
     pub(super) fn shape(&self, bursts: Option<Bursts>) -> Result<Shape, &'static str> {
         Ok(match (self, bursts) {
             (Self::Steady(rate), Some(Bursts { on, off })) => Shape::Bursts { rate: *rate, on, off },

@@ -1,4 +1,4 @@
-//! Results that were saved, added up: generators that ran side by side make one result.
+//! Saved results, added up: generators that ran side by side make one result.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use super::outcome::{Outcome, Setup, Slice};
 use super::{Failure, usage};
 use crate::command::Globals;
 
-/// What is read back of a result.
+/// The parts of a result that are read back.
 #[derive(Deserialize)]
 struct Saved {
     version: u32,
     targets: Vec<String>,
     arrival: String,
     closed: bool,
-    // These three were not always saved.
+    // These three may be missing in a file.
     #[serde(default)]
     seed: Option<u64>,
     #[serde(default)]
@@ -31,7 +31,7 @@ struct Saved {
     waited: u64,
     ok: u64,
     failed: BTreeMap<String, u64>,
-    // Not in what was saved before there was a target that says them.
+    // The exceptions may be missing in a file.
     #[serde(default)]
     exceptions: BTreeMap<String, u64>,
     #[serde(default)]
@@ -68,8 +68,8 @@ struct Histograms {
     lateness: String,
 }
 
-/// The sum of several results. Percentiles are those of all requests together; what the histograms do not
-/// hold (latency over time, latency by member) is left out.
+/// Returns the sum of several results. Percentiles are those of all requests together; values that the
+/// histograms do not hold (latency over time, latency by member) are left out.
 pub(super) fn merge(files: &[PathBuf], globals: &Globals) -> Result<Outcome, Failure> {
     let mut sum = Outcome::default();
     let mut seeds: HashMap<u64, &Path> = HashMap::new();
@@ -130,7 +130,7 @@ fn read(file: &Path) -> Result<Outcome, String> {
     if saved.version != 1 {
         return Err(format!("version {}: this program reads version 1", saved.version));
     }
-    // A century and a quadrillion: what is beyond would not add up.
+    // The bounds are a century and a quadrillion: larger values would not add up.
     let seconds = |value: f64| match (0.0..=3.2e9).contains(&value) {
         true => Ok(Duration::from_secs_f64(value)),
         false => Err(format!("{value} is no length of time in seconds")),

@@ -9,7 +9,7 @@ use super::outcome::Outcome;
 use super::threshold::Judged;
 use crate::control::text::{Tone, grouped, plain};
 
-/// For people.
+/// Returns the text for people.
 pub(super) fn render(outcome: &Outcome, judged: &[Judged], color: bool) -> String {
     let record = &outcome.record;
     let mut out = String::new();
@@ -100,12 +100,12 @@ fn quantiles(latencies: &Latencies) -> String {
     )
 }
 
-/// A percentile, or that there is none.
+/// Returns a percentile, or `-` if there is none.
 pub(super) fn at(latencies: &Latencies, q: f64) -> String {
     if latencies.count() == 0 { "-".to_owned() } else { short(latencies.quantile(q)) }
 }
 
-/// HdrHistogram's percentile distribution, in milliseconds, which its plotter reads.
+/// Returns HdrHistogram's percentile distribution, in milliseconds, which its plotter reads.
 pub(super) fn percentiles(latencies: &Latencies) -> String {
     let mut out = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     for step in latencies.percentiles(5) {

@@ -18,27 +18,27 @@ pub(super) struct Threshold {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Metric {
-    /// Seconds, of the latency.
+    /// A percentile of the latency, in seconds, like `Mean` and `Max`.
     Quantile(f64),
     Mean,
     Max,
-    /// Share of the requests that were due.
+    /// The share of the requests that were due.
     Failed,
-    /// Requests per second.
+    /// Requests per second, like `Offered`.
     Completed,
     Offered,
 }
 
-/// A condition and what it was held against.
+/// A condition and the value that was compared with it.
 #[derive(Clone, Debug)]
 pub(super) struct Judged {
     /// The condition as it was given.
     pub(super) text: String,
-    /// Seconds, share or requests per second.
+    /// The value: seconds, a share or requests per second.
     pub(super) value: f64,
-    /// `value` for people.
+    /// The `value` for people.
     pub(super) shown: String,
-    /// Did it not come true?
+    /// Whether the condition is false, so that the run passes.
     pub(super) passed: bool,
 }
 
@@ -106,7 +106,7 @@ impl FromStr for Threshold {
     }
 }
 
-/// `0.1%` or `0.001`.
+/// Parses a share: `0.1%` or `0.001`.
 fn share(text: &str) -> Result<f64, String> {
     let share = match text.strip_suffix('%') {
         Some(percent) => number(percent.trim_end()).map(|percent| percent / 100.0),

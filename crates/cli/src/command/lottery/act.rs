@@ -1,4 +1,4 @@
-//! What running daemons are told.
+//! The commands for running daemons.
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use super::super::{Failure, Globals};
 use crate::control::text::plain;
 use crate::control::{self, DaemonPlace, Peer, Said};
 
-/// Between two looks while waiting.
+/// The time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Send clients to other daemons' servers; what runs at the server runs on
@@ -145,7 +145,7 @@ pub(super) fn set(args: &Set, globals: &Globals) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What has changed, a line each.
+/// Returns the changes, a line each.
 fn changes(said: &Value) -> String {
     let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let lines: String = changes.map(|change| format!("{}\n", plain(change))).collect();

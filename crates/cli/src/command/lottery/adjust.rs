@@ -1,23 +1,23 @@
-//! Settings of a daemon that are changed while it runs, until its file is read again: what may be changed, and to what.
+//! Settings of a daemon that may be changed while it runs, until its file is read again, and their bounds.
 
 use plimsoll_cluster::lottery::Settings;
 
 use crate::config::TimeSpan;
 
-/// What is to be set.
+/// A change of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// Of the whole daemon without it.
+    /// The service; without one the setting is that of the whole daemon.
     service: Option<String>,
     key: String,
     value: String,
 }
 
-/// What can be set of a daemon, and of one of its services.
+/// The settings of a daemon, and of one of its services.
 const OF_DAEMON: [&str; 3] = ["ttl", "slow_start", "rate"];
 const OF_SERVICE: [&str; 1] = ["capacity"];
 
-/// As `lottery.toml` has it.
+/// The bounds of `lottery.toml`.
 const LONGEST_TTL: &str = "65s";
 const LONGEST_START: &str = "1h";
 const MOST: u32 = 10_000_000;
@@ -27,10 +27,10 @@ impl Setting {
         Self { service: service.map(str::to_owned), key: key.to_owned(), value: value.to_owned() }
     }
 
-    /// Settings with this in them.
+    /// Returns the settings with this change.
     ///
     /// # Errors
-    /// There is no such key or service, or the value is none of it.
+    /// Fails if there is no such key or service, or the value is invalid.
     pub(super) fn of(&self, force: &Settings) -> Result<Settings, String> {
         let mut fresh = force.clone();
         let Self { service, key, value } = self;
@@ -59,7 +59,7 @@ impl Setting {
     }
 }
 
-/// There is none of that name.
+/// Returns the error for an unknown service.
 pub(super) fn no_service(name: &str, force: &Settings) -> String {
     let names: Vec<&str> = force.services.iter().map(|known| &*known.name).collect();
     match names.as_slice() {
@@ -77,7 +77,7 @@ fn span(key: &str, value: &str, longest: &str) -> Result<TimeSpan, String> {
     Ok(span)
 }
 
-/// A whole number of at most `most`.
+/// Parses a whole number of at most `most`.
 fn number<N: TryFrom<u32> + Into<u32> + Copy>(key: &str, value: &str, most: N) -> Result<N, String> {
     let most: u32 = most.into();
     let wrong = || format!("{key} = {value} is not a whole number from 0 to {most}");

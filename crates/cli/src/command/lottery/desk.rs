@@ -1,4 +1,5 @@
-//! Between the admin plane and a daemon: what is asked and told over control waits here until the daemon's own thread of work does it.
+//! The desk between the admin plane and a daemon: questions and acts over control wait here until the
+//! daemon's own task handles them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +18,12 @@ use super::feed::FRESH;
 use super::{reload, ring};
 use crate::config::{LotteryFile, service_prefix};
 
-/// What may wait; the admin plane asks one at a time, and shows one at a time.
+/// The number of entries that may wait; the admin plane asks for one act at a time, and shows one at a time.
 const ASKED: usize = 16;
 
 type Reply<T> = oneshot::Sender<Result<T, String>>;
 
-/// What is asked or to be done.
+/// A question or an act.
 pub(super) enum Asked {
     Status(Reply<DaemonStatus>),
     Keys(Reply<KeyRing>),
@@ -34,13 +35,13 @@ pub(super) enum Asked {
     Stop,
 }
 
-/// What only the daemon's host can do.
+/// An act that only the daemon's host can do.
 pub(super) enum Request {
     Reload(Reply<Vec<String>>),
     Stop,
 }
 
-/// Where it is asked.
+/// The place for questions.
 pub(super) struct Desk {
     asked: mpsc::Sender<Asked>,
     stopping: AtomicBool,
@@ -48,18 +49,18 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// One, and what will be asked there. Reports of loads go to `told`.
+    /// Returns a desk and the receiver of its questions. Reports of loads go to `told`.
     pub(super) fn new(told: Told) -> (Arc<Self>, mpsc::Receiver<Asked>) {
         let (asked, inbox) = mpsc::channel(ASKED);
         (Arc::new(Self { asked, stopping: AtomicBool::new(false), told }), inbox)
     }
 
-    /// The daemon ends.
+    /// Marks the daemon as ending.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Hands a question on and waits for the answer.
+    /// Sends a question and waits for the answer.
     fn ask<T>(&self, asked: impl FnOnce(Reply<T>) -> Asked) -> Result<T, String> {
         let gone = || "the daemon is ending".to_owned();
         let (reply, answer) = oneshot::channel();
@@ -95,7 +96,7 @@ impl Daemon for Desk {
     }
 
     fn stop(&self) {
-        // One that has ended needs no telling.
+        // A daemon that has ended needs no message.
         let _ = self.asked.blocking_send(Asked::Stop);
     }
 
@@ -106,10 +107,10 @@ impl Daemon for Desk {
                 FRESH.as_secs()
             )));
         }
-        // Of a service: for that alone.
+        // The report of a service counts for that alone.
         let prefix = report.group.as_deref().map(service_prefix).unwrap_or_default();
         let tell = |(name, value): (String, f64)| self.told.tell(&format!("{prefix}{name}"), value);
-        // The rest is taken even if one cannot be.
+        // The other values are accepted even if one is refused.
         report.values.into_iter().map(tell).fold(Ok(()), Result::and).map_err(Refused::Wrong)
     }
 
@@ -122,7 +123,7 @@ impl Daemon for Desk {
     }
 }
 
-/// Answers and does what is asked, until something is that only the daemon's host can do.
+/// Answers questions and does acts, until one comes that only the daemon's host can do.
 pub(super) async fn attend(
     lottery: &Lottery,
     inbox: &mut mpsc::Receiver<Asked>,
@@ -132,7 +133,7 @@ pub(super) async fn attend(
 ) -> Request {
     const GONE: &str = "the daemon's thread has ended";
     while let Some(asked) = inbox.recv().await {
-        // Whoever asked may have gone.
+        // The client may have gone.
         match asked {
             Asked::Status(reply) => {
                 let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
@@ -189,7 +190,7 @@ pub(super) async fn attend(
             Asked::Stop => return Request::Stop,
         }
     }
-    // Nobody is left who could ask.
+    // No client is left that could ask.
     std::future::pending().await
 }
 
@@ -232,7 +233,7 @@ fn status(
         schema: 1,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        // That is what the first life's number is.
+        // The incarnation is the start of the first life.
         started_unix_ms: u64::from(force.incarnation) * 1000,
         stopping: view.state == Standing::Leaving,
         reload_error: reload_error.map(str::to_owned),
@@ -288,7 +289,7 @@ fn part(share: &Share) -> Part {
     Part {
         service: share.service,
         capacity: share.capacity,
-        // In units of 2^-14.
+        // The weight is in units of 2^-14.
         weight: code::decode(share.weight) as f64 / f64::from(1 << 14),
         load: (share.load != UNKNOWN).then(|| f64::from(share.load) / 1000.0),
         in_flight: share.in_flight,

@@ -1,4 +1,4 @@
-//! Tells a daemon how loaded its servers are, and the world how the daemon does.
+//! The feed of a daemon: the loads of its servers, and the daemon's own numbers for the board.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,15 +12,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::sense::Senses;
 use crate::config::{LotteryFile, count};
 
-/// Why a daemon ends of itself.
+/// The reason for which a daemon ends of itself.
 pub(super) enum End {
-    /// Its thread is no more.
+    /// Its thread has ended.
     Thread,
-    /// Another has its number and was there before.
+    /// Another daemon has its number and was there before.
     Twin(SocketAddr),
 }
 
-/// Tells the daemon how loaded the servers are, and the world how the daemon does, until the daemon is no more or must not be.
+/// Passes the loads of the servers to the daemon, and its numbers to the board, until the daemon has ended or
+/// must end.
 pub(super) async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told, senses: &Senses) -> End {
     let services = &file.lottery.services;
     let loads: Vec<(u32, String, Expression)> = services
@@ -40,9 +41,9 @@ pub(super) async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told, sen
                 let known = Known { prefix, own: &own, shared: &shared, alone: services.len() == 1 };
                 let in_flight = known.look_up("in_flight").unwrap_or_default();
                 match load.eval(|name| known.look_up(name)) {
-                    // Beyond what fits, what fits: casts of numbers do so.
+                    // A value above the range is clamped, as casts of numbers do.
                     Ok(load) => lottery.load(*service, (load * 1000.0) as u16, in_flight as u16).await,
-                    // What takes two looks is not there at once.
+                    // A value that takes two looks is not there at once.
                     Err(why) => {
                         if begin.elapsed() > PATIENCE && said.len() < 100 && said.insert(why.clone()) {
                             tracing::warn!("no load by `{}`: {why}", load.text());
@@ -64,26 +65,26 @@ pub(super) async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told, sen
         lost = statistics.lots.loads_lost;
         strangers.look(&statistics, &file.keys().display());
         for (name, value) in numbers(&statistics) {
-            // There is room as long as programs do not tell dozens of names.
+            // There is room as long as programs do not report dozens of names.
             let _ = told.tell(name, value);
         }
     }
 }
 
-/// What is known of one service.
+/// The known values of one service.
 struct Known<'a> {
     prefix: &'a str,
-    /// What is read of it alone.
+    /// The values that are read of it alone.
     own: &'a [Value],
-    /// What is read of the machine, and what programs told.
+    /// The values that are read of the machine, and those that programs report.
     shared: &'a [Value],
-    /// Is there no other service?
+    /// Whether there is no other service.
     alone: bool,
 }
 
 impl Known<'_> {
-    /// What was told of this service before what is read of it alone, and that before what is of the machine. Of two services
-    /// nobody knows whose requests a number is that names none.
+    /// Returns a value by its name: a report for this service first, then a value read of it alone, then one
+    /// of the machine. A number that names no service belongs to none of two services.
     fn look_up(&self, name: &str) -> Option<f64> {
         let fresh = |value: &&Value| value.age <= FRESH;
         let told = |value: &&Value| value.name.strip_prefix(self.prefix) == Some(name);
@@ -95,19 +96,19 @@ impl Known<'_> {
     }
 }
 
-/// Between two looks at loads and counts.
+/// The time between two looks at loads and counts.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A number that was not read or told for so long is not known.
+/// The age after which a number is not known any more.
 pub(super) const FRESH: Duration = Duration::from_secs(10);
 
-/// Until then it is no wonder that a number is not known.
+/// The time after the start in which a missing number is no fault.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two complaints about datagrams of strangers.
+/// The time between two complaints about datagrams of strangers.
 const COMPLAINT: Duration = Duration::from_secs(60);
 
-/// Datagrams that nobody who has the keys has sent.
+/// Datagrams of senders without the keys.
 #[derive(Default)]
 struct Strangers {
     seen: u64,
@@ -128,7 +129,7 @@ impl Strangers {
     }
 }
 
-/// What the daemon counts, by the names under which it is shown.
+/// Returns the daemon's counts, by the names under which they are shown.
 fn numbers(statistics: &Statistics) -> Vec<(&'static str, f64)> {
     let lots = &statistics.lots;
     let counts = [
@@ -197,7 +198,7 @@ mod tests {
         let mut statistics = Statistics::default();
         statistics.lots.commit_delay = Some(Duration::ZERO);
         let names = numbers(&statistics);
-        // Of the 40 that a board has programs of the host are left 12, which the guide says.
+        // A board has 40 names: 12 are left for programs of the host, as the guide describes.
         assert!(names.len() <= 28 && names.iter().all(|(name, _)| plimsoll_cluster::is_name(name)));
     }
 }

@@ -57,7 +57,7 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// As a file would say it, so that it is held to all that a file is held to.
+    /// Returns the options as a file, so that they are checked like a file.
     pub(super) fn text(&self) -> Result<String, String> {
         let mut text = String::new();
         let mut line = |key: &str, value: &str| {
@@ -96,7 +96,7 @@ impl Flags {
     }
 }
 
-/// `[[service]]` of `web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu`.
+/// Returns the `[[service]]` of `web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu`.
 fn table(service: &str) -> Result<String, String> {
     let parts = parts(service);
     let mut parts = parts.iter().copied();
@@ -137,7 +137,7 @@ fn table(service: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// What stands between commas, but for those within brackets: an expression may have some.
+/// Splits a text at commas, except those within brackets, as an expression may have some.
 fn parts(service: &str) -> Vec<&str> {
     let (mut depth, mut from, mut parts) = (0_u32, 0, Vec::new());
     for (at, char) in service.char_indices() {

@@ -1,4 +1,4 @@
-//! The file of keys: read, or made with a new key where there is none.
+//! The file of keys: read, or made with a new key if there is none.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -11,15 +11,15 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::super::{Exit, Failure};
 
-/// What a file of keys begins with.
+/// The first line of a file of keys.
 pub(super) const HEAD: &str =
     "# number, secret; the first line seals, all of them open; `client` behind those for clients\n";
 
-/// The keys of a file; makes it if there is none and `may` says that it may be made. A daemon that is to join others cannot do so with a
-/// key of its own: where their file was lost, another one would cut it off without a word.
+/// Returns the keys of a file; makes it if there is none and `may` allows that. A daemon that is to join
+/// others cannot do so with a key of its own: if their file was lost, another one would cut it off silently.
 ///
 /// # Errors
-/// It cannot be read or made, or has something else in it.
+/// Fails if it cannot be read or made, or has something else in it.
 pub(super) fn open(path: &Path, may: bool) -> Result<Keys, Failure> {
     if path.exists() {
         if exposed(path) {
@@ -55,10 +55,10 @@ pub(super) fn open(path: &Path, may: bool) -> Result<Keys, Failure> {
     read(path)
 }
 
-/// The keys of a file, one of which is for daemons.
+/// Returns the keys of a file, one of which is for daemons.
 ///
 /// # Errors
-/// It cannot be read, or has something else in it.
+/// Fails if it cannot be read, or has something else in it.
 pub(super) fn read(path: &Path) -> Result<Keys, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, format_args!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| {
@@ -71,8 +71,8 @@ pub(super) fn read(path: &Path) -> Result<Keys, Failure> {
     Ok(keys)
 }
 
-/// Makes a file with a key whose number is that of the second, so that a newer one has a greater number. It appears whole
-/// or not at all: another daemon may look for it at the same moment.
+/// Makes a file with a key whose number is that of the second, so that a newer one has a greater number. It
+/// appears whole or not at all: another daemon may look for it at the same moment.
 fn make(path: &Path) -> io::Result<()> {
     let digits = secret()?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -84,12 +84,12 @@ fn make(path: &Path) -> io::Result<()> {
             file.sync_all()?;
             fs::hard_link(&draft, path)
         });
-    // Nobody else knows it.
+    // No other process knows the draft.
     let _ = fs::remove_file(&draft);
     made
 }
 
-/// A new secret, as 64 hexadecimal digits.
+/// Returns a new secret, as 64 hexadecimal digits.
 pub(super) fn secret() -> io::Result<String> {
     let mut secret = [0; SECRET];
     let drawn = getrandom(&mut secret, GetRandomFlags::empty())?;
@@ -99,7 +99,7 @@ pub(super) fn secret() -> io::Result<String> {
     Ok(secret.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// May others than its owner read a file?
+/// Returns `true` if users other than its owner may access a file.
 pub(in crate::command) fn exposed(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
 }

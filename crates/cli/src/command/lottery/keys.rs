@@ -1,12 +1,18 @@
-//! `plimsoll lottery keys`: which keys daemons have, and the change from one to the next without a gap.
+//! `plimsoll lottery keys`: the keys of daemons, and the change from one to the next without a gap.
 //!
-//! A change has three steps, each taken at all hosts before the next begins: the new key counts everywhere; then it is sent with; then
-//! the old ones count no more. At each step every host opens what every other seals. Between two steps there is a pause, in
-//! which clients read their own files of keys and what is under way arrives. A change that broke off is begun anew: what it left behind
-//! is accepted by some hosts and sent with by none, or known to all.
+//! A change has three steps, each taken at all hosts before the next begins:
 //!
-//! Keys for clients are changed in the same steps, apart from the others. No daemon sends with one of its own accord: it answers with the
-//! one that it was asked with. Who sends with the new one are the clients whose files are changed.
+//! 1. The new key is accepted everywhere.
+//! 2. Daemons seal with it.
+//! 3. The old ones are no longer accepted.
+//!
+//! At each step every host opens what every other seals. Between two steps there is a pause, in which clients
+//! read their own files of keys and datagrams in flight arrive. A change that broke off is begun anew: its
+//! key is accepted by some hosts and used by none, or known to all.
+//!
+//! Keys for clients are changed in the same steps, apart from the others. No daemon seals with one of its own
+//! accord: it answers with the one that it was asked with. The clients whose files are changed seal with the
+//! new one.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -89,7 +95,7 @@ fn shown(ring: &KeyRing) -> String {
     format!("member {}: sends with {}{also}{}\n", ring.member, ring.sealing, clients(&ring.client_keys))
 }
 
-/// Keys for clients, if there are any.
+/// Returns the keys for clients in words, if there are any.
 pub(super) fn clients(keys: &[u32]) -> String {
     let keys: Vec<String> = keys.iter().map(u32::to_string).collect();
     if keys.is_empty() { String::new() } else { format!(", for clients {}", keys.join(", ")) }
@@ -143,7 +149,7 @@ struct Change<'c> {
 }
 
 impl Change<'_> {
-    /// Those of the kind that is changed, that which is sent with first.
+    /// Returns those of the kind that is changed; the first is the sealing one.
     fn of<'r>(&self, ring: &'r KeyRing) -> &'r [u32] {
         match self.whose {
             Whose::Daemon => &ring.keys,
@@ -151,7 +157,7 @@ impl Change<'_> {
         }
     }
 
-    /// Looks that no client that has none gets a key for daemons.
+    /// Checks that no client's file without a key for daemons would get one.
     fn suit(&self) -> Result<(), Failure> {
         for file in self.files.iter().filter(|_| self.whose == Whose::Daemon) {
             if ring::whose(file).map_err(Failure::failed)?.role() == Role::Client {
@@ -164,7 +170,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// What keys all have.
+    /// Returns the keys of all hosts.
     fn look(&self) -> Result<Vec<KeyRing>, Failure> {
         let rings = control::all(self.hosts, |host| -> Result<KeyRing, Failure> {
             Ok(Peer::daemon(host).get("/v1/keys")?)
@@ -172,7 +178,8 @@ impl Change<'_> {
         self.whole(rings, "nothing was changed")
     }
 
-    /// Takes a step everywhere, first in the files: what clients know too early does no harm, unless it is how they seal.
+    /// Takes a step everywhere, first in the files: a key that clients know too early does no harm, unless
+    /// they seal with it.
     fn step(&self, step: &KeyStep, done: &str, again: &str) -> Result<Vec<KeyRing>, Failure> {
         let seals = matches!(step, KeyStep::Seal(_));
         if !seals {
@@ -197,7 +204,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Forgets what a change that broke off left, where there is no room for a further key.
+    /// Removes the rest of a change that broke off, if there is no room for a further key.
     fn clear(&self, rings: &[KeyRing]) -> Result<(), Failure> {
         let sealing: BTreeSet<u32> = rings.iter().filter_map(|ring| self.of(ring).first()).copied().collect();
         let full = |ring: &KeyRing| self.of(ring).len() >= MOST_KEYS;
@@ -210,13 +217,13 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// All of them, or why not.
+    /// Returns all results, or fails after printing the errors.
     fn whole<T>(&self, outcomes: Vec<Result<T, Failure>>, again: &str) -> Result<Vec<T>, Failure> {
         let lost = outcomes.iter().filter(|outcome| outcome.is_err()).count();
         for (host, outcome) in self.hosts.iter().zip(&outcomes) {
             if let Err(failure) = outcome {
                 let why = plain(failure.line());
-                // Most of them name the host themselves.
+                // Most errors name the host themselves.
                 let host = host.to_string();
                 let at = if why.contains(&host) { String::new() } else { format!("{host}: ") };
                 self.globals.insist(&format!("error: {at}{why}\n"));
@@ -256,7 +263,7 @@ fn ring_of(said: Value) -> Result<KeyRing, Failure> {
         .map_err(|error| Failure::new(Exit::Unreachable, format_args!("{what}: {error}")))
 }
 
-/// Can the keys be changed without a gap, with these daemons as they are?
+/// Checks that the keys can be changed without a gap, with these daemons as they are.
 fn fit(hosts: &[Balancer], rings: &[KeyRing], partial: bool) -> Result<(), Failure> {
     for (host, ring) in hosts.iter().zip(rings) {
         for (other, that) in hosts.iter().zip(rings) {
@@ -280,7 +287,7 @@ fn fit(hosts: &[Balancer], rings: &[KeyRing], partial: bool) -> Result<(), Failu
     Ok(())
 }
 
-/// A number greater than all that are known: what the draw depends on comes from the key with the lowest.
+/// Returns a number greater than all known ones: the draw depends on the key with the lowest.
 fn next(rings: &[KeyRing]) -> Option<u32> {
     let all = rings.iter().flat_map(|ring| ring.keys.iter().chain(&ring.client_keys));
     let most = all.copied().max().unwrap_or(0);
@@ -307,7 +314,7 @@ mod tests {
         let fits =
             |rings: &[KeyRing], partial| fit(&hosts, rings, partial).map_err(|why| why.line().to_owned());
         assert_eq!(fits(&[ring(1, &[7], &[2]), ring(2, &[7, 8], &[1])], false), Ok(()));
-        // One that broke off in the second step.
+        // A change that broke off in the second step.
         assert_eq!(fits(&[ring(1, &[7, 8], &[2]), ring(2, &[8, 7], &[1])], false), Ok(()));
         let apart = fits(&[ring(1, &[7], &[]), ring(2, &[8, 7], &[])], false).unwrap_err();
         assert!(apart.contains("a:1 does not have key 8"), "{apart}");

@@ -1,4 +1,5 @@
-//! Peers are looked up again and again: when the daemon starts a name may not be known yet, and later be that of another address.
+//! The peers of a daemon are looked up again and again: at its start a name may not be known yet, and it may
+//! get another address later.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -6,10 +7,10 @@ use std::time::Duration;
 
 use crate::config::{self, LotteryFile, MemberAddress};
 
-/// Between two times.
+/// The time between two look-ups.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Where the peers are, once that is not what is known.
+/// Returns the addresses of the peers, once they differ from the known ones.
 pub(super) async fn moved(file: &LotteryFile, known: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let peers = file.lottery.peers.clone();
     if peers.iter().all(|peer| peer.host.parse::<IpAddr>().is_ok()) {
@@ -39,7 +40,8 @@ fn look_up(peers: &[MemberAddress]) -> Vec<Option<SocketAddr>> {
     peers.iter().map(|peer| config::look_up(peer).ok()).collect()
 }
 
-/// A name that is not known now may be again: as long as there is one, nobody is given up.
+/// Merges the found addresses with the known ones. An unknown name may be known again later: as long as there
+/// is one, no peer is given up.
 fn merged(found: Vec<Option<SocketAddr>>, known: &[SocketAddr]) -> Vec<SocketAddr> {
     let whole = found.iter().all(Option::is_some);
     let mut now: Vec<SocketAddr> = found.into_iter().flatten().collect();

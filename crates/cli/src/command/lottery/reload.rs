@@ -1,4 +1,4 @@
-//! A daemon's file and keys, read again while it runs. What is wrong there changes nothing.
+//! The reload of a daemon's file and keys while it runs. A mistake in them changes nothing.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -9,10 +9,10 @@ use plimsoll_wire::rfs::{Keys, Role};
 use super::{Args, key};
 use crate::config::{self, ControlTable, LotteryFile, LotteryService as FileService, Severity};
 
-/// What the file and the keys say now, and what of that is new, one line each.
+/// Reads the file and the keys; returns their content, and their differences, one line each.
 ///
 /// # Errors
-/// What is wrong with them, on one line.
+/// Fails with the mistake on one line.
 pub(super) fn read(
     args: &Args,
     before: &LotteryFile,
@@ -63,7 +63,7 @@ pub(super) fn read(
     Ok((file, settings, changes))
 }
 
-/// Says what is new.
+/// Logs the differences.
 pub(super) fn tell(changes: &[String]) {
     if changes.is_empty() {
         tracing::info!("reloaded: nothing has changed");
@@ -71,7 +71,7 @@ pub(super) fn tell(changes: &[String]) {
     changes.iter().for_each(|change| tracing::info!("reloaded: {change}"));
 }
 
-/// What is new in settings, one line each.
+/// Returns the differences of settings, one line each.
 pub(super) fn differences(before: &Settings, after: &Settings) -> Vec<String> {
     let mut changes = Vec::new();
     for (what, role) in [("keys", Role::Daemon), ("keys for clients", Role::Client)] {
@@ -123,7 +123,7 @@ fn service_differences(before: &Service, after: &Service, changes: &mut Vec<Stri
     }
 }
 
-/// The numbers of keys, that of the one that seals first.
+/// Returns the numbers of keys, that of the sealing one first.
 fn ids(keys: &Keys, role: Role) -> String {
     let ids: Vec<String> = keys.ids_of(role).map(|id| id.to_string()).collect();
     if ids.is_empty() { "none".into() } else { ids.join(", ") }

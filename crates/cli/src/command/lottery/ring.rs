@@ -1,5 +1,6 @@
-//! Steps from one key to the next in a file of keys. A step that was taken already is none, so that a change of keys that broke off is
-//! begun again without harm; the file is whole at any moment, and several daemons of a host may have the same one.
+//! The steps from one key to the next in a file of keys. A repeated step changes nothing, so that a change of
+//! keys that broke off is begun again without harm. The file is whole at any moment, and several daemons of a
+//! host may share it.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -12,16 +13,17 @@ use plimsoll_wire::rfs::{Keys, MOST_KEYS};
 
 use super::key::HEAD;
 
-/// Takes a step in a file; the keys that are in it then.
+/// Takes a step in a file; returns its keys then.
 ///
 /// # Errors
-/// The file cannot be read or written, or the step cannot be taken: the file is as it was. No secret is told.
+/// Fails if the file cannot be read or written, or the step cannot be taken: the file stays unchanged. No
+/// error contains a secret.
 pub(super) fn step(path: &Path, step: &KeyStep) -> Result<Keys, String> {
     let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let path = fs::canonicalize(path).map_err(|error| named(&error))?;
     let _lock = lock(&path).map_err(|error| named(&format_args!("its folder cannot be locked: {error}")))?;
     let text = fs::read_to_string(&path).map_err(|error| named(&error))?;
-    // The rules of a file of keys stand there.
+    // The parser checks the rules of a file of keys.
     text.parse::<Keys>().map_err(|why| named(&why))?;
     let before = lines(&text);
     let mut after = before.clone();
@@ -34,23 +36,23 @@ pub(super) fn step(path: &Path, step: &KeyStep) -> Result<Keys, String> {
     Ok(keys)
 }
 
-/// Whose keys there are in a file.
+/// Returns the keys in a file with their kinds.
 ///
 /// # Errors
-/// It cannot be read, or has something else in it.
+/// Fails if it cannot be read, or has something else in it.
 pub(super) fn whose(path: &Path) -> Result<Keys, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     text.parse().map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// Numbers, secrets and whom they are for; the first of its kind seals.
+/// Numbers, secrets and kinds; the first of its kind seals.
 type Lines = Vec<(u32, String, Whose)>;
 
 fn lines(text: &str) -> Lines {
     let line = |line: &str| {
         let mut words = line.split('#').next()?.split_ascii_whitespace();
         let (id, secret) = (words.next()?.parse().ok()?, words.next()?.to_ascii_lowercase());
-        // There is no other word, or it would be no file of keys.
+        // There is no other word in a valid file of keys.
         Some((id, secret, if words.next().is_some() { Whose::Client } else { Whose::Daemon }))
     };
     text.trim_start_matches('\u{feff}').lines().filter_map(line).collect()
@@ -69,7 +71,7 @@ fn take(keys: &mut Lines, step: &KeyStep) -> Result<(), String> {
             None => keys.push((*id, secret.digits().to_owned(), *whose)),
         },
         KeyStep::Seal(id) => match place(keys, *id) {
-            // Before all others of its kind, which keep their order.
+            // The key moves before all others of its kind, which keep their order.
             Some(place) => {
                 let first = first(keys, keys[place].2).unwrap_or(place);
                 keys[first..=place].rotate_right(1);
@@ -97,7 +99,7 @@ fn written(keys: &Lines) -> String {
     text
 }
 
-/// Puts another file in its place, for the same owner and with the same mode.
+/// Replaces a file by another one, for the same owner and with the same mode.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let about = fs::metadata(path)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -114,13 +116,13 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
             fs::rename(&draft, path)
         });
     if made.is_err() {
-        // It has secrets in it.
+        // The draft has secrets in it.
         let _ = fs::remove_file(&draft);
     }
     made
 }
 
-/// Others who take a step in a file of this folder wait.
+/// Locks the folder, so that others wait with a step in a file of it.
 fn lock(path: &Path) -> io::Result<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = File::open(folder.unwrap_or_else(|| Path::new(".")))?;

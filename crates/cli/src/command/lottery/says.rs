@@ -1,4 +1,4 @@
-//! What a lottery's daemon that runs says of itself, for the Supervisor's view of the host.
+//! The status of a running lottery's daemon, for the Supervisor's view of the host.
 
 use plimsoll_admin::Says;
 use serde_json::{Map, Value, json};
@@ -56,11 +56,11 @@ fn ask(args: &Args) -> Result<Says, String> {
         .map(|one| json!({"name": one.name, "server": one.server, "capacity": one.capacity}))
         .collect();
     let facts = json!({"member": lottery.member, "services": services, "values": values});
-    // One that has just come knows less than it will.
+    // A daemon that has just joined knows less than it will.
     Ok(Says { well: value("lottery_members").is_some(), lines, facts })
 }
 
-/// What it was started with.
+/// Reads the configuration that it was started with.
 fn read(args: &Args) -> Result<LotteryFile, String> {
     match &args.config {
         Some(path) => config::read_lottery(path).map_err(|error| error.headline()),

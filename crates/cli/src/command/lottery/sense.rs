@@ -1,5 +1,5 @@
-//! Numbers of single services: an agent for each that has a page, a control group or a port of its own, which tells nobody but this
-//! process.
+//! The sensors of single services: an agent for each that has a page, a control group or a port of its own,
+//! which reports only to this process.
 
 use std::future::pending;
 
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::config::LotteryFile;
 
-/// Agents of services; they end when this goes.
+/// Agents of services, which end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Senses {
     told: Vec<(u32, Told)>,
@@ -16,10 +16,10 @@ pub(super) struct Senses {
 }
 
 impl Senses {
-    /// Begins to read what the file says.
+    /// Starts the agents of the file.
     ///
     /// # Errors
-    /// A control group that is not there: of which service, and what is wrong.
+    /// Fails with the service and the error if a control group does not exist.
     pub(super) async fn open(file: &LotteryFile) -> Result<Self, String> {
         let (mut told, mut running) = (Vec::new(), JoinSet::new());
         for service in &file.lottery.services {
@@ -32,7 +32,7 @@ impl Senses {
         Ok(Self { told, _running: running })
     }
 
-    /// What is read of a service, if anything is read of it alone.
+    /// Returns the values that are read of a service alone, if there are any.
     pub(super) fn of(&self, service: u32) -> Option<&Told> {
         self.told.iter().find(|(id, _)| *id == service).map(|(_, told)| told)
     }

@@ -1,4 +1,4 @@
-//! `plimsoll lottery status`: how daemons do, as they see it themselves.
+//! `plimsoll lottery status`: the status of daemons, as they see it themselves.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! The references of CORBA members, told once all of them listen: in a file, which appears whole, or on standard output.
+//! The references of CORBA members, written once all of them listen: into a file, which appears whole, or to
+//! standard output.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -10,9 +11,9 @@ use tokio::sync::Notify;
 use super::Failure;
 use crate::talk;
 
-/// The references so far, and what became of telling them.
+/// The references so far, and the result of writing them.
 pub(super) struct References {
-    /// How many there will be.
+    /// The number of references that are still to come.
     count: Cell<usize>,
     text: RefCell<String>,
     file: Option<PathBuf>,
@@ -21,7 +22,7 @@ pub(super) struct References {
 }
 
 impl References {
-    /// Of so many members, which are none if they are not of CORBA.
+    /// Returns those of so many members, none if they are not of CORBA.
     pub(super) fn new(count: usize, file: Option<&Path>) -> Self {
         Self {
             count: Cell::new(count),
@@ -32,7 +33,7 @@ impl References {
         }
     }
 
-    /// The next member listens.
+    /// Adds the reference of the next member that listens.
     pub(super) fn add(&self, address: SocketAddr) {
         let Some(left) = self.count.get().checked_sub(1) else { return };
         self.count.set(left);
@@ -52,18 +53,18 @@ impl References {
         }
     }
 
-    /// Ends if they could not be told: nobody would find the members.
+    /// Waits until they could not be written: no client would find the members.
     pub(super) async fn failed(&self) {
         self.failed.notified().await;
     }
 
-    /// What came of it.
+    /// Returns the result of writing them.
     pub(super) fn told(&self) -> Result<(), Failure> {
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
 }
 
-/// Whoever waits for the file finds it complete.
+/// Writes the file atomically: a reader that waits for it finds it complete.
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
     let mut beside = file.as_os_str().to_owned();
     beside.push(".new");

@@ -1,4 +1,4 @@
-//! `plimsoll model bottleneck`: what holds a system back, and what helps.
+//! `plimsoll model bottleneck`: the limits of a system, and their remedies.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json];
 
-/// Resources that are shown.
+/// The number of resources that are shown.
 const SHOWN: usize = 10;
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::FAILURE)
 }
 
-/// What holds back when there is no end of what does now.
+/// Returns the bottleneck that follows if the present one is unbounded.
 fn next(remedies: &[Remedy]) -> Option<&Bottleneck> {
     let unbounded = remedies.iter().find(|own| matches!(own.change, Change::Unbounded(_)));
     unbounded.and_then(|own| own.then.as_ref())
@@ -139,7 +139,7 @@ fn said(model: &Model, change: &Change) -> String {
     }
 }
 
-/// `CPUag (hardware)`
+/// Returns a resource with its kind and utilization: `CPUag (hardware)`
 fn who(model: &Model, own: &Bottleneck) -> String {
     format!("{} ({}, {:.1} %)", names(model, &own.of), word(own.kind), 100.0 * own.utilization)
 }
@@ -188,7 +188,7 @@ fn render(
     ]];
     for remedy in remedies {
         let percent = |then, now| match 100.0 * change(then, now) {
-            // Neither has an end.
+            // Both values are infinite.
             change if change.is_nan() => Cell::number("-"),
             change => Cell::number(format!("{change:+.1} %")),
         };

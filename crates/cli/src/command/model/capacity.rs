@@ -1,4 +1,4 @@
-//! `plimsoll model capacity`: the largest load with which goals are kept.
+//! `plimsoll model capacity`: the largest load at which goals are met.
 
 use std::process::ExitCode;
 
@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         set.push((load.clone(), value));
         let model = text.read(&set)?.model;
         let found = args.how.solve(&model);
-        // What nobody finished has no numbers that a goal could be about.
+        // A point at which no client finished has no numbers for a goal.
         if let Some(found) = found.as_ref().ok().filter(|found| found.unseen.is_empty()) {
             known(&args.goal, &lines(&model, found))?;
         }
@@ -103,7 +103,7 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
-/// The load where none is named: the only clients, or the only requests from outside.
+/// Returns the default load: the only clients, or the only requests from outside.
 fn usual(model: &Model) -> Result<String, Failure> {
     let clients =
         model.tasks.iter().filter(|task| task.is_client()).map(|own| format!("{}.threads", own.name));
@@ -120,7 +120,7 @@ fn usual(model: &Model) -> Result<String, Failure> {
     all.pop().ok_or_else(|| Failure::new(Exit::Usage, "the model has neither clients nor arrivals"))
 }
 
-/// Every goal is about something that there is.
+/// Checks that every goal is about an existing number.
 fn known(goals: &[Goal], lines: &[Line]) -> Result<(), Failure> {
     for goal in goals {
         if goal.metric.of(lines).is_empty() {

@@ -1,4 +1,4 @@
-//! `plimsoll model compare`: what every way finds, and what was measured, side by side.
+//! `plimsoll model compare`: the results of every method, and the measurements, side by side.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -34,12 +34,12 @@ pub(super) struct Args {
 
 pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv];
 
-/// One number by each way.
+/// One number by each method.
 struct Row {
     kind: String,
     name: String,
     metric: String,
-    /// In the order of the columns.
+    /// The values in the order of the columns.
     values: Vec<Option<f64>>,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Rows, and what was measured of things that the model does not have.
+/// Returns the rows, and the measurements of things that the model does not have.
 fn rows<'m>(
     columns: &[(&str, Vec<Line>)],
     measured: Option<&'m [Measured]>,
@@ -125,13 +125,13 @@ fn rows<'m>(
     (rows, measured.unwrap_or_default().iter().filter(absent).collect())
 }
 
-/// How far a value is off, as a part of the true one.
+/// Returns the relative error of a value.
 fn off(value: Option<f64>, truth: Option<f64>) -> Option<f64> {
     let (value, truth) = (value?, truth?);
     (truth != 0.0).then(|| value / truth - 1.0)
 }
 
-/// Of each column but the true one: mean and greatest error by metric, without its sign.
+/// Returns for each column but the true one the mean and the greatest error by metric, without its sign.
 fn summary(names: &[&str], truth: usize, rows: &[Row]) -> Vec<Value> {
     let mut all = Vec::new();
     for (column, name) in names.iter().enumerate().filter(|(column, _)| *column != truth) {
@@ -224,7 +224,7 @@ fn measurements(path: &Path) -> Result<Vec<Measured>, Failure> {
     found.map_err(|why| Failure::new(Exit::Usage, format_args!("{name}:{why}")))
 }
 
-/// CSV with a header; columns that are not known are passed over.
+/// Reads CSV with a header; unknown columns are passed over.
 fn columns(source: &str) -> Result<Vec<Measured>, String> {
     let mut lines = source.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some((_, head)) = lines.next() else { return Err("1:1: it is empty".to_owned()) };
@@ -249,7 +249,7 @@ fn columns(source: &str) -> Result<Vec<Measured>, String> {
     Ok(all)
 }
 
-/// The fields of a line of CSV (RFC 4180; without line breaks in quotes).
+/// Returns the fields of a line of CSV (RFC 4180; without line breaks in quotes).
 fn fields(line: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut quoted = false;

@@ -130,7 +130,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is to be found, and from where the search begins.
+/// Returns the names to fit, and the values from which the search begins.
 fn free(args: &Args, own: &Text, make: &Make<'_>) -> Result<Vec<(String, f64)>, Failure> {
     let base = own.read(&args.which.set)?;
     let mut names: Vec<String> = Vec::new();
@@ -177,7 +177,7 @@ fn measurements(path: &Path) -> Result<Vec<Record>, Failure> {
     found.map_err(|trouble| Failure::new(Exit::Usage, format_args!("{name}:{trouble}")))
 }
 
-/// `get.demand (+10 %), put.demand (-7 %)`
+/// Returns the changes in words: `get.demand (+10 %), put.demand (-7 %)`
 fn parts(doubt: &Doubt) -> String {
     let each = doubt.together.iter().map(|(name, factor)| format!("{name} {:+.0} %", 100.0 * (factor - 1.0)));
     each.collect::<Vec<_>>().join(", ")
@@ -300,5 +300,5 @@ fn render(found: &Fit, color: bool) -> String {
     out + "\n"
 }
 
-/// Numbers that are shown, those first that fit worst.
+/// The number of values that are shown, those first that fit worst.
 const SHOWN: usize = 12;

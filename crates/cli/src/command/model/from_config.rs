@@ -51,18 +51,18 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let threads = file.config.threads;
     let make = if globals.output == Output::Toml { toml } else { model };
     let text = make(&name, threads.unwrap_or(1), &groups);
-    // Names of groups may be such that what is made of them is the same.
+    // Names of groups may become equal as words of the grammar.
     plimsoll_lqn::read(&text, &BTreeMap::new())
         .map_err(|why| Failure::failed(format_args!("{name}: no model can be made of its names: {why}")))?;
     write(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A group as its model has it.
+/// A group with its part of the model.
 struct Modelled<'c> {
     group: &'c Group,
     routing: Routing,
-    /// Do clients only ask which member to go to, and go there themselves (handle-driven)?
+    /// Whether clients only ask for a member, and go there themselves (handle-driven).
     told: bool,
 }
 
@@ -73,8 +73,8 @@ impl<'c> Modelled<'c> {
         Self { group, routing: routing(group, config).0, told }
     }
 
-    /// Returns how long the balancer waits for a member, and how often it tries again; none if it waits for as long as it takes, or
-    /// for none.
+    /// Returns how long the balancer waits for a member, and how often it tries again; none if it waits for
+    /// as long as it takes, or for none.
     fn patience(&self) -> Option<(f64, u32)> {
         if self.told { None } else { patience(self.group) }
     }
@@ -85,7 +85,7 @@ fn led_to<'c>(group: &Group, config: &'c Config) -> impl Iterator<Item = &'c Lis
     config.listeners.iter().filter(move |listener| listener.leads_to(&name))
 }
 
-/// Do clients of a listener go to members by themselves, once they were told to whom?
+/// Returns `true` if clients of a listener go to members by themselves, once they have an address.
 fn tells(listener: &Listener) -> bool {
     let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
     match listener.protocol {
@@ -95,8 +95,8 @@ fn tells(listener: &Listener) -> bool {
     }
 }
 
-/// For each member of each group, the first group with a member at its address and which one that is: one processor does the work
-/// of all of them.
+/// Returns for each member of each group the first group with a member at its address, and that member's
+/// place. One processor does the work of all of them.
 fn processors(groups: &[Modelled<'_>]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let place = |(at, own): (usize, &Modelled<'_>)| {
@@ -106,12 +106,12 @@ fn processors(groups: &[Modelled<'_>]) -> Vec<Vec<(usize, usize)>> {
     groups.iter().enumerate().map(place).collect()
 }
 
-/// The address of a member, or what it is called where an object reference has that.
+/// Returns the address of a member, or its name if an object reference has the address.
 fn address(member: &Member) -> String {
     member.table().address.map_or_else(|| member.name().to_string(), |address| address.to_string())
 }
 
-/// What is to be said for each group of members that others have with another capacity.
+/// Returns the notes for each group about members that other groups have with another capacity.
 fn capacities(groups: &[Modelled<'_>]) -> Vec<Vec<String>> {
     let note = |own: &Member, (at, number): (usize, usize)| {
         let first = groups[at].group.members[number].table().capacity;
@@ -132,8 +132,8 @@ fn capacities(groups: &[Modelled<'_>]) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The policy of a model that is nearest to a group's strategy, and what it is taken for if that is another. Where all who come
-/// keep their member (`per_session`, `affinity`), so do the clients of the model.
+/// Returns the policy of a model that is nearest to a group's strategy, and its name if it is not the same.
+/// If all clients keep their member (`per_session`, `affinity`), the clients of the model do so, too.
 fn routing(group: &Group, config: &Config) -> (Routing, Option<&'static str>) {
     let mut listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name)).peekable();
     if listeners.peek().is_some() && listeners.all(keeps) {
@@ -146,15 +146,15 @@ fn routing(group: &Group, config: &Config) -> (Routing, Option<&'static str>) {
     )
 }
 
-/// Do the clients of a listener keep their member for all that they ask?
+/// Returns `true` if the clients of a listener keep their member for all requests.
 fn keeps(listener: &Listener) -> bool {
     let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
-    // A stream is nothing that makes requests: it is one, whoever has it.
+    // A stream makes no requests: it is one, for any client.
     let stream = matches!(listener.protocol, Protocol::Tcp | Protocol::Udp);
     listener.affinity.is_some() && binding != Binding::OnDemand || binding == Binding::PerSession && !stream
 }
 
-/// Where the model of a group is not what the balancer does.
+/// Returns the differences between the model of a group and the balancer.
 fn notes(group: &Group, config: &Config) -> Vec<String> {
     let strategy = group.strategy.name();
     let mut all = Vec::new();
@@ -220,7 +220,8 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
     all
 }
 
-/// The same by a strategy's name; `age`: seconds between two reports of loads, 0 without them.
+/// Returns the same by a strategy's name; `age` is the time in seconds between two load reports, 0 without
+/// them.
 pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>) {
     let now = |policy| Routing { policy, age: 0.0 };
     match strategy {
@@ -233,7 +234,7 @@ pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>
         "first_available" => (now(Policy::FirstAvailable), None),
         "least_request" => (now(Policy::PowerOfTwo), None),
         "peak_ewma" | "prequal" => (now(Policy::PowerOfTwo), Some("power_of_two")),
-        // Whoever has too much is relieved later, of sessions that a model does not have.
+        // An overloaded member sheds later, in sessions that a model does not have.
         "load_average" => (now(Policy::Random), Some("random, of which nothing is shed")),
         // Loads come with reports.
         "least_loaded" | "load_minimum" | "minimum_dispersion" => (
@@ -244,7 +245,7 @@ pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>
     }
 }
 
-/// A name of the grammar: letters, digits and `_`, no letter alone.
+/// Returns a name of the grammar: letters, digits and `_`, no letter alone.
 fn word(name: &str) -> String {
     let mut word: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if !word.starts_with(|c: char| c.is_ascii_alphabetic()) || word.len() < 2 {
@@ -253,7 +254,7 @@ fn word(name: &str) -> String {
     word
 }
 
-/// A name of the grammar for each group.
+/// Returns a name of the grammar for each group.
 fn words(groups: &[Modelled<'_>]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for known in groups {
@@ -266,14 +267,14 @@ fn words(groups: &[Modelled<'_>]) -> Vec<String> {
     words
 }
 
-/// How long the balancer waits for a member, and how often it tries again; none if it waits for as long as it takes.
+/// Returns the time that the balancer waits for a member, and the number of retries; `None` without a limit.
 fn patience(group: &Group) -> Option<(f64, u32)> {
     let per_try = group.timeouts.per_try.0.as_secs_f64();
     (per_try > 0.0).then(|| (per_try, group.retry.attempts.min(Patience::MOST)))
 }
 
-/// The model in the short TOML of models. What waits at the balancer when members have as many connections as they may, waits
-/// at the members there.
+/// Returns the model in the short TOML of models. Requests that wait at the balancer, because members are at
+/// their connection limit, wait at the members there.
 fn toml(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
     let mut out = format!(
         "# The model of {}. Times are in seconds, or have a unit.\n",
@@ -316,7 +317,7 @@ fn toml(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
     out
 }
 
-/// The same model in the grammar of other tools, with a parameter for each guess.
+/// Returns the same model in the grammar of other tools, with a parameter for each guess.
 fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
     let (words, shared) = (words(groups), processors(groups));
     let mut head = format!("# The model of {}. Times are in seconds.\n", file.replace(['\n', '\r'], " "));
@@ -358,7 +359,7 @@ fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
         let _ = writeln!(processors, "  p {own}_users f i");
         let _ =
             writeln!(tasks, "  t {own}_client r {own}_client -1 {own}_users z ${own}_think m ${own}_clients");
-        // Exactly one request each time.
+        // There is exactly one request each time.
         let _ =
             writeln!(entries, "  s {own}_client 0 -1\n  f {own}_client 1 -1\n  y {own}_client {asked} 1 -1");
         let _ = writeln!(entries, "  s {own} $balancer_demand -1");
@@ -400,7 +401,7 @@ fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
 mod tests {
     use super::*;
 
-    /// All that a model says, without names and in no order.
+    /// Returns the content of a model, without names and in no order.
     fn meaning(text: &str) -> Vec<String> {
         let model =
             plimsoll_lqn::read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
@@ -412,7 +413,7 @@ mod tests {
         let works = model.activities.iter().map(|own| {
             let calls: Vec<_> =
                 own.calls.iter().map(|call| (call.count, call.waits, call.patience)).collect();
-            // An order says something only of calls.
+            // An order matters only for calls.
             let order = (!calls.is_empty()).then_some(own.order);
             format!("work {:?}", (own.demand, own.variation, own.think, order, calls))
         });
@@ -449,7 +450,7 @@ mod tests {
         }
     }
 
-    /// Two groups with a member at the same address, the first of which has its clients told where to go.
+    /// Returns two groups with a member at the same address, of which the first redirects its clients.
     fn handle_driven() -> Config {
         let text = "[[listener]]\naddress = \"127.0.0.1:2809\"\nprotocol = \"xds\"\ngroup = \"calls\"\n\
                     [[listener]]\naddress = \"127.0.0.1:8082\"\ngroup = \"web\"\n\
@@ -543,7 +544,7 @@ mod tests {
         }
         let (policy, said) = of("binding = \"on_demand\"\n", first);
         assert!(policy == "first_available" && said.contains("keep their member"), "{policy} {said}");
-        // A stream is what a model takes for a request.
+        // A model takes a stream for a request.
         assert_eq!(of("protocol = \"tcp\"\n", first).0, "first_available");
     }
 

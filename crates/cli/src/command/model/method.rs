@@ -1,4 +1,4 @@
-//! The ways to find out what a model does. A way is a line here.
+//! The methods to solve a model. A method is a line here.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::plan::{ENDLESS, PRECISION, budget, simulated};
 use super::{part, print};
 use crate::command::Globals;
 
-/// A way.
+/// A method.
 #[derive(Debug)]
 pub(super) struct Method {
-    /// Of its command, too.
+    /// The name, which is also that of its command.
     pub(super) name: &'static str,
     what: &'static str,
-    /// By formulas, which leave some things out?
+    /// Whether it uses formulas, which leave some things out.
     formulas: bool,
     solve: fn(&Model, &How) -> Result<Findings, Stuck>,
 }
 
-/// All ways; the first is taken where none is named.
+/// All methods; the first is the default.
 pub(super) const ALL: &[Method] = &[
     Method {
         name: PLAN,
@@ -70,17 +70,17 @@ pub(super) struct How {
 }
 
 impl How {
-    /// By the method that was named.
+    /// Solves a model by the method that was named.
     pub(super) fn solve(&self, model: &Model) -> Result<Findings, Stuck> {
         self.by(self.method, model)
     }
 
-    /// Is it by simulation and formulas together?
+    /// Returns `true` if simulation and formulas are used together.
     pub(super) fn plans(&self) -> bool {
         self.method.name == PLAN
     }
 
-    /// What it leaves out of these models, each once; said, too.
+    /// Returns and prints what it leaves out of these models, each once.
     pub(super) fn left_out<'m>(
         &self,
         models: impl Iterator<Item = &'m Model>,
@@ -89,7 +89,7 @@ impl How {
         if self.method.formulas { print::left_out(models, globals) } else { Vec::new() }
     }
 
-    /// By this one.
+    /// Solves a model by this method.
     pub(super) fn by(&self, method: &Method, model: &Model) -> Result<Findings, Stuck> {
         (method.solve)(model, self)
     }
@@ -105,7 +105,7 @@ impl How {
 
 fn planned(model: &Model, how: &How) -> Result<Findings, Stuck> {
     let (runs, stuck) = simulated(model, &how.effort(PRECISION, ENDLESS), how.budget);
-    // What cannot be simulated is nothing that formulas know better.
+    // A model that cannot be simulated has no better result by formulas.
     stuck.map_or_else(|| Ok(plan(model, &runs).findings), Err)
 }
 

@@ -36,9 +36,9 @@ pub(super) struct Args {
     seed: u64,
 }
 
-/// Events of a plan's simulations, which end by time.
+/// The number of events of a plan's simulations, which end by time.
 pub(super) const ENDLESS: u64 = u64::MAX / 4;
-/// Precision at which they end before.
+/// The precision at which they end before.
 pub(super) const PRECISION: f64 = 0.001;
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Some(why) => Err(Failure::failed(format_args!(
             "it cannot be simulated to its end, and what is said is the formulas' alone: {why}"
         ))),
-        // Limits, which formulas do not have, are what keeps others from piling up.
+        // Limits, which formulas do not have, keep other queues from growing.
         None if found.convergence.overloaded && left_out.is_empty() => Err(Failure::failed(
             "more comes from outside than can be served: what waits there grows without end",
         )),
@@ -95,17 +95,18 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
 }
 
-/// `50ms`
+/// Parses a duration: `50ms`
 pub(super) fn budget(text: &str) -> Result<Duration, String> {
     text.parse::<TimeSpan>().map(|span| span.0)
 }
 
-/// How many cores there are for us.
+/// Returns the number of available cores.
 pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A run on each core, for so long, and why one came to no end. The effort's seed is that of the first.
+/// Simulates on each core, for `budget`; returns the findings, and the reason why a run did not end. The
+/// effort's seed is that of the first.
 pub(super) fn simulated(model: &Model, effort: &Effort, budget: Duration) -> (Vec<Findings>, Option<Stuck>) {
     let until = Instant::now() + budget;
     let one = |core: usize| {
@@ -127,13 +128,13 @@ pub(super) fn simulated(model: &Model, effort: &Effort, budget: Duration) -> (Ve
         }
     }
     if stuck.is_some() {
-        // Where one grows without end the others only had not come so far.
+        // If one queue grows without end, the other runs only had not come so far.
         runs.clear();
     }
     (runs, stuck)
 }
 
-/// Where the numbers of each task come from.
+/// Returns the sources of the numbers of each task.
 fn sources(plan: &Plan, color: bool) -> String {
     let Some(simulated) = &plan.simulated else { return String::new() };
     let heading = |text: &str| Cell::text(text).tone(Tone::Strong);

@@ -1,8 +1,9 @@
-//! Many models of one shape at once: what is found of all points of a sweep.
+//! The findings of many models of one shape at once: all points of a sweep.
 //!
-//! A plan of few points is one of each. Of many only some are simulated, and by what factor the formulas are off there
-//! corrects all others; where numbers hardly change their course, only some are solved. Where formulas say nothing of a point, because they leave out what is in it or do not settle,
-//! it has a plan of its own.
+//! A plan of few points is one plan of each. Of many points only some are simulated, and the error factor of
+//! the formulas there corrects all others. Where numbers change smoothly, only some points are solved. A
+//! point for which formulas have no result, because they leave out a part of it or do not settle, has a plan
+//! of its own.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,30 +14,31 @@ use plimsoll_lqn::{Findings, Model, Stuck, anchored_sweep, anchors, is_sure, sol
 use super::method::How;
 use crate::command::Globals;
 
-/// Points of which a plan simulates each: with the usual budget a second in all.
+/// The number of points up to which a plan simulates each: with the usual budget a second in all.
 const EACH: usize = 20;
 
-/// What was found.
+/// The findings.
 pub(super) struct Found {
-    /// Of each model.
+    /// The findings of each model.
     pub(super) of: Vec<Result<Findings, Stuck>>,
-    /// Places of those whose simulations correct the others.
+    /// The places of those whose simulations correct the others.
     pub(super) anchors: Vec<usize>,
 }
 
-/// Where models stand in a sweep.
+/// The places of models in a sweep.
 pub(super) struct Course {
-    /// Of each model, how far it is along the axis with the most values.
+    /// The position of each model along the axis with the most values.
     pub(super) along: Vec<usize>,
-    /// Places of those that lie along that axis and are in the middle of all others.
+    /// The places of those that lie along that axis and are in the middle of all others.
     pub(super) middle: Vec<usize>,
     /// The same for all others: places of those that differ by that axis only.
     pub(super) lines: Vec<Vec<usize>>,
 }
 
 impl Course {
-    /// Of a sweep over axes with so many values, the last of which changes first. Where values go up and down, nothing follows from
-    /// neighbours: it is not `smooth`, and each point a line of its own.
+    /// Returns the course of a sweep over axes with so many values, the last of which changes first. Where
+    /// values go up and down, nothing follows from neighbours: it is not `smooth`, and each point is a line
+    /// of its own.
     pub(super) fn of(lengths: &[usize], smooth: bool) -> Self {
         let long = (0..lengths.len()).max_by_key(|axis| lengths[*axis]).unwrap_or_default();
         let after = |axis: usize| -> usize { lengths[axis + 1..].iter().product() };
@@ -59,7 +61,7 @@ impl Course {
     }
 }
 
-/// What is found of these models. Who needs what only a simulation knows gives no course, and has each of them simulated.
+/// Solves these models. Without a course each is simulated, for results that only a simulation has.
 pub(super) fn find(models: &[Model], how: &How, course: Option<&Course>, globals: &Globals) -> Found {
     let told = Told::new(models.len(), globals);
     if !how.plans() {
@@ -82,8 +84,8 @@ pub(super) fn find(models: &[Model], how: &How, course: Option<&Course>, globals
     Found { of: of.collect(), anchors }
 }
 
-/// Of all points of which formulas say something: what they say, corrected by simulations in the middle of the sweep; none if
-/// there are no such points, or they cannot be simulated.
+/// Returns the results of formulas for all points that have them, corrected by simulations in the middle of
+/// the sweep. `None` if there are no such points, or they cannot be simulated.
 fn anchored(models: &[Model], how: &How, course: &Course) -> Option<(Vec<Option<Findings>>, Vec<usize>)> {
     let one = |model: &&Model| {
         let (found, convergence) = solve(model);
@@ -108,7 +110,7 @@ fn anchored(models: &[Model], how: &How, course: &Course) -> Option<(Vec<Option<
     Some((known.collect(), places))
 }
 
-/// On all cores, in the order of the models.
+/// Maps the models on all cores, in their order.
 fn on_all_cores<M: Sync, T: Send>(models: &[M], one: &(impl Fn(&M) -> T + Sync)) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let found: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(models.len()));
@@ -129,7 +131,7 @@ fn on_all_cores<M: Sync, T: Send>(models: &[M], one: &(impl Fn(&M) -> T + Sync))
     found.into_iter().map(|(_, own)| own).collect()
 }
 
-/// Says every two seconds how many are done.
+/// A progress that prints the number of finished models every two seconds.
 struct Told<'g> {
     all: usize,
     done: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What was found of a model, in each of the forms in which it is written.
+//! The findings of a model, in each of the output formats.
 
 use plimsoll_lqn::write::{Origin, lqxo};
 use plimsoll_lqn::{Findings, Model};
@@ -8,10 +8,11 @@ use super::{short, simulate};
 use crate::command::{Exit, Failure, Globals};
 use crate::talk::{Output, write};
 
-/// Those forms.
+/// The output formats.
 pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv, Output::Lqxo];
 
-/// Writes it: `json` for programs, the numbers as lines, LQNX with results, or else a table with `more` after it.
+/// Prints the findings: `json` for programs, the numbers as lines, LQNX with results, or else a table with
+/// `more` after it.
 pub(super) fn print(
     model: &Model,
     found: &Findings,
@@ -27,7 +28,7 @@ pub(super) fn print(
     }
 }
 
-/// What formulas leave out of these models, each once; says it, too.
+/// Returns and prints what formulas leave out of these models, each once.
 pub(super) fn left_out<'m>(models: impl Iterator<Item = &'m Model>, globals: &Globals) -> Vec<String> {
     let mut all = Vec::new();
     for what in models.flat_map(plimsoll_lqn::solve::left_out) {
@@ -40,7 +41,7 @@ pub(super) fn left_out<'m>(models: impl Iterator<Item = &'m Model>, globals: &Gl
     all
 }
 
-/// Says of what nothing was seen in a simulation. Was there anything?
+/// Prints the names without an observation in a simulation; returns `true` if there are any.
 pub(super) fn unseen(found: &Findings, globals: &Globals) -> bool {
     for name in &found.unseen {
         globals.insist(&format!(

@@ -1,4 +1,4 @@
-//! `plimsoll model simulate`: a model, played.
+//! `plimsoll model simulate`: a model, simulated.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -84,13 +84,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(if unseen || overload.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Lets each go on: whichever of so many threads is free takes the next.
+/// Continues each replication: any free thread of so many takes the next.
 fn each(all: &mut [Replication<'_>], threads: usize) {
     let threads = threads.min(all.len());
     let next = Mutex::new(all.iter_mut());
     let work = || {
         loop {
-            // Whoever panicked had let go of it before.
+            // A thread that panicked had released it before.
             let one = next.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
             let Some(one) = one else { return };
             one.go_on();
@@ -180,7 +180,8 @@ pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
     parts.iter().map(|rows| table(rows, color)).collect::<Vec<_>>().join("\n")
 }
 
-/// Where calls can fail: what was not answered, as parts of what came, and what was answered well.
+/// Returns a table of failures, if calls can fail: the shares of requests without an answer, and the good
+/// answers.
 fn failures(model: &Model, found: &Findings) -> Option<Vec<Vec<Cell>>> {
     let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
     let number = |text: &str| Cell::number(text).tone(Tone::Strong);
@@ -218,7 +219,7 @@ fn failures(model: &Model, found: &Findings) -> Option<Vec<Vec<Cell>>> {
     model.has_limits().then_some(rows)
 }
 
-/// One number a line: what of, its name, which number, the mean, half of the interval.
+/// Returns one number a line: kind, name, metric, mean, half of the interval.
 pub(super) fn csv(model: &Model, found: &Findings) -> String {
     let mut out = "kind,name,metric,mean,half_width\n".to_owned();
     for line in lines(model, found) {
@@ -229,7 +230,7 @@ pub(super) fn csv(model: &Model, found: &Findings) -> String {
 }
 
 pub(super) fn shown(estimate: &Estimate) -> String {
-    // What never varies has an interval of rounding errors.
+    // A constant has an interval of rounding errors.
     if estimate.half_width <= 1e-9 * estimate.mean.abs() {
         return short(estimate.mean);
     }

@@ -1,4 +1,4 @@
-//! `plimsoll model sweep`: what becomes of a model while numbers of it change.
+//! `plimsoll model sweep`: the results of a model while numbers of it change.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ pub(super) struct Args {
 
 pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv, Output::Svg];
 
-/// A combination and what came of it.
+/// A combination and its result.
 struct Point {
     values: Vec<f64>,
     found: Result<(Model, Findings), Stuck>,
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let fixed: Vec<(String, f64)> = axes.iter().map(|axis| (axis.name.clone(), axis.values[0])).collect();
     let first = text.read(&fixed)?;
     text.say(&first, globals);
-    // The model's own arrays come first, as other tools have it.
+    // The model's own arrays come first, as in other tools.
     let own = first
         .parameters
         .iter()
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `n=3`, `$n=1,2,4`
+/// Parses an axis: `n=3`, `$n=1,2,4`
 fn axis(text: &str) -> Result<Axis, String> {
     let (name, list) = text.split_once('=').ok_or("expected a name and values, such as n=1..50")?;
     let name = name.strip_prefix('$').unwrap_or(name).trim();
@@ -135,13 +135,14 @@ fn axis(text: &str) -> Result<Axis, String> {
     Ok(Axis { name: name.to_owned(), values: values(list)? })
 }
 
-/// `n = 3, cpu.cores = 2`
+/// Returns the values of a point: `n = 3, cpu.cores = 2`
 fn at(axes: &[Axis], values: &[f64]) -> String {
     let each = axes.iter().zip(values).map(|(axis, value)| format!("{} = {value}", axis.name));
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// All points, and which of them correct the others. A model that cannot be made of the text with these values ends it.
+/// Solves all points; returns the places of those that correct the others. A text that is not a valid model
+/// with some values ends the sweep.
 fn solve(
     text: &Text,
     axes: &[Axis],
@@ -156,13 +157,13 @@ fn solve(
     let models = models.collect::<Result<Vec<Model>, Failure>>()?;
     let smooth = axes.iter().all(|axis| axis.values.is_sorted() || axis.values.iter().rev().is_sorted());
     let course = Course::of(&axes.iter().map(|axis| axis.values.len()).collect::<Vec<_>>(), smooth);
-    // A picture may be of what formulas do not know.
+    // A picture may be of a number that formulas do not have.
     let each = globals.output == Output::Svg && args.metric.is_played();
     let Found { of, anchors } = find(&models, &args.how, (!each).then_some(&course), globals);
     let points = all.into_iter().zip(models).zip(of);
     let points = points.map(|((values, model), found)| {
         let found = found.and_then(|found| match overload(&model) {
-            // Times there have no end, and what a simulation says of them is as long as it was.
+            // Times there are infinite, and those of a simulation only reflect its length.
             Some(_) => Err(Stuck::Overload),
             None => Ok((model, found)),
         });
@@ -171,13 +172,13 @@ fn solve(
     Ok((points.collect(), anchors))
 }
 
-/// What is said of a point: of each client and of requests from outside, and what is busiest.
+/// Returns the table of the points: each client and requests from outside, and the busiest resource.
 fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
     let heading = |text: &str| Cell::number(text).tone(Tone::Strong);
     let asked = |lines: &[Line]| -> Vec<Line> {
         let with = |metric| Metric { name: None, metric }.of(lines).into_iter().cloned();
         let mut all: Vec<Line> = with("throughput").chain(with("response")).chain(with("p95")).collect();
-        // What belongs to one stands together.
+        // Numbers of one name stand together.
         let mut names: Vec<(&str, String)> = Vec::new();
         for line in &all {
             if !names.contains(&(line.kind, line.name.clone())) {
@@ -197,7 +198,7 @@ fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
         let mut row: Vec<Cell> = point.values.iter().map(Cell::number).collect();
         match &point.found {
             Ok((model, found)) => {
-                // A number may be missing at a point, of what never happens there.
+                // A number may be missing at a point, if its event never happens there.
                 let all = lines(model, found);
                 row.extend(columns.iter().map(|column| {
                     let same = |line: &&Line| {
@@ -234,7 +235,8 @@ fn document(axes: &[Axis], point: &Point) -> Value {
     }
 }
 
-/// A row for each point: its values, and every number that was found; of all but percentiles half of the interval, too.
+/// Returns a row for each point: its values, and every number; for all but percentiles half of the interval,
+/// too.
 fn csv(axes: &[Axis], points: &[Point]) -> String {
     let cells = |point: &Point| -> Vec<(String, f64)> {
         let Ok((model, found)) = &point.found else { return Vec::new() };
@@ -246,7 +248,7 @@ fn csv(axes: &[Axis], points: &[Point]) -> String {
         });
         each.collect()
     };
-    // A number may be missing at a point, of what never happens there.
+    // A number may be missing at a point, if its event never happens there.
     let rows: Vec<Vec<(String, f64)>> = points.iter().map(cells).collect();
     let mut known = HashSet::new();
     let names = rows.iter().flatten().map(|(name, _)| name).filter(|name| known.insert(name.as_str()));
@@ -264,7 +266,7 @@ fn csv(axes: &[Axis], points: &[Point]) -> String {
     out
 }
 
-/// A line for each number of this metric and each combination of all axes but the first that changes.
+/// Returns a line for each number of this metric and each combination of all axes but the first that changes.
 fn chart(axes: &[Axis], points: &[Point], metric: &Metric, title: &str) -> Chart {
     let across = axes.iter().position(|axis| axis.values.len() > 1).unwrap_or(0);
     let mut series: Vec<Series> = Vec::new();

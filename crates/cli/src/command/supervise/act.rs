@@ -1,4 +1,4 @@
-//! What a running Supervisor is told.
+//! The commands for a running Supervisor.
 
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -15,7 +15,7 @@ use crate::config::Name;
 use crate::control::text::plain;
 use crate::control::{self, Peer, Place, Said};
 
-/// Between two looks while waiting.
+/// The time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Start a process, unless it runs
@@ -147,7 +147,8 @@ pub(super) fn shut_down(args: &Shutdown, globals: &Globals) -> Result<ExitCode, 
     })
 }
 
-/// Waits until a process is as it should be; how it is then. How long that takes is its `stop_timeout`, or its failures.
+/// Waits until a process has reached the wanted state; returns its status then. The time is bounded by its
+/// `stop_timeout`, or by its failures.
 fn wait(
     supervisor: &Peer<'_>,
     name: &Name,
@@ -169,7 +170,7 @@ fn path(name: &Name, act: &str) -> String {
     format!("/v1/processes/{name}/{act}")
 }
 
-/// What became of it, in words.
+/// Returns the result in words.
 fn told(said: &Value) -> String {
     let state = said["state"].as_str().unwrap_or("told").replace('_', " ");
     match said["pid"].as_u64() {

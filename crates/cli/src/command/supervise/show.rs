@@ -1,4 +1,4 @@
-//! `plimsoll supervise status`: one view of a host, what runs there and what each says of itself.
+//! `plimsoll supervise status`: one view of a host, its processes and their own status.
 
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use crate::config::count;
 use crate::control::text::{Cell, Tone, ago, plain, table};
 use crate::control::{self, Peer, Place, Said};
 
-/// Lines that are shown of what a process said before it failed.
+/// The number of lines that are shown of a process's output before it failed.
 const LINES: usize = 5;
 
 /// Say how the processes are, and what each says of itself; exit code 1 if not all is well
@@ -64,7 +64,7 @@ fn render(household: &Household, now: u64, color: bool) -> String {
         banner("ending");
     }
     let rows: Vec<Vec<Cell>> = household.processes.iter().map(|process| row(process, now)).collect();
-    // Below each row what there is to say of it.
+    // The notes on a process are below its row.
     for (line, process) in table(&rows, color).lines().zip(&household.processes) {
         out.push_str(line);
         out.push('\n');
@@ -101,7 +101,7 @@ fn row(process: &ProcessStatus, now: u64) -> Vec<Cell> {
     ]
 }
 
-/// What there is to say of a process beyond its row.
+/// Returns the notes on a process beyond its row.
 fn said(process: &ProcessStatus) -> Vec<(String, Tone)> {
     let mut lines = Vec::new();
     match process.state {

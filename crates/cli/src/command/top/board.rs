@@ -1,4 +1,4 @@
-//! What two looks say together: for each member the columns of the table, for each group its line of verdict.
+//! The board of two looks: for each member the columns of the table, for each group its line of verdict.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,10 +18,10 @@ use super::look::Look;
 pub(super) struct Board {
     #[serde(skip)]
     pub(super) title: String,
-    /// What somebody should know before anything else.
+    /// The warnings that come before anything else.
     #[serde(skip)]
     pub(super) banners: Vec<String>,
-    /// In the order of the configuration.
+    /// The groups, in the order of the configuration.
     pub(super) groups: Vec<Section>,
 }
 
@@ -34,24 +34,24 @@ pub(super) struct Section {
     pub(super) standing: Standing,
     pub(super) verdict: String,
     pub(super) strategy: String,
-    /// Requests that ended, a second; none before there are two looks, unless the load line tells.
+    /// The requests that ended, a second; `None` before there are two looks, unless the load line has it.
     pub(super) requests_per_second: Option<f64>,
-    /// Above which they pile up, as predicted.
+    /// The predicted rate above which requests queue up.
     pub(super) capacity: Option<f64>,
-    /// Lower and upper end, where it is a range.
+    /// The lower and upper end, if it is a range.
     pub(super) range: Option<(f64, f64)>,
-    /// Part of it that is free.
+    /// The free part of it.
     pub(super) headroom: Option<f64>,
-    /// Of the last seconds; since start where those are not known. Seconds.
+    /// The percentile of the last seconds; since start if those are not known. In seconds.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
-    /// Requests that wait now.
+    /// The requests in the wait queue now.
     pub(super) queued: u64,
-    /// Requests that the balancer refused, since start.
+    /// The requests that the balancer rejected, since start.
     pub(super) rejected: u64,
-    /// Of those the ones for want of room.
+    /// The part of those that was rejected for want of room.
     pub(super) shed: u64,
-    /// In the order of the configuration.
+    /// The members, in the order of the configuration.
     pub(super) members: Vec<Row>,
 }
 
@@ -60,37 +60,38 @@ pub(super) struct Section {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) state: State,
-    /// In use, and ten times slower than its group.
+    /// Whether it is in use, and ten times slower than its group.
     pub(super) slow: bool,
     pub(super) why: String,
     pub(super) since_seconds: f64,
     pub(super) load: Gauge,
-    /// Part of what it can do that is in use.
+    /// The part of its capacity that is in use.
     pub(super) used: Option<f64>,
-    /// Since its load was measured, or it said with an answer what it can do, seconds.
+    /// The time since its load was measured, or it reported its limit with an answer, in seconds.
     pub(super) report_age_seconds: Option<f64>,
-    /// Sessions that are bound to it, over all listeners, and leases of it; none where a member is chosen for each request.
+    /// The sessions that are bound to it, over all listeners, and leases of it; `None` if a member is chosen
+    /// for each request.
     pub(super) bindings: Option<u64>,
     pub(super) in_flight: u32,
-    /// Over the last ten seconds.
+    /// The requests a second, over the last ten seconds.
     pub(super) requests_per_second: Option<f64>,
-    /// Of about the last ten seconds; since start where those are not known. Seconds.
+    /// The percentile of about the last ten seconds; since start if those are not known. In seconds.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
-    /// Requests that failed, since start.
+    /// The requests that failed, since start.
     pub(super) errors: u64,
-    /// And a second, over the last ten seconds.
+    /// The failures a second, over the last ten seconds.
     pub(super) errors_per_second: f64,
-    /// Sessions that left it under alert, since start.
+    /// The sessions that left it under alert, since start.
     pub(super) sheds: u64,
-    /// And in the last minute.
+    /// The sessions that left it in the last minute.
     pub(super) sheds_lately: u64,
-    /// Part of its sessions that is to go now.
+    /// The share of its sessions that must leave now.
     pub(super) alert_share: f64,
 }
 
 impl Board {
-    /// `before` is an earlier look, for rates.
+    /// Returns the board; `before` is an earlier look, for rates.
     pub(super) fn of(look: &Look, before: Option<&Look>) -> Self {
         let status = &look.status;
         let before = before.filter(|before| before.status.pid == status.pid);
@@ -104,7 +105,7 @@ impl Board {
         }
     }
 
-    /// Leaves out all groups but this one.
+    /// Removes all groups but this one.
     pub(super) fn keep(&mut self, group: Option<&str>) {
         if let Some(wanted) = group {
             self.groups.retain(|group| group.name == wanted);
@@ -134,10 +135,10 @@ fn banners(status: &Status) -> Vec<String> {
     banners
 }
 
-/// What an earlier look counted.
+/// The counts of an earlier look.
 struct Past<'l> {
     members: BTreeMap<(&'l str, &'l str), &'l MemberStatus>,
-    /// Between the two; none without an earlier one.
+    /// The seconds between the two; `None` without an earlier one.
     seconds: Option<f64>,
 }
 
@@ -152,7 +153,7 @@ impl<'l> Past<'l> {
     }
 }
 
-/// Seconds in which a time is looked for.
+/// The seconds over which a recent time is computed.
 const LATELY: usize = 5;
 
 fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
@@ -196,13 +197,13 @@ fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
     }
 }
 
-/// What is known of the members of a group beside their status, by name.
+/// The known values of the members of a group beside their status, by name.
 struct Known<'l> {
     scale: Scale,
     recent: HashMap<&'l str, &'l MemberRecent>,
     explained: HashMap<&'l str, &'l MemberExplanation>,
     bound: HashMap<&'l str, u64>,
-    /// Are sessions bound at all?
+    /// Whether the group binds sessions.
     binds: bool,
 }
 
@@ -211,7 +212,7 @@ fn row(group: &GroupStatus, member: &MemberStatus, known: &Known<'_>, past: &Pas
     let recent = known.recent.get(name).copied();
     let figures = Figures::of(member, recent, known.bound.get(name).copied().unwrap_or(0));
     let limited = table::with_limit(member, known.explained.get(name).copied());
-    // What nobody counts by the second is counted between two looks.
+    // Counts without values by the second are taken between two looks.
     let before = past.members.get(&(&*group.name, &*member.name)).filter(|_| recent.is_none());
     let between = |now: u64, then: fn(&MemberStatus) -> u64| {
         let (seconds, before) = past.seconds.zip(before)?;
@@ -240,7 +241,7 @@ fn row(group: &GroupStatus, member: &MemberStatus, known: &Known<'_>, past: &Pas
 }
 
 impl Section {
-    /// Members in this order.
+    /// Returns members in this order.
     pub(super) fn sorted(&self, sort: Sort) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.members.iter().collect();
         let greatest = |rows: &mut Vec<&Row>, by: &dyn Fn(&Row) -> f64| {
@@ -260,7 +261,7 @@ impl Section {
     }
 }
 
-/// How much a state is not as it should be.
+/// Returns the badness of a state.
 fn trouble(state: State) -> u8 {
     match state {
         State::Down => 6,

@@ -1,5 +1,5 @@
-//! A member's load on a bar, with its load line: where it gets nothing new, where it sheds, where it is predicted to be saturated.
-//! What the load is, and where the marks stand, is what the dashboard shows, too: [`Load`].
+//! A member's load on a bar, with its load line: the marks where it gets nothing new, where it sheds, and
+//! where it is predicted to be saturated. The dashboard shows the same load and marks: [`Load`].
 
 use plimsoll_admin::table::{self, Load, Scale};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::control::text::Tone;
 use crate::screen::bar;
 
-/// What a load is counted in.
+/// The unit of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Unit {
@@ -23,14 +23,14 @@ pub(super) enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Gauge {
     pub(super) unit: Unit,
-    /// How far the bar goes.
+    /// The load at the end of the bar.
     #[serde(skip)]
     most: f64,
     #[serde(flatten)]
     pub(super) load: Load,
 }
 
-/// Drawn where the marks are.
+/// The characters of the marks.
 pub(super) const REJECT: char = '│';
 pub(super) const CRITICAL: char = '┃';
 pub(super) const SATURATION: char = '╎';
@@ -45,7 +45,7 @@ impl Gauge {
         Self { unit, most: scale.most(), load }
     }
 
-    /// The load in a few characters.
+    /// Returns the load in a few characters.
     pub(super) fn text(&self) -> String {
         let Some(now) = self.load.now else { return "-".to_owned() };
         match self.unit {
@@ -60,7 +60,7 @@ impl Gauge {
         }
     }
 
-    /// How bad it is.
+    /// Returns the tone of the load.
     pub(super) fn tone(&self) -> Tone {
         match self.load.tone {
             table::Tone::Good => Tone::Good,
@@ -70,12 +70,12 @@ impl Gauge {
         }
     }
 
-    /// The part of its bar that is filled.
+    /// Returns the part of its bar that is filled.
     pub(super) fn share(&self) -> f64 {
         self.load.now.map_or(-1.0, |now| if self.most > 0.0 { now / self.most } else { 0.0 })
     }
 
-    /// The bar, in exactly so many columns.
+    /// Returns the bar, in exactly so many columns.
     pub(super) fn bar(&self, columns: usize) -> String {
         let place = |load: f64| if self.most > 0.0 { load / self.most } else { 0.0 };
         let filled = bar(self.share().max(0.0), columns);
@@ -83,7 +83,7 @@ impl Gauge {
         let marks =
             [(self.load.saturation, SATURATION), (self.load.reject, REJECT), (self.load.critical, CRITICAL)];
         for (mark, glyph) in marks {
-            // One far beyond the bar would seem to stand at its end.
+            // A mark far beyond the bar would seem to stand at its end.
             let Some(mark) = mark.map(place).filter(|at| (0.0..=1.0).contains(at)) else { continue };
             let at = (mark * columns as f64) as usize;
             if let Some(place) = drawn.get_mut(at.min(columns.saturating_sub(1))) {
@@ -94,7 +94,7 @@ impl Gauge {
     }
 }
 
-/// Three digits.
+/// Returns a number with three digits.
 fn short(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => "-".to_owned(),

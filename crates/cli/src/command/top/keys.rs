@@ -1,8 +1,8 @@
-//! What a person presses, out of the bytes that a terminal sends.
+//! The keys that a person presses, from the bytes of a terminal.
 
 use super::Sort;
 
-/// A key that means something.
+/// A key with a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
@@ -20,7 +20,7 @@ pub(super) enum Key {
     PageDown,
 }
 
-/// Keys and what they do, for people.
+/// The keys with their functions, for people.
 pub(super) const HELP: [(&str, &str); 11] = [
     ("q, Ctrl-C", "end"),
     ("s", "sort members by the next column"),
@@ -35,7 +35,7 @@ pub(super) const HELP: [(&str, &str); 11] = [
     ("sheds", "sessions that left under alert"),
 ];
 
-/// The keys in what a terminal sent. What is not known is passed over.
+/// Returns the keys in the bytes of a terminal. Unknown ones are passed over.
 pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
     let mut found = Vec::new();
     let mut rest = bytes;
@@ -85,13 +85,13 @@ impl Sort {
         Self::Age,
     ];
 
-    /// The one after this.
+    /// Returns the next order.
     pub(super) fn next(self) -> Self {
         let at = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// For people.
+    /// Returns the name for people.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Configured => "configuration",
@@ -122,7 +122,7 @@ mod tests {
             [Key::Up, Key::Down, Key::PageUp, Key::PageDown, Key::Down]
         );
         assert_eq!(keys(b"\x1b"), [Key::Close]);
-        // A key with modifiers that nobody knows is one key, and not its letters.
+        // A key with unknown modifiers is one key, and not its letters.
         assert_eq!(keys(b"\x1b[1;5Cq"), [Key::Quit]);
         assert_eq!(keys("ä€\x1b[".as_bytes()), []);
     }

@@ -1,7 +1,7 @@
 //! The live view: looks, keys, sizes and signals come in, pictures go out.
 //!
-//! Looks are made on a thread of their own, as a balancer that hangs must not take the keys away; keys are read on another. The
-//! terminal is as it was before when the view is dropped, and when it panics.
+//! Looks run on a thread of their own, because a balancer that hangs must not block the keys; keys are read
+//! on another. The terminal is restored when the view is dropped, and when it panics.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -22,14 +22,14 @@ use crate::screen::{CLEAR_BELOW, HIDE_CURSOR, Line, SHOW_CURSOR, restore_on_pani
 const OTHER_SCREEN: &str = "\x1b[?1049h";
 const BACK: &str = "\x1b[?1049l";
 const HOME: &str = "\x1b[H";
-/// To the end of the line.
+/// The code that clears to the end of the line.
 const CLEAR: &str = "\x1b[K";
 
-/// Looks that nobody has taken yet, and presses.
+/// The number of looks that may wait, and of key presses.
 const LOOKS: usize = 1;
 const PRESSES: usize = 16;
 
-/// Watches until somebody ends it.
+/// Watches until a key or a signal ends it.
 pub(super) fn watch(args: &Args, eye: Eye, first: Look, globals: &Globals) -> Result<ExitCode, Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
@@ -48,7 +48,7 @@ async fn go_on(args: &Args, eye: Eye, first: Look, view: &mut View, color: bool)
     let mut presses = pressing();
     view.seen(Board::of(&first, None), &first.events);
     let mut before = first;
-    // What came while the picture is held.
+    // The last look that came while the picture is held.
     let mut held: Option<Look> = None;
     loop {
         draw(view, color)?;
@@ -90,7 +90,7 @@ fn show(view: &mut View, before: &Look, look: Look) -> Look {
     look
 }
 
-/// Looks, again and again.
+/// Starts the thread that looks, again and again.
 fn looking(mut eye: Eye, interval: Duration) -> mpsc::Receiver<Result<Look, Trouble>> {
     let (tell, looks) = mpsc::channel(LOOKS);
     std::thread::spawn(move || {
@@ -104,7 +104,7 @@ fn looking(mut eye: Eye, interval: Duration) -> mpsc::Receiver<Result<Look, Trou
     looks
 }
 
-/// Reads what is pressed. Its thread ends with the process.
+/// Starts the thread that reads key presses. It ends with the process.
 fn pressing() -> mpsc::Receiver<Vec<u8>> {
     let (tell, presses) = mpsc::channel(PRESSES);
     std::thread::spawn(move || {
@@ -114,7 +114,7 @@ fn pressing() -> mpsc::Receiver<Vec<u8>> {
                 Ok(count @ 1..) if tell.blocking_send(bytes[..count].to_vec()).is_ok() => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 _ => {
-                    // The terminal has gone: as if somebody had pressed q.
+                    // The terminal has gone: that counts as q.
                     let _ = tell.blocking_send(b"q".to_vec());
                     return;
                 }
@@ -138,7 +138,7 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// The terminal, taken for the view: its other screen, no cursor, every key at once and none shown.
+/// A terminal in use by the view: its other screen, no cursor, every key at once and none shown.
 struct Terminal {
     before: Termios,
 }
@@ -163,7 +163,7 @@ impl Drop for Terminal {
 }
 
 fn restore(before: &Termios) {
-    // A terminal that has gone cannot be put back.
+    // A terminal that has gone cannot be restored.
     let _ = write(&format!("{SHOW_CURSOR}{BACK}"));
     let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
 }

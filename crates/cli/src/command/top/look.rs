@@ -1,4 +1,4 @@
-//! One look at a balancer: its status, what each group did of late, and what happened since the last look.
+//! One look at a balancer: its status, the recent figures of each group, and the events since the last look.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -9,31 +9,31 @@ use serde::de::DeserializeOwned;
 
 use crate::control::{Balancer, Trouble};
 
-/// Groups that are asked what they did of late, and members of one that is asked for limits: of more, a look would cost the balancer
-/// more than it is worth.
+/// The number of groups that are asked for recent figures, and of members of one that is asked for limits.
+/// With more the cost for the balancer would be too high.
 const ASKED: usize = 64;
 const MANY: usize = 500;
-/// It finds limits by itself.
+/// The strategy that learns limits by itself.
 const ADAPTIVE: &str = "adaptive";
 
-/// What was seen at one moment.
+/// The data of one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
     pub(super) at: Instant,
-    /// By our clock, milliseconds since 1970.
+    /// The time by this machine's clock, in milliseconds since 1970.
     pub(super) unix_ms: u64,
-    /// Whom it is of.
+    /// The name of the balancer.
     pub(super) whom: String,
     pub(super) status: Status,
-    /// What they did of late, by group; not of all, see [`ASKED`].
+    /// The recent figures, by group; not of all, see [`ASKED`].
     pub(super) recent: BTreeMap<String, Recent>,
-    /// What strategies that find limits by themselves say of their members, likewise.
+    /// The explanations of strategies that learn limits by themselves, likewise.
     pub(super) explained: BTreeMap<String, GroupExplanation>,
-    /// Since the last look, oldest first; all that are kept with the first.
+    /// The events since the last look, oldest first; with the first look all that are kept.
     pub(super) events: Vec<Entry>,
 }
 
-/// Looks, and remembers how far it has read.
+/// A client that looks, and remembers its place in the events.
 #[derive(Debug)]
 pub(super) struct Eye {
     balancer: Balancer,
@@ -49,14 +49,14 @@ impl Eye {
     /// Asks, and waits for the answers.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// Fails if the balancer does not answer.
     pub(super) fn look(&mut self) -> Result<Look, Trouble> {
         let (_, status) = self.balancer.status()?;
         if status.pid != self.pid {
             // Another process counts its events anew.
             (self.pid, self.last) = (status.pid, 0);
         }
-        // Who may see the status may not see everything: what is refused is left out.
+        // The right to see the status does not include all: what is refused is left out.
         let events: Vec<Entry> =
             self.balancer.get(&format!("/events?follow=0&since={}", self.last)).unwrap_or_default();
         self.last = events.last().map_or(self.last, |entry| entry.seq);
@@ -79,13 +79,13 @@ impl Eye {
         })
     }
 
-    /// What is asked of a group by itself; none where it is refused, or an older balancer does not know it.
+    /// Returns a document of a single group; `None` if it is refused, or an older balancer does not know it.
     fn of<T: DeserializeOwned>(&self, group: &str, what: &str) -> Option<T> {
         self.balancer.get(&format!("/v1/groups/{}/{what}", encoded(group))).ok()
     }
 }
 
-/// A name as a part of a path.
+/// Returns a name as a part of a path.
 fn encoded(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
     name.bytes()

@@ -1,4 +1,4 @@
-//! The picture: a line of verdict for each group, its members in columns, the last events, and which keys there are.
+//! The picture: a line of verdict for each group, its members in columns, the last events, and the keys.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::command::events;
 use crate::control::text::{self, Tone, ago, grouped, latency, plain, utc};
 use crate::screen::Line;
 
-/// What is shown, and how.
+/// The content of the picture, and its settings.
 #[derive(Debug)]
 pub(super) struct View {
     /// The group that is shown alone.
@@ -21,24 +21,25 @@ pub(super) struct View {
     pub(super) sort: Sort,
     pub(super) paused: bool,
     pub(super) help: bool,
-    /// Lines of the middle part that are above what is shown.
+    /// The number of lines of the middle part above the visible ones.
     pub(super) above: usize,
-    /// Why the last look failed.
+    /// The reason why the last look failed.
     pub(super) lost: Option<String>,
     interval: Duration,
     board: Board,
-    /// Oldest first.
+    /// The events, oldest first.
     events: Vec<Entry>,
 }
 
-/// Events that are kept for the picture.
+/// The number of events that are kept for the picture.
 const EVENTS: usize = 200;
-/// Events that are shown, if there is room.
+/// The number of events that are shown, if there is room.
 const SHOWN: usize = 8;
-/// Columns of a picture that is not for a terminal.
+/// The columns of a picture that is not for a terminal.
 const PLAIN_WIDTH: usize = 200;
 
-/// A column of numbers: its place among [`COLUMNS`], its width, and how soon it is left out where there is no room for all (0 is never).
+/// A column of numbers: its place among [`COLUMNS`], its width, and the order in which it is left out if
+/// there is no room for all (0 is never).
 struct Column {
     place: usize,
     width: usize,
@@ -46,7 +47,7 @@ struct Column {
     cell: fn(&Row) -> (String, Tone),
 }
 
-/// Between the load's and the last one, from the left.
+/// The columns between the load's and the last one, from the left.
 static NUMBERS: [Column; 7] = [
     Column { place: 3, width: 6, goes: 3, cell: |row| (age(row.report_age_seconds), Tone::Plain) },
     Column {
@@ -62,12 +63,12 @@ static NUMBERS: [Column; 7] = [
     Column { place: 9, width: 11, goes: 1, cell: sheds },
 ];
 
-/// A heading, as this table has it.
+/// Returns a heading, as this table has it.
 fn heading(place: usize) -> String {
     COLUMNS[place].to_lowercase()
 }
 
-/// Columns between two columns.
+/// The number of columns between two columns.
 const GAP: usize = 2;
 
 impl View {
@@ -85,7 +86,7 @@ impl View {
         }
     }
 
-    /// Something new was seen.
+    /// Takes a new board and its events.
     pub(super) fn seen(&mut self, board: Board, events: &[Entry]) {
         self.board = board;
         self.events.extend_from_slice(events);
@@ -95,12 +96,12 @@ impl View {
         if let Some(wanted) = &self.group
             && !self.board.groups.iter().any(|group| group.name == *wanted)
         {
-            // It went with a reload.
+            // The group went with a reload.
             self.group = None;
         }
     }
 
-    /// A key was pressed that is about what is shown.
+    /// Handles a key for the content of the picture.
     pub(super) fn press(&mut self, key: Key) {
         match key {
             Key::Sort => self.sort = self.sort.next(),
@@ -116,7 +117,7 @@ impl View {
         }
     }
 
-    /// All groups, then each alone.
+    /// Chooses all groups, then each alone.
     fn next_group(&mut self) {
         let names: Vec<&String> = self.board.groups.iter().map(|group| &group.name).collect();
         let next = match &self.group {
@@ -127,7 +128,7 @@ impl View {
         self.above = 0;
     }
 
-    /// The picture, in at most so many lines of so many columns.
+    /// Returns the picture, in at most so many lines of so many columns.
     pub(super) fn lines(&mut self, width: usize, height: usize) -> Vec<Line> {
         let mut lines = self.top();
         let body = if self.help { help() } else { self.body(width) };
@@ -141,7 +142,7 @@ impl View {
         let empty = room - shown.len();
         lines.extend(shown);
         if !events.is_empty() {
-            // They stand at the bottom.
+            // The events stand at the bottom.
             lines.extend(std::iter::repeat_n(Line::default(), empty));
             lines.push(Line::default());
             lines.extend(events);
@@ -153,7 +154,7 @@ impl View {
         lines.into_iter().map(|line| line.fit(width)).collect()
     }
 
-    /// All of it in plain lines, as long as they are.
+    /// Returns all of it in plain lines of any length.
     pub(super) fn plain(&self) -> Vec<Line> {
         let mut lines = self.top();
         lines.extend(self.body(PLAIN_WIDTH));
@@ -184,7 +185,7 @@ impl View {
         self.board.groups.iter().filter(wanted)
     }
 
-    /// Verdicts and members.
+    /// Returns verdicts and members.
     fn body(&self, width: usize) -> Vec<Line> {
         let names = self.shown().flat_map(|group| &group.members).map(|row| row.name.chars().count());
         let layout = Layout::new(names.max().unwrap_or(6).clamp(6, 40), width);
@@ -200,7 +201,7 @@ impl View {
         lines
     }
 
-    /// The last so many events.
+    /// Returns the last events, at most so many.
     fn recent(&self, most: usize) -> Vec<Line> {
         let about: Vec<&Entry> = self.events.iter().filter(|entry| about(&self.group, entry)).collect();
         about[about.len().saturating_sub(most)..].iter().map(|entry| event(entry)).collect()
@@ -220,28 +221,28 @@ impl View {
     }
 }
 
-/// Is an event about what is shown? What is about the whole process always is.
+/// Returns `true` if an event is about a visible group. An event of the whole process always is.
 pub(super) fn about(group: &Option<String>, entry: &Entry) -> bool {
     entry.group.is_empty() || group.as_ref().is_none_or(|wanted| entry.group == *wanted)
 }
 
-/// Which columns there is room for.
+/// The columns for which there is room.
 struct Layout {
     name: usize,
     bar: usize,
     columns: Vec<&'static Column>,
-    /// Of the last one; 0 if there is no room for it.
+    /// The width of the last one; 0 if there is no room for it.
     why: usize,
 }
 
-/// Of the state, glyph and word.
+/// The width of the state, glyph and word.
 const STATE: usize = 12;
-/// Of the load beside its bar.
+/// The width of the load beside its bar.
 const LOAD: usize = 13;
-/// Shortest and longest bar, and that beside which the reason of a state goes first.
+/// The shortest and the longest bar, and that beside which the reason of a state is left out first.
 const BAR: (usize, usize) = (10, 30);
 const BAR_BESIDE: usize = 20;
-/// A reason in less room than that says nothing.
+/// The least width of a reason: a shorter one is useless.
 const WHY: usize = 12;
 
 impl Layout {
@@ -299,12 +300,13 @@ impl Layout {
     }
 }
 
-/// Its first so many letters.
+/// Returns its first letters, at most so many.
 fn cut(text: &str, most: usize) -> String {
     text.chars().take(most).collect()
 }
 
-/// What is said of a group: how it is, what it does, how far below its load line. One line, or more if there is no room.
+/// Returns the verdict on a group: its state, its rate, its distance from the load line. It is one line, or
+/// more if there is no room.
 fn verdict(group: &Section, width: usize) -> Vec<Line> {
     let mut line = Line::new(&format!("{} ", group.standing.shown().0), group.standing.into());
     line.push(&plain(&group.name), Tone::Strong);
@@ -406,7 +408,7 @@ fn rate(rate: Option<f64>) -> String {
     }
 }
 
-/// A second, of late, and all of them.
+/// Returns the recent errors a second, and their total.
 fn errors(row: &Row) -> (String, Tone) {
     let all = grouped(row.errors);
     match (row.errors, row.errors_per_second) {
@@ -416,7 +418,7 @@ fn errors(row: &Row) -> (String, Tone) {
     }
 }
 
-/// In the last minute, and all of them.
+/// Returns the sheds in the last minute, and their total.
 fn sheds(row: &Row) -> (String, Tone) {
     let all = grouped(row.sheds);
     let text = match (row.sheds, row.sheds_lately) {

@@ -1,7 +1,8 @@
-//! Groups some of whose members are found: each source is asked by a task of its own, and whom they have is put in force.
+//! Groups with members from sources: each source is asked by a task of its own, and its members are put in
+//! force.
 //!
-//! Before anything listens each source is asked once, for a bounded time. From then on what is heard is put in force, at most a few
-//! times a second whatever comes: a source that changes its mind all the time costs so much and no more.
+//! Before anything listens each source is asked once, for a bounded time. From then on changes are put in
+//! force at most a few times a second: a source that changes all the time has a bounded cost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +21,19 @@ use crate::running::kept::Again;
 use crate::running::registered::heard;
 use crate::running::stored::Told;
 
-/// For the first answers of all sources, before anything listens.
+/// The time for the first answers of all sources, before anything listens.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// Between two times that members are put in force.
+/// The time between two times that members are put in force.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Between two looks at how the store is.
+/// The time between two looks at the state of the store.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// After members could not be put in force.
+/// The time after a failure to put members in force.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Answers that wait to be heard: sources wait, too, then.
+/// The number of answers that may wait: with more, sources wait, too.
 const WAITING: usize = 64;
 
 /// The sources that are asked.
@@ -40,24 +41,24 @@ pub(super) struct Followers {
     tasks: Vec<(Arc<str>, Arc<SourceSettings>, AbortHandle)>,
     to: mpsc::Sender<Heard>,
     heard: mpsc::Receiver<Heard>,
-    /// What is to be told as soon as there is somebody to tell.
+    /// The events to be published as soon as the engine runs.
     events: Vec<Event>,
     /// The revision of the store when it was read.
     seen: i64,
 }
 
 impl Followers {
-    /// Asks nobody yet.
+    /// Returns followers that ask no source yet.
     pub(super) fn new() -> Self {
         let (to, heard) = mpsc::channel(WAITING);
         Self { tasks: Vec::new(), to, heard, events: Vec::new(), seen: 0 }
     }
 
-    /// Asks those, and nobody else. One that is asked already is asked on.
+    /// Asks those sources, and no others. A source that is asked already is asked on.
     fn follow(&mut self, discoveries: &[Discovery]) {
         let mut before = std::mem::take(&mut self.tasks);
         for discovery in discoveries {
-            // Of those that were registered the store tells.
+            // Registered members come from the store.
             for source in discovery.sources.iter().filter(|one| !matches!(one.kind, Kind::Registered(_))) {
                 let same = |(group, other, _): &(Arc<str>, Arc<SourceSettings>, AbortHandle)| {
                     *group == discovery.group && **other == **source
@@ -73,7 +74,7 @@ impl Followers {
         before.into_iter().for_each(|(.., task)| task.abort());
     }
 
-    /// Takes what the store has of registered members.
+    /// Takes the registered members of the store.
     fn registered(&self, running: &Running, view: &View) {
         let told = heard(view, &running.discoveries());
         told.into_iter()
@@ -81,7 +82,7 @@ impl Followers {
             .for_each(|event| running.engine().tell(event));
     }
 
-    /// Asks each source once, for as long as that may take.
+    /// Asks each source once, for a bounded time.
     pub(super) async fn first(&mut self, discoveries: &[Discovery], discovered: &Discovered, kept: &View) {
         self.seen = kept.revision;
         self.events.extend(heard(kept, discoveries).into_iter().filter_map(|one| discovered.hear(one)));
@@ -100,23 +101,23 @@ impl Followers {
                 FIRST.as_secs()
             );
         }
-        // They are in force from the first moment.
+        // The members are in force from the first moment.
         let proposal = discovered.propose(None);
         self.events.extend(discovered.accept(proposal, None));
     }
 
-    /// Puts in force what is heard, for ever.
+    /// Puts changes in force, for ever.
     pub(super) async fn all(mut self, running: Arc<Running>) {
         self.events.drain(..).for_each(|event| running.engine().tell(event));
         let mut views = running.store().views();
         if views.borrow().revision != self.seen {
-            // Others wrote something since the store was read.
+            // Other balancers wrote something since the store was read.
             views.mark_changed();
         }
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = Told::default();
-        // When they are put in force next, and not before when.
+        // The time of the next change, and the earliest time for it.
         let (mut due, mut not_before) = (None::<Instant>, Instant::now());
         loop {
             let next = due.or_else(|| running.discovered().due().map(Instant::from_std));
@@ -138,7 +139,7 @@ impl Followers {
                     let view = Arc::clone(&views.borrow_and_update());
                     self.registered(&running, &view);
                     let own = Arc::clone(&running);
-                    // It waits for locks, and for those who are told of a drain.
+                    // The task waits for locks, and for the notification of a drain.
                     let follow = move || {
                         own.follow_document();
                         own.keep(Again::Nothing);
@@ -158,7 +159,7 @@ impl Followers {
                     due = None;
                     not_before = Instant::now() + PAUSE;
                     let running = Arc::clone(&running);
-                    // It waits for a lock, as a reload does.
+                    // The task waits for a lock, as a reload does.
                     let outcome = spawn_blocking(move || running.find()).await;
                     if let Ok(Err(why)) = outcome {
                         tracing::error!("members that were found cannot be put in force: {why}");

@@ -1,4 +1,5 @@
-//! Groups whose members a lottery draws: each follows the lottery's daemons, and what they say is put in force.
+//! Groups whose members come from a lottery: each follows the lottery's daemons, and puts their answers in
+//! force.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,21 +45,21 @@ async fn one(running: Arc<Running>, lottery: Lottery) {
         while news.changed().await.is_ok() {
             let Some(followed) = news.borrow_and_update().clone() else { continue };
             let (running, group) = (Arc::clone(&running), Arc::clone(&group));
-            // It waits for a lock, as a reload does.
+            // The task waits for a lock, as a reload does.
             let done = spawn_blocking(move || {
                 let (members, weights) = members(&followed, limit);
                 if let Err(why) = running.drawn(&group, &members, &weights) {
                     tracing::error!("group {group}: what the lottery says cannot be put in force: {why}");
                 }
             });
-            // It was told what went wrong.
+            // A panic has been reported.
             let _ = done.await;
         }
     };
     tokio::join!(follower, taker, keep(&group, file, ring));
 }
 
-/// Looks after a file of keys for ever: what it says when it changes is what daemons are asked with.
+/// Watches a file of keys for ever: after a change daemons are asked with its new keys.
 async fn keep(group: &str, file: PathBuf, keys: watch::Sender<Keys>) {
     let mut tick = interval(LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -66,13 +67,13 @@ async fn keep(group: &str, file: PathBuf, keys: watch::Sender<Keys>) {
     loop {
         tick.tick().await;
         let (path, before) = (file.clone(), ring.take());
-        // A file may be far away.
+        // The file may be on a network.
         let look = spawn_blocking(move || match before {
             Some(mut ring) => {
                 let again = Ring::look(&mut ring, Instant::now());
                 Some((ring, again))
             }
-            // It was read before this began, and may have changed since.
+            // The file was read before this began, and may have changed since.
             None => Ring::open(KeySource::File(path), Instant::now()).ok().map(|ring| (ring, true)),
         });
         let Ok(Some((looked, changed))) = look.await else { continue };
@@ -90,12 +91,12 @@ async fn keep(group: &str, file: PathBuf, keys: watch::Sender<Keys>) {
     }
 }
 
-/// Between two looks at a file of keys.
+/// The time between two looks at a file of keys.
 const LOOK: Duration = Duration::from_secs(1);
 
 type Weights = Vec<(Arc<str>, Option<f64>)>;
 
-/// One for each place where somebody serves: two numbers may be one server's.
+/// Returns one member for each server's address: one server may have two numbers.
 fn members(followed: &[Followed], limit: u32) -> (Vec<MemberSpec>, Weights) {
     let mut places = BTreeMap::new();
     for one in followed {

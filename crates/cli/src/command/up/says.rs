@@ -1,4 +1,4 @@
-//! What a balancer that runs says of itself, for the Supervisor's view of the host.
+//! The status of a running balancer, for the Supervisor's view of the host.
 
 use plimsoll_admin::Says;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Groups whose members are counted: each has a task of its own, so that a provider that hangs delays no other group.
+//! Groups with scalers: each has a task of its own, so that a provider that hangs delays no other group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,34 +15,35 @@ use charge::Charge;
 mod charge;
 mod look;
 
-/// For members to be stopped when the process stops, beside what they may take themselves.
+/// The time in which members are stopped when the process stops, beside their own time.
 const LAST: Duration = Duration::from_secs(30);
 
-/// What a task is told.
+/// A message to a task.
 #[derive(Debug)]
 enum Word {
-    /// These settings count from now on.
+    /// Uses these settings from now on.
     Rules(Box<Scaling>),
-    /// Decide nothing any more, start nobody.
+    /// Decides nothing any more, and starts no members.
     Halt,
-    /// Stop whom you started, unless they are to stay, and end.
+    /// Stops the members that the task started, unless they are to stay, and ends.
     End,
-    /// Stop whom you started, whatever, and end: the group has another provider, or none.
+    /// Stops the members that the task started in any case, and ends: the group has another provider, or
+    /// none.
     Dismiss,
-    /// The same as to halt; and say so once nobody is being started.
+    /// Halts, and replies once no member is being started.
     Settle(oneshot::Sender<()>),
-    /// Do nothing from now on; and say whom you started.
+    /// Stops all work, and replies with the members that the task started.
     Yield(oneshot::Sender<Crewed>),
-    /// Go on.
+    /// Goes on.
     Resume,
-    /// End: another process goes on.
+    /// Ends: another process goes on.
     Leave,
 }
 
-/// For members that are being started when another process is to take over.
+/// The time for members that are being started when another process is to take over.
 const SETTLING: Duration = Duration::from_secs(10);
 
-/// Words that wait: whoever has more to say waits, too.
+/// The number of messages that may wait; a sender waits beyond that.
 const WORDS: usize = 16;
 
 /// The tasks, held by one that follows the configuration.
@@ -89,18 +90,18 @@ impl Scalers {
         Self { to, handle }
     }
 
-    /// Nobody is started or taken away from now on.
+    /// Halts: no member is started or taken away from now on.
     pub(super) async fn halt(&self) {
         let _ = self.to.send(Tell::Halt).await;
     }
 
-    /// Another process goes on with whom they started.
+    /// Ends the tasks; another process goes on with their members.
     pub(super) async fn leave(self) {
         let _ = self.to.send(Tell::Leave).await;
         let _ = self.handle.await;
     }
 
-    /// Stops whom they started.
+    /// Stops the members that the tasks started.
     pub(super) async fn end(self) {
         let _ = self.to.send(Tell::End).await;
         // A panic there has been reported by the panic hook.
@@ -145,7 +146,7 @@ impl Tasks {
         }
     }
 
-    /// Nobody is started or taken away from now on; returns once nobody is being started.
+    /// Halts the tasks; returns once no member is being started.
     async fn settle(&self) -> Result<(), String> {
         let mut waits = Vec::new();
         for task in &self.tasks {
@@ -155,7 +156,7 @@ impl Tasks {
         }
         let end = Instant::now() + SETTLING;
         for (group, settled) in waits {
-            // One that has ended starts nobody.
+            // A task that has ended starts no member.
             if timeout_at(end, settled).await.is_err() {
                 return Err(format!("group {group}: a member is being started; try again when it is there"));
             }
@@ -163,7 +164,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Nothing is done from now on; whom they started.
+    /// Stops all work; returns the members that the tasks started.
     async fn give_way(&self) -> Vec<Crewed> {
         let mut all = Vec::new();
         for task in &self.tasks {
@@ -174,7 +175,8 @@ impl Tasks {
         all
     }
 
-    /// Another process goes on with all groups that it has, too: only what was to be stopped anyway is.
+    /// Ends the tasks; another process goes on with all groups that it has, too. Only members that had to
+    /// stop anyway are stopped.
     async fn leave(mut self) {
         self.tell_all(|| Word::Leave).await;
         self.finish().await;

@@ -1,4 +1,4 @@
-//! What a balancer does while it runs, and how it ends: by a signal, by command, or because another process has taken over.
+//! The run of a balancer and its end: by a signal, by command, or because another process has taken over.
 
 use std::io;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use crate::doors::note;
 use crate::running::names;
 use crate::running::{Running, notify};
 
-/// How long the last spans may take to be sent.
+/// The time for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
 pub(super) struct Signals {
@@ -39,7 +39,7 @@ impl Signals {
     }
 }
 
-/// Waits for signals and for the end, and ends.
+/// Waits for signals and for the end, and ends the balancer.
 pub(super) async fn serve(
     running: &Arc<Running>,
     mut signals: Signals,
@@ -71,7 +71,7 @@ pub(super) async fn serve(
             () = taken(running) => break true,
             _ = signals.hangup.recv() => {
                 let (running, audit) = (Arc::clone(running), audit.clone());
-                // What came of it is an event, and so in the log.
+                // The result is an event, and so in the log.
                 drop(tokio::task::spawn_blocking(move || {
                     let outcome = running.reload();
                     note(audit.as_deref(), "SIGHUP", "reload", outcome.as_ref().map(drop).map_err(String::as_str));
@@ -88,7 +88,7 @@ pub(super) async fn serve(
             () = running.stopped() => break false,
         }
     };
-    // It may have been told to end at the same moment.
+    // The message to end may have come at the same moment.
     let handed_over = handed_over || running.elder().is_some_and(|elder| elder.heir().is_some());
     if !handed_over {
         scalers.halt().await;
@@ -101,10 +101,11 @@ pub(super) async fn serve(
     if !handed_over {
         notify(&[NotifyState::Stopping]);
         let own = Arc::clone(running);
-        // Before anything is closed here. A panic there has been reported by the panic hook.
+        // The sockets are released before anything is closed here. A panic there has been reported by the
+        // panic hook.
         let _ = tokio::task::spawn_blocking(move || own.release_sockets()).await;
     }
-    // Nobody makes a group of what is about to end.
+    // No application creates a group at a process that is about to end.
     drop(load_manager);
     if handed_over && let Some(admin) = admin.take() {
         // The other process answers now.
@@ -123,7 +124,7 @@ pub(super) async fn serve(
         Some(cut) => cut,
         None if !handed_over => return Err(at_once()),
         None => {
-            // What may take long after an upgrade may not when all is to end.
+            // A step that may take long after an upgrade may not when the process is to end.
             tracing::info!("told to end: connections have until the drain deadline");
             tokio::select! {
                 cut = running.engine().stop() => cut,
@@ -144,7 +145,7 @@ pub(super) async fn serve(
         tracing::warn!("the last spans cannot be sent; they are dropped");
     }
     if let Some(scalers) = scalers {
-        // Nobody needs those that they started any more.
+        // The members that the scalers started are not needed any more.
         scalers.end().await;
     }
     if let Some(left) = left {
@@ -167,7 +168,7 @@ async fn taken(running: &Running) {
     }
 }
 
-/// Lets connections end; how many were cut. Another process that took over is told what is still counted.
+/// Lets connections end; returns the number that were cut. A process that took over still gets the counts.
 async fn end(running: &Arc<Running>, handed_over: bool) -> u64 {
     if !handed_over {
         return running.engine().stop().await;
@@ -181,7 +182,7 @@ async fn end(running: &Arc<Running>, handed_over: bool) -> u64 {
         }
     });
     let cut = running.engine().retire().await;
-    // What that counts is told to this process, and by this one to the next.
+    // This process gets the counts of its predecessor, and passes them on to the next.
     running.predecessor_told().await;
     drop(ended);
     let _ = told.await;

@@ -1,4 +1,5 @@
-//! What was traced, made into spans and sent to the collector: beside the data plane, which never waits for it.
+//! The export of spans: traced requests become spans for the collector, beside the data plane, which never
+//! waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,10 +11,10 @@ use tokio::sync::{Notify, watch};
 
 use crate::running::Running;
 
-/// Spans that are sent at once, about.
+/// The approximate number of spans that are sent at once.
 const MOST: usize = 512;
 
-/// Sends for ever; once `stop` is told, what there is, and then no more.
+/// Sends for ever; after `stop` it sends the rest and ends.
 pub(super) async fn export(running: Arc<Running>, stop: Arc<Notify>) {
     let Some(mut traced) = running.engine().traced() else { return };
     let counts = running.engine().spans();

@@ -1,4 +1,4 @@
-//! `kubernetes` of `[[group.discover]]`: a service, and who is asked for its endpoints.
+//! `kubernetes` of `[[group.discover]]`: a service, and the server that is asked for its endpoints.
 
 use std::fmt;
 use std::str::FromStr;
@@ -65,7 +65,7 @@ pub(crate) enum EndpointPort {
     Number(#[schemars(range(min = 1, max = 65_535))] u16),
 }
 
-/// What things of Kubernetes are called: services, namespaces, ports.
+/// A name in Kubernetes: of services, namespaces and ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label(pub(crate) String);
 
@@ -102,7 +102,7 @@ impl fmt::Display for Label {
 }
 
 impl KubernetesService {
-    /// As it is asked.
+    /// Returns the source's settings.
     pub(super) fn source(&self, family: Family, timeout: Duration) -> KubernetesSource {
         let port = |port: &EndpointPort| match port {
             EndpointPort::Name(name) => ServicePort::Name(name.0.clone()),
@@ -126,7 +126,7 @@ impl KubernetesService {
         }
     }
 
-    /// What is wrong with it; `spot` is that of the source.
+    /// Checks the table; `spot` is that of the source.
     pub(super) fn check(&self, spot: &Spot, found: &mut Vec<Problem>) {
         if !KUBERNETES {
             let message = "this plimsoll was built without Kubernetes";
@@ -143,7 +143,7 @@ impl KubernetesService {
             found.push(Problem::error(table.key("port").value(), message).hint(hint));
         }
         if self.kubeconfig.is_some() {
-            // What is shown has the others' defaults in it, too.
+            // The list of the other keys has their defaults in it, too.
             let others = [
                 ("server", self.server.is_some()),
                 ("tls", !self.tls),

@@ -41,27 +41,27 @@ pub(super) fn bare(address: MemberAddress) -> Stated {
     Table { address, capacity: 1.0, max_connections: None }.stated()
 }
 
-/// Reads a file of JSON: a list, or an object whose `members` are one. What it does not know it refuses.
+/// Reads a file of JSON: a list, or an object whose `members` are one. Unknown keys are errors.
 ///
 /// # Errors
-/// What is wrong with it, on one line, with the place.
+/// Fails with the mistake on one line, with its place.
 pub(in super::super) fn json(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
     read(name, text, true)
 }
 
-/// Reads what a server answers: like [`json`], but what else it tells is its own affair.
+/// Reads a server's answer: like [`json`], but unknown keys are ignored.
 ///
 /// # Errors
-/// What is wrong with it, on one line, with the place.
+/// Fails with the mistake on one line, with its place.
 pub(in super::super) fn answer(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
     read(name, text, false)
 }
 
-/// Reads the value of a key of etcd: `host:port`, or what [`answer`] takes of one member; also as gRPC's
+/// Reads the value of a key of etcd: `host:port`, or one member as [`answer`] reads it; also as gRPC's
 /// clients have it there (`{"Op":0,"Addr":"host:port"}`).
 ///
 /// # Errors
-/// What is wrong with it, on one line, with the key.
+/// Fails with the mistake on one line, with the key.
 pub(in super::super) fn value(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
     let text = text.trim_ascii();
     if text.starts_with(b"{") || text.starts_with(b"\"") {
@@ -91,7 +91,7 @@ fn parse<'de, S: DeserializeSeed<'de>>(name: &str, text: &'de [u8], seed: S) -> 
         let (line, column) = (error.line(), error.column());
         let said = error.to_string();
         let said = said.split(" at line ").next().unwrap_or_default();
-        // Names of fields may have anything in them.
+        // Names of fields may have any characters.
         format!("{name}:{line}:{column}: {}", said.replace(char::is_control, " "))
     };
     let mut from = serde_json::Deserializer::from_slice(text);
@@ -105,8 +105,8 @@ pub(super) fn twice(one: &Stated) -> String {
     format!("member {address} is there twice")
 }
 
-/// The list, or the object that has it. Read by hand, because what serde derives for "one or the other" loses
-/// the places.
+/// The list, or the object that has it. It is read by hand, because an untagged enum of serde loses the
+/// places.
 struct Whole(bool);
 
 impl<'de> DeserializeSeed<'de> for Whole {
@@ -168,7 +168,7 @@ impl<'de> DeserializeSeed<'de> for One {
     }
 }
 
-/// A member in an answer, with whatever else the server tells of it.
+/// A member in an answer, with other keys that are ignored.
 #[derive(Deserialize)]
 struct Loose {
     #[serde(alias = "Addr")]
@@ -198,7 +198,7 @@ impl<'de> Visitor<'de> for One {
             let Loose { address, capacity, max_connections } = Loose::deserialize(from)?;
             Table { address, capacity, max_connections }
         };
-        // As the schema has it.
+        // The bounds are those of the schema.
         if !(0.001..=1e6).contains(&table.capacity) {
             return Err(A::Error::custom("`capacity` must be from 0.001 to 1000000"));
         }

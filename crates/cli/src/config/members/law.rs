@@ -1,14 +1,16 @@
-//! The law of lists of members in JSON, whatever a server, a file or a key of etcd has as one: it is taken
-//! whole or refused on one line; what is taken is within its bounds, names nobody twice and is the same list
-//! after it is written and read again. The fuzz target `members` tries it on invented bytes, the test below
-//! on the committed corpus and on what is nearly in it.
+//! The law of lists of members in JSON, for any bytes of a server, a file or a key of etcd. A list is
+//! accepted as a whole or refused on one line. An accepted list is within its bounds, names no member twice
+//! and is the same list after it is written and read again.
+//!
+//! The fuzz target `members` tries it on invented bytes, the test below on the committed corpus and on
+//! mutations of it.
 
 use plimsoll_cluster::discover::Stated;
 
 use super::json::{answer, json, value};
 use crate::config::MemberAddress;
 
-/// Panics if the law does not hold. Returns whether it is a list, or a value of a key.
+/// Panics if the law does not hold. Returns whether the input is a list, or a value of a key.
 pub(crate) fn check(input: &[u8]) -> bool {
     let (strict, loose, single) = (json("web", input), answer("web", input), value("web", input));
     if let Ok(list) = &strict {

@@ -1,4 +1,4 @@
-//! Tables of those who start and stop members.
+//! The tables of providers, which start and stop members.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -235,7 +235,7 @@ impl fmt::Display for HostAddress {
     }
 }
 
-/// First and last of some ports.
+/// The first and the last of a range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortRange(pub(crate) u16, pub(crate) u16);
 
@@ -267,7 +267,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Template of units: `web@.service`.
+/// A template of units: `web@.service`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template(pub(crate) String);
 
@@ -304,7 +304,7 @@ fn place(host: HostAddress, ports: Option<PortRange>) -> Place {
 }
 
 impl Process {
-    /// With nothing said but the command.
+    /// Returns a process with all defaults but the command.
     pub(super) fn of(command: Vec<String>) -> Self {
         Self {
             command,
@@ -393,7 +393,7 @@ impl Kubernetes {
     }
 }
 
-/// What is wrong with the one that there is.
+/// Checks the provider.
 pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
     let process = scaler.process();
     let process = process.as_deref();

@@ -32,7 +32,7 @@ fn what_is_left_out_has_defaults() {
     assert_eq!((one.interval, one.leave, one.dry_run), (Duration::from_secs(1), false, false));
     let Kind::Process(process) = &one.kind else { panic!("{:?}", one.kind) };
     assert_eq!((process.place.ports, process.patience.as_secs()), (None, 10));
-    // It is a source of members.
+    // The scaler is a source of members.
     let [found] = <[_; 1]>::try_from(file.discoveries()).unwrap();
     assert_eq!(found.sources[0].kind.to_string(), "scaler process");
     assert_eq!(found.sources.first(), one.source.as_ref());

@@ -1,6 +1,6 @@
 //! The configuration that has everything.
 
-/// What not every build takes: sources of members in Kubernetes, every key, none at its default.
+/// The part that not every build supports: sources of members in Kubernetes, every key, none at its default.
 pub(super) const ENDPOINTS: &str = r#"[[group.discover]]
 kubernetes = { service = "web", namespace = "shop", port = "http", server = "api:81", tls = false, account = "/tmp/account" }
 family = "ipv6"
@@ -9,7 +9,8 @@ timeout = "52s"
 kubernetes = { service = "web", port = 83, kubeconfig = "/tmp/kubeconfig", context = "shop@cluster" }
 "#;
 
-/// Every key there is, none at its default; but for [`ENDPOINTS`] and `[admin.kerberos]`, which not every build takes.
+/// A configuration with every key, none at its default, except [`ENDPOINTS`] and `[admin.kerberos]`, which
+/// not every build supports.
 pub(super) const ALL: &str = r#"threads = 3
 max_connections = 5000
 max_memory = 123_456_789

@@ -1,11 +1,11 @@
-//! Properties: no text whatsoever brings the reader down.
+//! Properties: the reader never panics, whatever the text.
 
 use proptest::prelude::*;
 
 use super::super::{Listener, parse};
 use super::{ALL, HERE, nowhere};
 
-/// Whatever the bytes, there is a configuration or errors that can be placed and shown.
+/// Asserts that any bytes are a configuration, or errors that can be placed and shown.
 fn no_surprise(bytes: &[u8]) {
     match parse("x", bytes.to_vec()) {
         Ok(file) => {
@@ -33,7 +33,7 @@ fn no_surprise(bytes: &[u8]) {
     }
 }
 
-/// Words that lead further into the reader than chance would.
+/// Returns words that lead further into the reader than chance would.
 fn word() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("[[listener]]\n".to_owned()),

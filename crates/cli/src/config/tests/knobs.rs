@@ -1,4 +1,4 @@
-//! Settings that contradict one another, each fine by itself.
+//! Settings that contradict one another, each valid by itself.
 
 use insta::assert_snapshot;
 use plimsoll_proxy::SessionLoad;
@@ -39,7 +39,7 @@ fn knobs_that_cannot_go_together() {
     ] {
         assert_eq!(read(&strategy(fine)).unwrap().warnings.to_string(), "", "{fine}");
     }
-    // As an operator writes it.
+    // An operator writes it like this.
     let said = crate::config::strategy("{ least_loaded = { reject = 2, critical = 2 } }").unwrap_err();
     assert!(said.contains("`critical` (2) must be above `reject` (2)"), "{said}");
 }
@@ -59,7 +59,7 @@ fn loads_that_nobody_tells() {
           |                                                       ^^^ the balancer's own figures: in_flight, requests_per_second, latency, capacity
     1 error
     "#);
-    // What part of it a session is can be known where a load is requests, whoever counts them.
+    // The part of a session can be known if a load is requests, from whatever source.
     let known = |source: &str, metric: &str| {
         let file = format!("{LEAST}monitor = {{ source = \"{source}\", metric = \"{metric}\" }}");
         read(&file).unwrap().settings(HERE, nowhere).unwrap().groups[0].session_load

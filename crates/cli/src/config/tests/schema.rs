@@ -24,7 +24,7 @@ fn no_key_of_the_schema_is_missing_in_the_test_of_all() {
     let mut all = Vec::new();
     keys(schema().as_value(), &mut all);
     assert!(all.len() > 40);
-    // One of two that exclude one another, and what not every build takes.
+    // The exceptions are one of two keys that exclude one another, and keys that not every build supports.
     let elsewhere = ["jwks_file", "kerberos", "keytab"];
     for key in all.into_iter().filter(|key| !elsewhere.contains(&key.as_str())) {
         let has = |text: &str| text.contains(&format!("{key} = ")) || text.contains(&format!("{key}]"));

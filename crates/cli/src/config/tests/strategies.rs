@@ -1,4 +1,4 @@
-//! Names and knobs of strategies are the brain's; expressions are held against what they may say.
+//! Names and knobs of strategies are the brain's; expressions are checked against the language.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn strategies_come_from_the_brain() {
         error.contains("unknown key `x`") && error.contains("^ `adaptive` has no settings: take it out"),
         "{error}"
     );
-    // As an operator writes it.
+    // An operator writes it like this.
     let said = strategy("{").unwrap_err();
     assert!(said.starts_with("{, column 2: ") && said.contains("such as random, or {"), "{said}");
     let said = strategy("{ random = x }").unwrap_err();
@@ -128,7 +128,7 @@ fn what_nobody_tells_gives_no_weight_and_a_constant_no_load() {
     ] {
         assert_eq!(read(&weight(fine)).unwrap().warnings.to_string(), "", "{fine}");
     }
-    // Members tell it, or it is kept without a monitor.
+    // Members report it, or it is kept without a monitor.
     read(&weight("queue").replace("passive", "push")).unwrap();
     read(&weight("queue").replace(passive, "")).unwrap();
     assert_snapshot!(errors(&format!("{LEAST}monitor = {{ metric = \"1\" }}")), @r#"

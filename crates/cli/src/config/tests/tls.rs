@@ -1,4 +1,4 @@
-//! What is wrong with TLS.
+//! Mistakes in TLS tables.
 
 use insta::assert_snapshot;
 

@@ -1,4 +1,4 @@
-//! What is said of files that are wrong: every snapshot is what a user reads.
+//! The messages for wrong files: every snapshot is what a user reads.
 
 use super::*;
 
@@ -233,7 +233,7 @@ fn a_listener_is_not_its_own_member() {
     "#);
     let all = own.replace("address = \"127.0.0.1:8080\"\ngroup", "address = \"[::]:8080\"\ngroup");
     assert!(errors(&all).contains("member 127.0.0.1:8080 is the listener on [::]:8080 itself"));
-    // Who asks for names is told of another server's port.
+    // A client that asks for names gets another server's port.
     let dns =
         own.replace("group = \"web\"", "group = \"web\"\nprotocol = \"dns\"\ndomain = \"web.example.\"");
     read(&dns).unwrap();

@@ -1,4 +1,4 @@
-//! A value that is written as text, and the sides of it that its parser and its printer decide.
+//! A value that is written as text, and the traits that follow from its parser and its printer.
 
 /// A value written as a string.
 ///
@@ -7,7 +7,7 @@
 pub(crate) trait Text: std::str::FromStr<Err = String> + std::fmt::Display {
     /// Its name in the schema, by which [`check`](super::check) finds it.
     const FORMAT: &'static str;
-    /// It may hold a secret, so that messages do not quote it.
+    /// Whether it may hold a secret, so that messages do not quote it.
     const SECRET: bool = false;
 }
 
@@ -30,7 +30,7 @@ macro_rules! text {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let text = <String as serde::Deserialize>::deserialize(from)?;
                 text.parse().map_err(|why| match <Self as Text>::SECRET {
-                    // It may stand in a log.
+                    // The error may be written to a log.
                     true => serde::de::Error::custom(format_args!("the value {why}")),
                     false => serde::de::Error::custom(format_args!("`{text}` {why}")),
                 })

@@ -11,10 +11,10 @@ use super::super::value;
 use super::section::{Line, Section};
 use super::{OfListeners, protocol, why};
 
-/// Ports of a range that become listeners.
+/// The number of ports of a range that become listeners.
 const RANGE: u16 = 64;
 
-/// The listeners of a section.
+/// Returns the listeners of a section.
 pub(super) fn listeners(
     section: &Section,
     groups: &BTreeMap<String, String>,
@@ -71,9 +71,9 @@ pub(super) fn listeners(
     rules(section, groups, refusing, draft);
 }
 
-/// A section is left out: what clients had to prove at its places is not forgotten.
+/// Remembers the demands for certificates at the places of a section that is left out.
 fn shut(section: &Section, draft: &mut Draft) {
-    // What there is to be said of them has been said.
+    // The notes on these lines exist already.
     let mut quiet = Draft::default();
     for bind in &section.binds {
         let Some((places, params)) = bind.look()[1..].split_first() else { continue };
@@ -87,7 +87,7 @@ fn shut(section: &Section, draft: &mut Draft) {
     }
 }
 
-/// Where clients go who meet no condition.
+/// Returns the group of clients that meet no condition.
 fn target(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draft) -> Option<String> {
     let always = section.uses.iter().find(|line| line.look().len() == 2);
     let named = always
@@ -113,7 +113,7 @@ fn target(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draf
     found
 }
 
-/// `10.0.0.1:80`, `:80-89`, `*:80`.
+/// Returns the addresses of a place: `10.0.0.1:80`, `:80-89`, `*:80`.
 fn addresses(place: &str) -> Vec<SocketAddr> {
     if let Some(address) = value::listen(place, false) {
         return vec![address];
@@ -139,7 +139,7 @@ fn timeouts(listener: &mut Listener, section: &Section) {
     }
 }
 
-/// Takes what stands behind the address.
+/// Reads the parameters behind the address.
 fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &mut Draft) {
     let mut tls = Tls::default();
     let (mut secure, mut verified, mut ca) = (false, None, None);
@@ -200,7 +200,7 @@ fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &m
                 otherwise(word.to_owned(), "there is nothing like it here")
             }
             other => {
-                // What is not known has a value, unless a word follows that is known.
+                // An unknown word has a value, unless a known word follows.
                 let value = words.next_if(|next| !known(next)).unwrap_or_default();
                 let why = match other {
                     "crl-file" => "certificates that were revoked are not told from others",
@@ -220,7 +220,7 @@ fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &m
         draft.note(line, format!("bind … crt {file}"), why);
     }
     tls.certificates.retain(|(file, _)| !folder(file));
-    // Without its file nobody can prove anything: the listener falls out, and lets nobody in.
+    // Without its file no client can have a valid certificate: the listener falls out, and lets none in.
     match verified {
         Some("required") => tls.client_ca = Some(ca.unwrap_or_default()),
         Some("optional") => (tls.client_ca, tls.optional) = (Some(ca.unwrap_or_default()), true),
@@ -229,7 +229,7 @@ fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &m
     listener.tls = Some(tls);
 }
 
-/// Is it a word that may stand behind an address, and no value of one?
+/// Returns `true` for a word that may be behind an address, and is not the value of one.
 fn known(word: &str) -> bool {
     let read = [
         "ssl",
@@ -250,10 +250,10 @@ fn known(word: &str) -> bool {
         || why::FLAGS_OF_BIND.contains(&word)
 }
 
-/// `use_backend b if { ssl_fc_sni name }`, or by an acl of that: names of a listener with TLS.
+/// Reads `use_backend b if { ssl_fc_sni name }`, or an acl of that, as names of a listener with TLS.
 fn names(listener: &mut Listener, section: &Section, groups: &BTreeMap<String, String>) {
     let Some(tls) = &mut listener.tls else { return };
-    // The first that fits is right; behind one without a condition none is asked.
+    // The first match counts; rules behind one without a condition have no effect.
     for line in section.uses.iter().take_while(|line| line.look().len() != 2) {
         let Some((backend, asked)) = by_name(section, line) else { continue };
         if let Some(group) = groups.get(backend) {
@@ -262,14 +262,14 @@ fn names(listener: &mut Listener, section: &Section, groups: &BTreeMap<String, S
     }
 }
 
-/// Backend and names, if a line is about nothing but the name that TLS asks for.
+/// Returns backend and names, if a line depends on nothing but the name that TLS asks for.
 fn by_name<'s>(section: &'s Section, line: &'s Line) -> Option<(&'s str, Vec<String>)> {
     let [_, backend, condition, test @ ..] = line.look() else { return None };
     if condition != "if" {
         return None;
     }
     match test {
-        // Any of those of one name.
+        // Several acls of one name are alternatives.
         [acl] => {
             let all: Option<Vec<_>> =
                 section.acls.get(acl)?.iter().map(|one| names_of(one.look().get(2..)?)).collect();
@@ -280,7 +280,7 @@ fn by_name<'s>(section: &'s Section, line: &'s Line) -> Option<(&'s str, Vec<Str
     }
 }
 
-/// The names of a test that asks for nothing else.
+/// Returns the names of a test for nothing else.
 fn names_of(test: &[String]) -> Option<Vec<String>> {
     let [fetch, values @ ..] = test else { return None };
     if !["ssl_fc_sni", "req.ssl_sni", "req_ssl_sni"].contains(&&**fetch) {
@@ -291,13 +291,14 @@ fn names_of(test: &[String]) -> Option<Vec<String>> {
     (!values.is_empty() && values.iter().all(plain)).then_some(values)
 }
 
-/// Tells whether a line sends clients, by a condition that is not carried over, to a backend that refuses some of them.
+/// Returns whether a line sends clients, by a condition that is not carried over, to a backend that refuses
+/// some of them.
 fn refuses(section: &Section, line: &Line, refusing: &BTreeSet<&str>) -> bool {
     let words = line.look();
     words.len() > 2 && refusing.contains(&*words[1]) && by_name(section, line).is_none()
 }
 
-/// Rules that were not carried over, each once.
+/// Notes the rules that were not carried over, each once.
 fn rules(section: &Section, groups: &BTreeMap<String, String>, refusing: &BTreeSet<&str>, draft: &mut Draft) {
     let secure = section.binds.iter().any(|bind| bind.look().iter().any(|word| word == "ssl"));
     let mut always = false;

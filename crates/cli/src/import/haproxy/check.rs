@@ -4,7 +4,7 @@ use super::super::draft::{Draft, Group, Health, Kind};
 use super::section::Section;
 use super::server::Server;
 
-/// The checks of a group, if one of its servers is checked.
+/// Reads the checks of a group, if one of its servers is checked.
 pub(super) fn health(group: &mut Group, section: &Section, servers: &[Server], draft: &mut Draft) {
     let Some(first) = servers.iter().find(|server| server.check) else { return };
     for server in servers {
@@ -18,7 +18,7 @@ pub(super) fn health(group: &mut Group, section: &Section, servers: &[Server], d
     let mut health = Health {
         kind: Kind::Tcp,
         interval: first.interval,
-        // Without one of its own a check has the time until the next.
+        // A check without a timeout of its own has the time until the next.
         timeout: section.timeout(&["check"]).or(first.interval),
         rise: first.rise,
         fall: first.fall,
@@ -40,7 +40,7 @@ pub(super) fn health(group: &mut Group, section: &Section, servers: &[Server], d
     group.health = Some(health);
 }
 
-/// `option httpchk` and the lines of `http-check`.
+/// Reads `option httpchk` and the lines of `http-check`.
 fn asked(health: &mut Health, section: &Section, draft: &mut Draft) {
     let line = section.line_of("option httpchk");
     let words: Vec<&str> =

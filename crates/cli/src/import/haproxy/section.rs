@@ -1,4 +1,4 @@
-//! Sections and what is in force in each: its own lines on top of its defaults.
+//! Sections and the lines in force in each: its own on top of its defaults.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -33,35 +33,35 @@ impl Kind {
     }
 }
 
-/// A line that is kept for later. Whoever carries over what it says takes it; what nobody took is noted in the end.
+/// A line that is kept for later. The code that carries it over marks it; the rest is noted in the end.
 #[derive(Debug)]
 pub(super) struct Statement {
     pub(super) line: usize,
-    /// As it stands there.
+    /// The text of the line.
     pub(super) said: String,
     words: Vec<String>,
     taken: Cell<bool>,
 }
 
 impl Statement {
-    /// Its words, the first of which says what it is, for somebody who sees to all of them.
+    /// Returns its words, of which the first is the keyword, for a caller that handles all of them.
     pub(super) fn take(&self) -> &[String] {
         self.settle();
         &self.words
     }
 
-    /// There is nothing more to be said of it.
+    /// Marks the line as handled.
     pub(super) fn settle(&self) {
         self.taken.set(true);
     }
 
-    /// Its words, for somebody who only looks.
+    /// Returns its words, for a caller that only reads them.
     pub(super) fn look(&self) -> &[String] {
         &self.words
     }
 }
 
-/// Sections that begin on top of the same defaults have the same lines of theirs.
+/// A line, which sections on top of the same defaults share.
 pub(super) type Line = Rc<Statement>;
 
 /// A section, or defaults on top of which one begins.
@@ -70,20 +70,20 @@ pub(super) struct Section {
     pub(super) kind: Kind,
     pub(super) name: String,
     pub(super) line: usize,
-    /// What is set once, by its words: `mode`, `balance`, `timeout client`, `option httpchk` …
+    /// The lines that count once, by their words: `mode`, `balance`, `timeout client`, `option httpchk` …
     set: BTreeMap<String, Line>,
-    /// What there may be several of.
+    /// The lines that may occur several times.
     pub(super) binds: Vec<Line>,
     pub(super) servers: Vec<Line>,
     pub(super) default_server: Vec<Line>,
     pub(super) uses: Vec<Line>,
-    /// Several of one name are any of them.
+    /// The acls; several of one name are alternatives.
     pub(super) acls: BTreeMap<String, Vec<Line>>,
     pub(super) checks: Vec<Line>,
     pub(super) sticks: Vec<Line>,
     /// Access rules, none of which is carried over.
     pub(super) barred: Vec<Rule>,
-    /// All that it says itself.
+    /// All of its own lines.
     own: Vec<Line>,
 }
 
@@ -106,7 +106,7 @@ impl Section {
         }
     }
 
-    /// Words behind what is set once, for somebody who sees to all of them.
+    /// Returns the words behind a key, for a caller that handles all of them.
     pub(super) fn get(&self, key: &str) -> Option<&[String]> {
         self.set.get(key).map(|line| &line.take()[words_of(key)..])
     }
@@ -123,7 +123,7 @@ impl Section {
         self.get(key)?.first().map(String::as_str)
     }
 
-    /// A number, which is taken if it is one.
+    /// Returns a number, and marks its line if it is one.
     pub(super) fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
         let number = self.look(key)?.parse().ok()?;
         self.set[key].settle();
@@ -140,7 +140,7 @@ impl Section {
         }
     }
 
-    /// The first of these that says how long; a time of 0 is none. If none says so, but that there is none: [`YEAR`].
+    /// Returns the first of these timeouts that is set; a time of 0 is none. If all are 0 it is [`YEAR`].
     pub(super) fn timeout(&self, which: &[&str]) -> Option<Duration> {
         let mut none = None;
         for which in which {
@@ -155,7 +155,7 @@ impl Section {
         none
     }
 
-    /// How long, for somebody who only looks; a time of 0 is none.
+    /// Returns a timeout, for a caller that only reads it; a time of 0 is none.
     pub(super) fn look_timeout(&self, which: &str) -> Option<Duration> {
         let time = value::time(self.look(&format!("timeout {which}"))?, UNIT)?;
         Some(time).filter(|time| !time.is_zero())
@@ -169,32 +169,32 @@ impl Section {
         self.get("disabled").is_some()
     }
 
-    /// The section is left out, which is noted: so are its lines.
+    /// Marks the lines of a section that is left out, which is noted.
     pub(super) fn leave(&self) {
         self.own.iter().for_each(|line| line.settle());
     }
 }
 
-/// Words of which a key is made.
+/// Returns the number of words of a key.
 fn words_of(key: &str) -> usize {
     key.split(' ').count()
 }
 
-/// All of them, in their order.
+/// All sections, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Sections {
     pub(super) list: Vec<Section>,
-    /// Members are believed without proof, unless they say otherwise.
+    /// Whether members need no certificate, unless they set it otherwise.
     pub(super) unproved: bool,
-    /// Folders of certificates and authorities that are named by no whole path.
+    /// The folders of certificates and authorities without a whole path.
     pub(super) crt_base: Option<String>,
     pub(super) ca_base: Option<String>,
-    /// What defaults say.
+    /// The lines of defaults.
     of_defaults: Vec<Line>,
 }
 
 impl Sections {
-    /// Notes what nobody took.
+    /// Notes the lines without a mark.
     pub(super) fn rest(&self, draft: &mut Draft) {
         for line in self.of_defaults.iter().chain(self.list.iter().flat_map(|section| &section.own)) {
             if !line.taken.get() && !draft.has_note(line.line) {
@@ -205,15 +205,15 @@ impl Sections {
     }
 }
 
-/// Gathers sections; what is of none of them, or of no use, is noted.
+/// Gathers sections; lines outside of them, or of no use, are noted.
 pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
     let mut sections = Sections::default();
-    // In force for what follows, and those that have a name.
+    // The defaults in force for the following sections, and those with a name.
     let mut defaults = Section::new(Kind::Defaults, "", 0);
     let mut named: BTreeMap<String, Section> = BTreeMap::new();
     let mut now: Option<Section> = None;
     let mut foreign = false;
-    // Do the lines of the section stand further in than its name?
+    // Whether the lines of the section are indented more than its name.
     let mut indented = false;
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
@@ -238,7 +238,7 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
                 draft.note(number, line.trim(), format!("there is nothing like a section `{first}` here"));
                 continue;
             }
-            // A name that is mistyped: what follows it is not of the section before.
+            // The name is mistyped: the lines below it are not of the section before.
             other if outside && indented && !why::is_known(other) => {
                 end(now.take(), &mut sections, &mut defaults, &mut named);
                 (foreign, indented) = (true, false);
@@ -290,7 +290,7 @@ fn begin(
         (_, None) => Section { kind, line, own: Vec::new(), ..defaults.clone() },
     };
     name.clone_into(&mut section.name);
-    // `listen name :80` is of old.
+    // `listen name :80` is the old form.
     if kind.accepts() && from.is_none() && words.len() > 2 {
         let mut bind = vec!["bind".to_owned()];
         bind.extend_from_slice(&words[2..]);
@@ -351,12 +351,12 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
     };
     let set = |section: &mut Section, key: &str| {
         let line = keep(section);
-        // What is said again is not in force here as it was said first.
+        // A repeated line replaces the first one.
         if let Some(before) = section.set.insert(key.to_owned(), line) {
             before.settle();
         }
     };
-    // The last way of checking is the one; defaults have another, perhaps.
+    // The last kind of check counts; defaults may have another.
     let other_check = |section: &mut Section, name: &str| {
         for before in why::CHECKS.iter().filter(|one| **one != name) {
             if let Some(before) = section.set.remove(&format!("option {before}")) {
@@ -413,7 +413,7 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
                 draft.note(number, said, why::of_option(name));
             }
         }
-        // It takes back what the defaults say.
+        // The line takes back one of the defaults.
         ("no", Some("option")) if words.len() == 3 => {
             match section.set.remove(&format!("option {}", words[2])) {
                 Some(before) => before.settle(),

@@ -1,4 +1,4 @@
-//! `server` lines and what is about them as a group.
+//! `server` lines and related lines as a group.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use super::super::value;
 use super::section::{self, Section, Sections};
 use super::{OfListeners, UNIT, check, why};
 
-/// What one server says; what is of the group here has to be alike in all.
+/// The settings of one server; those of the group here have to be alike in all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server {
     pub(super) line: usize,
     pub(super) name: String,
     address: String,
-    /// It stands for all addresses of a name.
+    /// Whether it stands for all addresses of a name.
     template: bool,
     weight: u64,
     limit: Option<u64>,
@@ -24,15 +24,15 @@ pub(super) struct Server {
     backup: bool,
     disabled: bool,
     send_proxy: Option<u8>,
-    /// `proto`, which goes before what TLS agrees on.
+    /// The setting `proto`, which precedes the agreement of TLS.
     h2: Option<bool>,
-    /// `alpn`, with `ssl`.
+    /// The setting `alpn`, with `ssl`.
     agreed: Agreed,
     check_tls: bool,
-    /// `ssl`; what else is said of TLS has no effect without.
+    /// The setting `ssl`; without it other settings of TLS have no effect.
     secure: bool,
     proof: MemberTls,
-    /// Of its checks.
+    /// The interval of its checks.
     pub(super) interval: Option<Duration>,
     pub(super) rise: Option<u64>,
     pub(super) fall: Option<u64>,
@@ -40,7 +40,7 @@ pub(super) struct Server {
     cookie: bool,
 }
 
-/// What is offered to members for TLS to agree on.
+/// The protocols that are offered to members for the agreement of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Agreed {
     #[default]
@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// The group of a section; none if it has no servers.
+/// Returns the group of a section; `None` if it has no servers.
 pub(super) fn group(
     section: &Section,
     sections: &Sections,
@@ -96,10 +96,10 @@ pub(super) fn group(
 
 fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Server> {
     let port = usual_port(section, sections);
-    // HAProxy believes none without proof, unless it is told to.
+    // HAProxy verifies members, unless it is configured not to.
     let proof = MemberTls { verify: !sections.unproved, ..MemberTls::default() };
     let mut usual = Server { weight: 1, proof, ..Server::default() };
-    // Each is for the servers below it.
+    // Each counts for the servers below it.
     let mut usually = section.default_server.iter().peekable();
     let mut servers = Vec::new();
     for line in &section.servers {
@@ -138,7 +138,7 @@ fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Ser
     servers
 }
 
-/// Where a server that names no port is: at that of the clients, if there is only one.
+/// Returns the port of a server without one: that of the clients, if there is only one.
 fn usual_port(section: &Section, sections: &Sections) -> Option<u16> {
     let leads = |one: &&Section| {
         one.kind.accepts()
@@ -245,7 +245,7 @@ fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, dra
     }
 }
 
-/// What the lines that stand for all servers are called.
+/// The name of lines that stand for all servers.
 const DEFAULT: &str = "default-server";
 
 fn number(place: &mut u64, word: &str, value: &str, otherwise: &mut impl FnMut(&str, &str)) {
@@ -262,7 +262,8 @@ fn some<T>(place: &mut Option<T>, word: &str, value: Option<T>, otherwise: &mut 
     }
 }
 
-/// Those that get work. One with spares behind it is filled in their order; several with spares are not.
+/// Returns the servers that get work. One with spares behind it is filled in their order; several with spares
+/// are not.
 fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Server> {
     let mut kept = Vec::new();
     for server in servers {
@@ -300,7 +301,7 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
         let capacity = if group.strategy == Strategy::FirstAvailable { 1.0 } else { weight };
         group.members.push(Member { address: server.address.clone(), capacity, limit: server.limit });
     }
-    // Weights that are all alike are no weights.
+    // Weights that are all equal are no weights.
     if let Some(weight) = group.members.first().map(|member| member.capacity)
         && group.members.iter().all(|member| member.capacity == weight)
     {
@@ -309,7 +310,7 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
     used
 }
 
-/// Members that are found by a name have what the group has.
+/// Applies a server's settings to the group, for members that are found by a name.
 fn of_found(group: &mut Group, server: &Server, used: &[Server], draft: &mut Draft) {
     if used.iter().all(|other| other.limit == server.limit) {
         group.limit = server.limit;
@@ -324,7 +325,7 @@ fn of_found(group: &mut Group, server: &Server, used: &[Server], draft: &mut Dra
     }
 }
 
-/// What is of the group here, and should be alike in all of its servers.
+/// Applies the settings that are the group's here, and should be alike in all of its servers.
 fn alike(group: &mut Group, servers: &[Server], draft: &mut Draft) {
     let Some(first) = servers.first() else { return };
     (group.send_proxy, group.h2, group.tls) = (first.send_proxy, first.h2(), first.tls().cloned());
@@ -405,7 +406,8 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
 
 fn timeouts(group: &mut Group, section: &Section) {
     group.connect = section.timeout(&["connect"]);
-    // A session of tcp ends as its listener says. What is said here has no effect there, or is the same; or it is noted.
+    // A session of tcp ends by its listener's timeout. A value here has no effect there, or is the same; or
+    // it is noted.
     let tunnel = section.look_timeout("tunnel");
     if section.http() {
         group.idle = section.timeout(&["server"]);
@@ -421,7 +423,7 @@ fn timeouts(group: &mut Group, section: &Section) {
     }
 }
 
-/// What keeps clients at a server: a cookie, or a table.
+/// Reads the rules that keep clients at a server: a cookie, or a table.
 fn sticks(
     group: &mut Group,
     section: &Section,

@@ -1,9 +1,10 @@
-//! Words of HAProxy's: which are read, which have no effect on traffic by themselves, and why the others are not carried over.
+//! HAProxy's words: those that are read, those without effect on traffic by themselves, and the reasons for
+//! the others.
 
 use super::super::value;
 use super::{NO_RULES, UNIT};
 
-/// What is set once in a section and looked up later.
+/// The keys that count once in a section and are looked up later.
 pub(super) const SET: [&str; 12] = [
     "mode",
     "balance",
@@ -19,7 +20,7 @@ pub(super) const SET: [&str; 12] = [
     "source",
 ];
 
-/// Options that each say how servers are checked: the last one is right.
+/// The options for kinds of checks, of which the last one counts.
 pub(super) const CHECKS: [&str; 9] = [
     "httpchk",
     "tcp-check",
@@ -32,14 +33,15 @@ pub(super) const CHECKS: [&str; 9] = [
     "external-check",
 ];
 
-/// Options that mean something here.
+/// The options that are read.
 pub(super) const OPTIONS: [&str; 6] =
     ["forwardfor", "httpchk", "tcp-check", "httpclose", "http-server-close", "forceclose"];
 
-/// Of sections: without effect on traffic by themselves.
+/// Words of sections without effect on traffic by themselves.
 pub(in super::super) const HARMLESS: [&str; 3] = ["description", "id", "enabled"];
 
-/// Options without effect on traffic: what is logged and counted, how the kernel is told, and what is so here in any case.
+/// Options without effect on traffic: logs and counts, settings of the kernel, and those that always hold
+/// here.
 pub(in super::super) const HARMLESS_OPTIONS: [&str; 8] = [
     "dontlognull",
     "contstats",
@@ -49,11 +51,11 @@ pub(in super::super) const HARMLESS_OPTIONS: [&str; 8] = [
     "tcp-smart-connect",
     // A request that is tried again goes to another member.
     "redispatch",
-    // It is what HAProxy does without it, and so is it here.
+    // The option is HAProxy's default, and Plimsoll's behaviour.
     "http-keep-alive",
 ];
 
-/// Options that do nothing when they are taken back: what they would do is not done here.
+/// Options without effect when they are taken back: Plimsoll does not do these things.
 pub(super) const ABSENT: [&str; 11] = [
     "forwardfor",
     "httpchk",
@@ -68,10 +70,10 @@ pub(super) const ABSENT: [&str; 11] = [
     "prefer-last-server",
 ];
 
-/// Of `global`: without effect on traffic.
+/// Words of `global` without effect on traffic.
 pub(in super::super) const HARMLESS_OF_PROCESS: [&str; 2] = ["description", "node"];
 
-/// Of `global`, and done elsewhere here.
+/// Returns the reason for words of `global` that are set elsewhere here.
 pub(super) fn of_process(word: &str) -> &'static str {
     match word {
         "log" => {
@@ -93,7 +95,7 @@ pub(super) fn of_process(word: &str) -> &'static str {
     }
 }
 
-/// Options that are not carried over.
+/// Returns the reason for options that are not carried over.
 pub(super) fn of_option(name: &str) -> &'static str {
     match name {
         "httplog" | "tcplog" | "httpslog" | "logasap" => LOG,
@@ -108,7 +110,7 @@ pub(super) fn of_option(name: &str) -> &'static str {
 
 const LOG: &str = "write [access_log] for a line of JSON per request";
 
-/// Of sections: what is neither kept nor without effect.
+/// Returns the reason for words of sections that are neither kept nor without effect.
 pub(super) fn of_proxy(word: &str) -> &'static str {
     match word {
         "log" | "log-format" | "log-tag" | "log-format-sd" | "unique-id-format" | "unique-id-header"
@@ -142,7 +144,7 @@ pub(super) fn of_proxy(word: &str) -> &'static str {
     }
 }
 
-/// Does a line of a section begin so?
+/// Returns `true` for the first word of a line of a section.
 pub(super) fn is_known(word: &str) -> bool {
     let kept = [
         "bind",
@@ -167,7 +169,7 @@ pub(super) fn is_known(word: &str) -> bool {
         || of_process(word) != NOTHING
 }
 
-/// What is kept, and what nobody took.
+/// Returns the reason for lines that are kept, and were not used.
 pub(super) fn unused(words: &[&str]) -> &'static str {
     match words {
         ["mode", ..] => "it is read as tcp: there are http and tcp",
@@ -206,7 +208,7 @@ pub(in super::super) const HARMLESS_OF_SERVER: [&str; 9] = [
     "no-tls-tickets",
 ];
 
-/// Parameters of `server` with a value that are not carried over; those of which more is to be said have it behind them.
+/// Parameters of `server` with a value that are not carried over, with their reasons.
 pub(super) const OF_SERVER: [(&str, &str); 48] = [
     ("maxqueue", "how many wait is bounded for the group: queue"),
     ("minconn", "max_connections of a member is a fixed number"),
@@ -258,7 +260,7 @@ pub(super) const OF_SERVER: [(&str, &str); 48] = [
     ("ws", "a WebSocket goes as its request does"),
 ];
 
-/// Those without one.
+/// Parameters of `server` without a value that are not carried over.
 pub(super) const FLAGS_OF_SERVER: [(&str, &str); 14] = [
     ("agent-check", REPORT),
     ("check-send-proxy", "checks send a PROXY header if traffic does"),
@@ -288,7 +290,7 @@ const FOLLOW: &str =
 pub(in super::super) const HARMLESS_OF_BIND: [&str; 6] =
     ["v4v6", "defer-accept", "tfo", "no-sslv3", "no-tlsv10", "no-tlsv11"];
 
-/// And those with a value.
+/// Parameters of `bind` with a value and without effect.
 pub(in super::super) const HARMLESS_VALUES_OF_BIND: [&str; 3] = ["name", "id", "npn"];
 
 /// Parameters of `bind` without a value that are not carried over.

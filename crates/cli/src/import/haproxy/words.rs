@@ -1,6 +1,6 @@
-//! A line as words: spaces between them, quotes and backslashes around what is meant as it stands, `#` before a comment.
+//! The words of a line: spaces between them, quotes and backslashes for literal text, `#` before a comment.
 
-/// The words of a line, and whether each quote is closed.
+/// Returns the words of a line, and whether each quote is closed.
 pub(super) fn words(line: &str) -> (Vec<String>, bool) {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -10,7 +10,7 @@ pub(super) fn words(line: &str) -> (Vec<String>, bool) {
     while let Some(letter) = letters.next() {
         match (quote, letter) {
             (Some(open), close) if open == close => quote = None,
-            // Within single quotes a backslash is one.
+            // Within single quotes a backslash is a letter.
             (None | Some('"'), '\\') => {
                 begun = true;
                 match letters.next() {

@@ -1,14 +1,14 @@
-//! What `nginx -T` prints: all files that the configuration consists of, one behind the other, each once, behind a line
-//! `# configuration file NAME:`. Where a file is included its directives are put in place of the `include`, as often as it is.
+//! The output of `nginx -T`: all files of the configuration, one behind the other, each once, behind a line
+//! `# configuration file NAME:`. The directives of an included file replace each `include` of it.
 
 use std::collections::BTreeMap;
 
 use super::super::draft::Draft;
 use super::words::{self, Directive};
 
-/// Files within files; more are taken for a mistake.
+/// The largest depth of files within files; more is rejected as a mistake.
 const DEEPEST: usize = 16;
-/// Directives of all files together, each as often as it is included.
+/// The maximum number of directives of all files together, each as often as it is included.
 const MOST: usize = 200_000;
 
 const MARK: &str = "# configuration file ";
@@ -20,7 +20,8 @@ struct File {
     included: bool,
 }
 
-/// The directives of a text, those of included files in their places. A text without marks is one file, of which includes stay.
+/// Returns the directives of a text, those of included files in their places. A text without marks is one
+/// file, whose includes stay.
 pub(super) fn read(text: &str, draft: &mut Draft) -> Vec<Directive> {
     let parts = parts(text);
     let Some(((main, first, body), others)) = parts.split_first() else {
@@ -48,7 +49,7 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Vec<Directive> {
     top
 }
 
-/// Name, line of the mark, and text of each file.
+/// Returns name, line of the mark, and text of each file.
 fn parts(text: &str) -> Vec<(&str, usize, &str)> {
     let mut parts: Vec<(&str, usize, &str)> = Vec::new();
     let (mut begun, mut at) = (0, 0);
@@ -69,7 +70,7 @@ fn parts(text: &str) -> Vec<(&str, usize, &str)> {
     parts
 }
 
-/// Before the first file there may be what nginx says of the test that it makes.
+/// Reads the lines before the first file: the output of nginx about its test.
 fn before(text: &str, first: usize, draft: &mut Draft) {
     for (index, line) in text.lines().take(first - 1).enumerate() {
         let line = line.trim();
@@ -81,16 +82,16 @@ fn before(text: &str, first: usize, draft: &mut Draft) {
 
 struct Places<'t> {
     files: BTreeMap<String, File>,
-    /// To which names are relative: that of the first file.
+    /// The folder of relative names: that of the first file.
     folder: &'t str,
-    /// Those that are being read, the innermost last.
+    /// The files that are being read, the innermost last.
     open: Vec<String>,
-    /// Directives that may still come.
+    /// The number of directives that may still come.
     left: usize,
 }
 
 impl Places<'_> {
-    /// With what is included in its place.
+    /// Returns the directives with included ones in their places.
     fn filled(&mut self, list: Vec<Directive>, draft: &mut Draft) -> Vec<Directive> {
         let mut all = Vec::new();
         for mut one in list {
@@ -114,7 +115,7 @@ impl Places<'_> {
                     }
                     None => {
                         draft.note(one.line, one.said(), "there is no file of this name in the text");
-                        // What is in it may be a rule of the block.
+                        // An included file may have a rule of the block.
                         one.leave();
                         all.push(one);
                     }
@@ -126,7 +127,8 @@ impl Places<'_> {
         all
     }
 
-    /// The files that a pattern stands for, in their order. None if it is the name of a file that is not there; a pattern may fit none.
+    /// Returns the files of a pattern, in their order. `None` if it is the name of a file that is not there;
+    /// a pattern may fit none.
     fn found(&self, pattern: &str) -> Option<Vec<String>> {
         let pattern =
             if pattern.starts_with('/') { pattern.to_owned() } else { format!("{}{pattern}", self.folder) };
@@ -151,7 +153,7 @@ impl Places<'_> {
         }
         let Some(file) = self.files.get_mut(name) else { return Vec::new() };
         file.included = true;
-        // So much is copied at most; what is in its blocks is counted as it is filled.
+        // At most so many are copied; those in its blocks are counted as they are filled.
         let list: Vec<Directive> = file.directives.iter().take(self.left).cloned().collect();
         self.open.push(name.to_owned());
         let list = self.filled(list, draft);
@@ -160,14 +162,15 @@ impl Places<'_> {
     }
 }
 
-/// Does a name fit a pattern of a shell: `*` and `?` for letters but `/`, `[a-z]` and `[!a-z]` for one of them? In one pass over the
-/// name with one place to go back to, for no pattern takes longer than their lengths multiplied.
+/// Returns `true` if a name fits a pattern of a shell: `*` and `?` for letters but `/`, `[a-z]` and `[!a-z]`
+/// for one of them. It takes one pass over the name with one place to go back to, so that no pattern takes
+/// longer than the product of their lengths.
 fn fits(pattern: &[char], name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
     let (mut at, mut place) = (0, 0);
     let mut back: Option<(usize, usize)> = None;
     while place < name.len() {
-        // What begins with a dot is hidden.
+        // A name that begins with a dot is hidden.
         let hidden = name[place] == '.' && (place == 0 || name[place - 1] == '/');
         let step = match pattern.get(at) {
             Some('*') => {
@@ -193,11 +196,11 @@ fn fits(pattern: &[char], name: &str) -> bool {
     pattern[at..].iter().all(|letter| *letter == '*')
 }
 
-/// How long a set in brackets is that a letter is one of.
+/// Returns the length of a set in brackets that has a letter.
 fn set(pattern: &[char], letter: char) -> Option<usize> {
     let not = matches!(pattern.get(1), Some('!' | '^'));
     let from = if not { 2 } else { 1 };
-    // A bracket that comes first is one of them.
+    // A bracket that comes first is a letter of the set.
     let end = from + 1 + pattern.get(from + 1..)?.iter().position(|letter| *letter == ']')?;
     let mut inside = &pattern[from..end];
     let mut found = false;

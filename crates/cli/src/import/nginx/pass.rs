@@ -1,4 +1,4 @@
-//! Where a server sends what it gets: its one `proxy_pass`, and what is said beside it.
+//! The target of a server: its one `proxy_pass`, and the directives beside it.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use super::scope::Scope;
 use super::words::Directive;
 use super::{Upstreams, rules, upstream};
 
-/// Of a listener: head, idle, body, tunnel.
+/// The timeouts of a listener: head, idle, body, tunnel.
 pub(super) type Timeouts = (Option<Duration>, Option<Duration>, Option<Duration>, Option<Duration>);
 
-/// Where to.
+/// A target.
 pub(super) struct Target {
-    /// Name of the group here.
+    /// The name of the group here.
     pub(super) group: String,
-    /// Are members told who the client is?
+    /// Whether members get the client's address.
     pub(super) forwarded: bool,
     pub(super) timeouts: Timeouts,
 }
 
-/// What a place says of the group that it sends to.
+/// The settings of a place for its group.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Said {
     connect: Option<Duration>,
@@ -32,7 +32,7 @@ struct Said {
     send_proxy: Option<u8>,
 }
 
-/// Of a server of `http`: the location `/`.
+/// Reads the target of a server of `http`: the location `/`.
 pub(super) fn of_http(
     server: &Directive,
     block: &[&Directive],
@@ -101,7 +101,7 @@ pub(super) fn of_http(
     Some(Target { group, forwarded, timeouts })
 }
 
-/// Of a server of `stream`.
+/// Reads the target of a server of `stream`.
 pub(super) fn of_stream(
     server: &Directive,
     scope: &Scope<'_>,
@@ -124,7 +124,7 @@ pub(super) fn of_stream(
     Some(Target { group, forwarded: false, timeouts: (None, scope.time("proxy_timeout"), None, None) })
 }
 
-/// How long a connection is kept between requests.
+/// Returns the time that a connection is kept between requests.
 fn kept(scope: &Scope<'_>, draft: &mut Draft) -> Option<Duration> {
     let time = scope.time("keepalive_timeout")?;
     if time.is_zero()
@@ -136,7 +136,7 @@ fn kept(scope: &Scope<'_>, draft: &mut Draft) -> Option<Duration> {
     Some(time)
 }
 
-/// Takes what says that it is as it is here.
+/// Marks directives that set the behaviour that always holds here.
 fn quiet(scope: &Scope<'_>) {
     for (name, other) in
         [("proxy_send_timeout", "proxy_read_timeout"), ("grpc_send_timeout", "grpc_read_timeout")]
@@ -150,7 +150,7 @@ fn quiet(scope: &Scope<'_>) {
     }
 }
 
-/// Tries after the first; theirs count that one, and 0 is for no limit.
+/// Returns the tries after the first; NGINX's number includes that one, and 0 is no limit.
 fn tries(scope: &Scope<'_>) -> Option<u64> {
     if scope.is("proxy_next_upstream", "off") {
         scope.find("proxy_next_upstream");
@@ -160,7 +160,7 @@ fn tries(scope: &Scope<'_>) -> Option<u64> {
     scope.number("proxy_next_upstream_tries")?.checked_sub(1)
 }
 
-/// The group that a name or an address stands for, with what is said of it here; the first to say something is right.
+/// Returns the group of a name or an address, with its settings here; the first to set something counts.
 fn group(
     pass: &Directive,
     host: &str,
@@ -205,12 +205,13 @@ fn group(
     Some(group.name.clone())
 }
 
-/// What the group is called there whose members are reached in this way: itself, or another one with the same members.
+/// Returns the key of the group whose members are reached in this way: itself, or another one with the same
+/// members.
 fn reached(host: &str, said: &Said, upstreams: &mut Upstreams) -> Option<String> {
     let way = |tls: &Option<MemberTls>, h2: bool, proxy: Option<u8>| (tls.clone(), h2, proxy);
     let wanted = way(&said.tls, said.h2, said.send_proxy);
     for number in 0.. {
-        // No name there has a space.
+        // No name in the text has a space.
         let key = if number == 0 { host.to_owned() } else { format!("{host} {number}") };
         let Some(group) = upstreams.groups.get(&key) else {
             let mut other = upstreams.groups.get(host)?.clone();
@@ -235,7 +236,7 @@ fn reached(host: &str, said: &Said, upstreams: &mut Upstreams) -> Option<String>
     None
 }
 
-/// Fields that requests get on their way. True if members are told who the client is.
+/// Reads the fields that requests get on their way; returns `true` if members get the client's address.
 fn fields(pass: &Directive, scope: &Scope<'_>, draft: &mut Draft) -> bool {
     let (mut forwarded, mut host) = (false, false);
     for one in scope.all(if pass.name == "grpc_pass" { "grpc_set_header" } else { "proxy_set_header" }) {
@@ -253,7 +254,7 @@ fn fields(pass: &Directive, scope: &Scope<'_>, draft: &mut Draft) -> bool {
                 forwarded = true;
                 draft.note(one.line, one.said(), "X-Forwarded-For says it");
             }
-            // Of one hop: what is asked for is passed on as far as it goes.
+            // These fields are of one hop: the client's values are passed on as far as possible.
             ("upgrade", _) => {}
             ("connection", value) if !value.eq_ignore_ascii_case("close") => {}
             _ => draft.note(one.line, one.said(), "there are no rules on single requests here"),

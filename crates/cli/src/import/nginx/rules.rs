@@ -1,13 +1,14 @@
-//! Access rules of a server: none of them is carried over.
+//! The access rules of a server, none of which is carried over.
 
 use super::super::From;
 use super::super::loss::{self, Class, Rule};
 use super::words::Directive;
 
-/// Blocks whose directives are in force for some requests of a server.
+/// The blocks with directives for some requests of a server.
 const INNER: [&str; 3] = ["location", "if", "limit_except"];
 
-/// Returns the rules of a server with all of its places, and those around it that it does not replace by its own.
+/// Returns the rules of a server with all of its places, and those around it that it does not replace by its
+/// own.
 pub(super) fn of_server(block: &[&Directive], around: &[&Directive]) -> Vec<Rule> {
     let mut rules = Vec::new();
     for one in around {

@@ -1,4 +1,4 @@
-//! What a directive means where it stands, and around that. What is looked up is taken.
+//! The meaning of a directive at its place, and around that. A look-up marks it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use super::super::value;
 use super::UNIT;
 use super::words::Directive;
 
-/// The innermost first.
+/// The levels of a place, the innermost first.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'d> {
     pub(super) levels: [&'d [&'d Directive]; 3],
 }
 
 impl<'d> Scope<'d> {
-    /// The last of that name, of the innermost level that has one; the others have no effect here.
+    /// Returns the last of that name, of the innermost level that has one; the others have no effect here.
     pub(super) fn find(&self, name: &str) -> Option<&'d Directive> {
         self.take(name);
         self.look(name)
     }
 
-    /// As [`find`](Self::find), for somebody who only looks.
+    /// Returns the same as [`find`](Self::find), for a caller that only reads.
     fn look(&self, name: &str) -> Option<&'d Directive> {
         self.levels.iter().find_map(|level| level.iter().rev().find(|one| one.name == name).copied())
     }
@@ -32,7 +32,7 @@ impl<'d> Scope<'d> {
         }
     }
 
-    /// All of that name, of the innermost level that has one.
+    /// Returns all of that name, of the innermost level that has one.
     pub(super) fn all(&self, name: &str) -> Vec<&'d Directive> {
         self.take(name);
         let levels =
@@ -40,31 +40,31 @@ impl<'d> Scope<'d> {
         levels.into_iter().find(|found: &Vec<&Directive>| !found.is_empty()).unwrap_or_default()
     }
 
-    /// A length of time, taken if it is one.
+    /// Returns a duration, and marks it if it is one.
     pub(super) fn time(&self, name: &str) -> Option<Duration> {
         let time = value::time(self.look(name)?.first(), UNIT)?;
         self.take(name);
         Some(time)
     }
 
-    /// A number, taken if it is one.
+    /// Returns a number, and marks it if it is one.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         let number = self.look(name)?.first().parse().ok()?;
         self.take(name);
         Some(number)
     }
 
-    /// Does it say this?
+    /// Returns `true` if it has this value.
     pub(super) fn is(&self, name: &str, word: &str) -> bool {
         self.look(name).is_some_and(|one| one.first() == word)
     }
 
-    /// Do both say the same?
+    /// Returns `true` if both have the same value.
     pub(super) fn same(&self, name: &str, other: &str) -> bool {
         self.look(other).is_some_and(|other| self.is(name, other.first()))
     }
 
-    /// Is it on? Taken if it says that or the contrary.
+    /// Returns `true` if it is on. It is marked if it is on or off.
     pub(super) fn on(&self, name: &str) -> bool {
         let word = self.look(name).map(Directive::first);
         if let Some("on" | "off") = word {
@@ -73,7 +73,7 @@ impl<'d> Scope<'d> {
         word == Some("on")
     }
 
-    /// A word, taken if it is filled in from nowhere else.
+    /// Returns a word, and marks it if it has no variable.
     fn word(&self, name: &str) -> Option<String> {
         let word = self.look(name)?.first();
         if word.contains('$') {
@@ -83,7 +83,7 @@ impl<'d> Scope<'d> {
         Some(word.to_owned())
     }
 
-    /// How members that are called `host` are reached by TLS, if they are.
+    /// Returns the TLS settings for members named `host`.
     pub(super) fn member_tls(&self, host: &str) -> MemberTls {
         let pair = ["proxy_ssl_certificate", "proxy_ssl_certificate_key"];
         let own = match pair.map(|name| self.look(name).is_some()) {
@@ -92,7 +92,7 @@ impl<'d> Scope<'d> {
         };
         let verify = self.on("proxy_ssl_verify");
         let told = self.on("proxy_ssl_server_name");
-        // What they are asked by, and have to prove to be, is what they are called where requests are sent.
+        // The name for SNI and for the certificate is that to which requests are sent.
         let called = Some(host.rsplit_once(':').map_or(host, |(name, _)| name))
             .filter(|_| (verify || told) && self.look("proxy_ssl_name").is_none())
             .filter(|name| name.parse::<IpAddr>().is_err() && !name.starts_with('['))

@@ -1,4 +1,4 @@
-//! `server` blocks: what each would be as a listener, by the addresses that it listens on.
+//! `server` blocks: each as a listener, by the addresses that it listens on.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,14 +14,14 @@ use super::{Upstreams, rules, why};
 /// An address, and whether it is of datagrams.
 type Place = (SocketAddr, bool);
 
-/// What one `listen` says of a socket is so for all servers of its address.
+/// The settings of one `listen`, which count for all servers of its address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Socket {
     tls: bool,
     accept_proxy: bool,
 }
 
-/// Reads those of a context.
+/// Reads the servers of a context.
 pub(super) fn read(inside: &[&Directive], streams: bool, upstreams: &mut Upstreams, draft: &mut Draft) {
     let servers: Vec<&Directive> = inside.iter().filter(|one| one.name == "server").copied().collect();
     let mut sockets: BTreeMap<Place, Socket> = BTreeMap::new();
@@ -73,7 +73,7 @@ fn sites_of(
         .iter()
         .filter(|one| one.name == "server_name")
         .flat_map(|one| &one.take().args)
-        // `.example.org` is the domain and what is below it.
+        // `.example.org` is the domain and all names below it.
         .flat_map(|name| match name.strip_prefix('.') {
             Some(domain) => vec![domain.to_owned(), format!("*.{domain}")],
             None => vec![name.clone()],
@@ -89,7 +89,7 @@ fn sites_of(
     let listens: Vec<&Directive> = block.iter().filter(|one| one.name == "listen").copied().collect();
     let usual = Directive::new(server.line, "listen".to_owned(), vec!["80".to_owned()], None);
     let listens = match listens.is_empty() {
-        // Where nothing is said it is there, if root has started it.
+        // The default of `listen` is this, if root starts NGINX.
         true if !streams => vec![&usual],
         _ => listens,
     };
@@ -150,7 +150,7 @@ fn sites_of(
     sites
 }
 
-/// Certificates, and what is asked of clients.
+/// Reads the certificates, and the demands on clients.
 fn shown(scope: &Scope<'_>, draft: &mut Draft) -> Tls {
     let mut tls = Tls::default();
     let (certificates, keys) = (scope.all("ssl_certificate"), scope.all("ssl_certificate_key"));
@@ -170,7 +170,7 @@ fn shown(scope: &Scope<'_>, draft: &mut Draft) -> Tls {
     let ca = scope.find("ssl_client_certificate");
     let trusted = scope.find("ssl_trusted_certificate");
     if let Some(verify) = scope.find("ssl_verify_client").filter(|one| one.first() != "off") {
-        // Without a file nobody can prove anything: the listener falls out, and lets nobody in.
+        // Without a file no client can have a valid certificate: the listener falls out, and lets none in.
         tls.client_ca = Some(ca.or(trusted).map_or("", Directive::first).to_owned());
         tls.optional = verify.first() != "on";
         if verify.first() == "optional_no_ca" {

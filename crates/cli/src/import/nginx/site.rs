@@ -1,10 +1,11 @@
 //! All servers of one address as one listener.
 //!
-//! NGINX tells them apart by the Host of each request. Here listeners with TLS tell them apart by the name that the client
-//! asks for there (SNI), which browsers fill with the same; others do not.
+//! NGINX tells them apart by the Host of each request. Here listeners with TLS tell them apart by the name
+//! that the client asks for there (SNI), which browsers fill with the same; others do not.
 //!
-//! A listener asks all of its clients for the same, and serves every name. So if one server asks for certificates of clients, all do: what was
-//! behind a certificate is never served without. If they ask for certificates of different authorities the listener is left out.
+//! A listener has the same demands on all of its clients, and serves every name. So if one server asks for
+//! certificates of clients, all do: a server behind a certificate is never served without. If they ask for
+//! certificates of different authorities the listener is left out.
 
 use super::super::draft::{Draft, Listener};
 use super::super::loss::Class;
@@ -13,9 +14,9 @@ use super::super::loss::Class;
 pub(super) struct Site {
     pub(super) listener: Listener,
     pub(super) names: Vec<String>,
-    /// It serves names that no other has.
+    /// Whether it serves names that no other has.
     pub(super) usual: bool,
-    /// Could it be carried over? If not, only what it asks of clients counts.
+    /// Whether it could be carried over. If not, only its demands on clients count.
     pub(super) carried: bool,
 }
 
@@ -25,7 +26,7 @@ impl Site {
     }
 }
 
-/// One listener for all servers of an address.
+/// Returns one listener for all servers of an address.
 pub(super) fn together(mut sites: Vec<Site>, draft: &mut Draft) -> Option<Listener> {
     let first = sites.iter().position(|site| site.usual).unwrap_or(0);
     if first >= sites.len() {
@@ -41,7 +42,7 @@ pub(super) fn together(mut sites: Vec<Site>, draft: &mut Draft) -> Option<Listen
         return None;
     }
     let Site { mut listener, names, .. } = sites.remove(at);
-    // What one server of the address refused would be asked of the others.
+    // Requests that one server of the address refused would go to the others.
     for site in &sites {
         for rule in &site.listener.barred {
             if !site.carried && !draft.lists(rule.line, &rule.said) {
@@ -111,7 +112,7 @@ fn join(listener: &mut Listener, site: Site, draft: &mut Draft) {
     }
 }
 
-/// Settles what all are asked for. False if it cannot be one thing.
+/// Settles the common demands on clients; returns `false` if there are none.
 fn asked(sites: &mut [Site], draft: &mut Draft) -> bool {
     let asks: Vec<(String, bool)> =
         sites.iter().filter_map(|site| site.listener.asks()).map(|(ca, may)| (ca.to_owned(), may)).collect();

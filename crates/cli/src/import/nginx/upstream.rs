@@ -6,7 +6,7 @@ use super::super::value;
 use super::words::Directive;
 use super::{UNIT, Upstreams, why};
 
-/// Reads those of a context.
+/// Reads the upstreams of a context.
 pub(super) fn read(inside: &[Directive], streams: bool, upstreams: &mut Upstreams, draft: &mut Draft) {
     for one in inside.iter().filter(|one| one.name == "upstream") {
         let name = one.first();
@@ -18,7 +18,7 @@ pub(super) fn read(inside: &[Directive], streams: bool, upstreams: &mut Upstream
             continue;
         }
         let mut called = value::name(name);
-        // Names that differ there may be the same here.
+        // Different names may become equal here.
         while upstreams.groups.values().any(|group| group.name == called) {
             called = value::name(&format!("g{called}"));
             if called.len() > 50 {
@@ -30,7 +30,7 @@ pub(super) fn read(inside: &[Directive], streams: bool, upstreams: &mut Upstream
     }
 }
 
-/// One of a `proxy_pass` that names a server itself.
+/// Returns the group of a `proxy_pass` that names a server itself.
 pub(super) fn single(line: usize, address: &str) -> Group {
     let member = Member { address: address.to_owned(), capacity: 1.0, limit: None };
     Group { line, name: value::name(address), members: vec![member], ..Group::default() }
@@ -40,7 +40,7 @@ struct Server {
     line: usize,
     member: Member,
     backup: bool,
-    /// Its addresses are members, and not itself.
+    /// Whether its addresses are members, in place of itself.
     resolved: bool,
     fails: Option<u64>,
     span: Option<std::time::Duration>,
@@ -99,7 +99,7 @@ fn by(group: &mut Group, key: &str, one: &Directive, why: &str, draft: &mut Draf
     draft.note(one.line, one.said(), why);
 }
 
-/// A variable as a key.
+/// Returns a variable as a key.
 fn key(text: &str) -> Option<String> {
     match text {
         "$remote_addr" | "$binary_remote_addr" => Some("client".to_owned()),
@@ -178,7 +178,7 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
     Some(server)
 }
 
-/// Spares, and what is of the group here.
+/// Separates the spares, and applies the settings that are the group's here.
 fn settle(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) {
     let (spares, mut used): (Vec<Server>, Vec<Server>) =
         servers.into_iter().partition(|server| server.backup);

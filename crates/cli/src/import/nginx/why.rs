@@ -1,8 +1,9 @@
-//! Directives of NGINX's: which are read, which have no effect on traffic by themselves, and why the others are not carried over.
+//! NGINX's directives: those that are read, those without effect on traffic by themselves, and the reasons
+//! for the others.
 
 use super::words::Directive;
 
-/// Without effect on traffic: how the kernel is told, and what is of files and of NGINX's own tables.
+/// Directives without effect on traffic: settings of the kernel, of files and of NGINX's own tables.
 pub(in super::super) const HARMLESS: [&str; 14] = [
     "sendfile",
     "tcp_nopush",
@@ -36,12 +37,12 @@ pub(in super::super) const HARMLESS_OF_LISTEN: [&str; 11] = [
     "multipath",
 ];
 
-/// Has it no effect on traffic where it stands?
+/// Returns `true` if a directive has no effect on traffic at its place.
 pub(super) fn is_harmless(one: &Directive) -> bool {
     HARMLESS.contains(&&*one.name) || (one.name == "include" && one.first().ends_with("mime.types"))
 }
 
-/// Looked up where they have an effect; what is left of them has none, or cannot be read.
+/// The directives that are looked up where they have an effect; the rest of them has none, or cannot be read.
 const READ: [&str; 26] = [
     "ssl",
     "ssl_certificate",
@@ -71,7 +72,7 @@ const READ: [&str; 26] = [
     "client_body_timeout",
 ];
 
-/// Begin of names, and why such are not carried over; the first that fits.
+/// The beginnings of names, and the reasons why such are not carried over; the first match counts.
 const WHY: [(&str, &str); 30] = [
     ("access_log", "write [access_log] for a line of JSON per request"),
     ("log_", "write [access_log] for a line of JSON per request"),
@@ -108,7 +109,7 @@ const WHY: [(&str, &str); 30] = [
     ("health_check", "write [group.health]"),
 ];
 
-/// What nobody took.
+/// Returns the reason for a directive without a mark.
 pub(super) fn unused(name: &str, streams: bool) -> &'static str {
     if READ.contains(&name) {
         return "nothing that was carried over uses it, or its value cannot be read";

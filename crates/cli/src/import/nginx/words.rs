@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::super::draft::Draft;
 
-/// Blocks within blocks; more are taken for a mistake.
+/// The largest depth of blocks within blocks; more is rejected as a mistake.
 const DEEPEST: usize = 32;
 
 /// A directive.
@@ -22,13 +22,13 @@ impl Directive {
         Self { line, name, args, block, taken: Cell::new(false) }
     }
 
-    /// Somebody sees to what it says, but not to what is in its block. What nobody took is noted in the end.
+    /// Marks the directive, but not its block. Directives without a mark are noted in the end.
     pub(super) fn take(&self) -> &Self {
         self.taken.set(true);
         self
     }
 
-    /// It was noted as a whole: so is its block.
+    /// Marks the directive and its block, after it was noted as a whole.
     pub(super) fn leave(&self) {
         self.take();
         self.block.iter().flatten().for_each(Self::leave);
@@ -38,7 +38,7 @@ impl Directive {
         self.taken.get()
     }
 
-    /// As it stands there, in short.
+    /// Returns its text, in short.
     pub(super) fn said(&self) -> String {
         let words: Vec<&str> = std::iter::once(&self.name).chain(&self.args).map(String::as_str).collect();
         let end = if self.block.is_some() { " { … }" } else { "" };
@@ -57,9 +57,9 @@ enum Token {
     End,
 }
 
-/// Takes a text apart that begins in a line. What cannot be is noted.
+/// Splits a text that begins in a line. Invalid parts are noted.
 pub(super) fn read(text: &str, from: usize, draft: &mut Draft) -> Vec<Directive> {
-    // Blocks that are open: what is in them, and the directive that each belongs to.
+    // The open blocks: their content, and the directive that each belongs to.
     let mut open: Vec<(Vec<Directive>, Directive)> = Vec::new();
     let mut here: Vec<Directive> = Vec::new();
     let mut words: Vec<(usize, String)> = Vec::new();

@@ -1,4 +1,5 @@
-//! What is easily lost on the way: proofs of who somebody is, and what makes a balancer work.
+//! The parts that are easily lost on the way: demands for certificates, and settings that make a balancer
+//! work.
 
 use super::super::{From, import};
 use super::{made, shown};
@@ -21,7 +22,7 @@ fn nginx_dump() {
     insta::assert_snapshot!(shown(From::Nginx, text));
 }
 
-/// A server of NGINX's at an address with TLS, with more.
+/// Returns a server of NGINX's at an address with TLS, with more.
 fn server(listen: &str, more: &str) -> String {
     format!(
         "server {{ listen {listen} ssl; ssl_certificate /a; ssl_certificate_key /b; {more} \
@@ -39,13 +40,13 @@ fn nobody_comes_in_without_what_was_asked_for() {
         assert!(toml.contains("client_ca = \"/ca\"") && !toml.contains("optional"), "{toml}");
         assert!(notes.iter().any(|note| note.contains("have to show certificates")), "{notes:?}");
     }
-    // Those that may are no reason to let in those that must.
+    // An optional certificate does not relax a required one.
     let may = server("443", "ssl_verify_client optional; ssl_client_certificate /ca;");
     let (toml, _) = made(From::Nginx, &format!("{may}{shut}"));
     assert!(toml.contains("client_ca") && !toml.contains("optional"), "{toml}");
     let (toml, _) = made(From::Nginx, &format!("{free}{may}"));
     assert!(toml.contains("client_certificate = \"optional\""), "{toml}");
-    // Nobody can prove anything without the file, and an address in general has what one of it has.
+    // Without the file no certificate is valid, and the demands of one address hold for the general one.
     for (first, second) in [
         ("443", "ssl_verify_client on;"),
         ("10.0.0.1:443", "ssl_verify_client on;"),
@@ -61,7 +62,7 @@ fn nobody_comes_in_without_what_was_asked_for() {
                 listen l\n bind :443 ssl crt /a.pem\n bind :444\n server s 10.0.0.1:80\n";
     let (toml, notes) = made(From::Haproxy, text);
     assert!(toml.contains(":444\"") && !toml.contains(":443\""), "{toml} {notes:?}");
-    // HAProxy's, and one of [::], which takes IPv4 here.
+    // The same for HAProxy, with one of [::], which takes IPv4 here.
     let text = "listen a\n bind [::]:443 ssl crt /a.pem\n server s 10.0.0.1:80\n\
                 listen b\n bind :443 ssl crt /a.pem verify required ca-file /ca\n server s 10.0.0.2:80\n";
     let (why, notes) = import(From::Haproxy, "x", text, false).unwrap_err();
@@ -94,7 +95,7 @@ fn members_are_reached_as_they_were() {
     let twice = " server-template a 3 a.example:80\n server-template b 3 a.example:80";
     let (_, notes) = made(From::Haproxy, &listen(twice));
     assert!(notes[0].contains("a second source"), "{notes:?}");
-    // A word that is not known takes none with it that is.
+    // An unknown word does not take a known one with it.
     let (toml, notes) =
         made(From::Haproxy, "listen l\n bind :443 frobnicate ssl crt /a.pem\n server a 10.0.0.1:80\n");
     assert!(toml.contains("[listener.tls]") && notes[0].contains("frobnicate"), "{toml} {notes:?}");
@@ -120,7 +121,7 @@ fn files_of_a_dump_have_an_end() {
         files.iter().map(|(name, text)| format!("# configuration file /n/{name}:\n{text}\n")).collect()
     };
     let web = "http { server { listen 80; location / { proxy_pass http://10.0.0.1; } } }";
-    // Round and round, and each twice of the next: 2 to the power of how many there are.
+    // The files form a ring, and each includes the next twice: 2 to the power of their number.
     let mut files = vec![("main".to_owned(), format!("{web}\ninclude f0;"))];
     for number in 0..40 {
         let next = (number + 1) % 40;
@@ -142,7 +143,7 @@ fn files_of_a_dump_have_an_end() {
     assert!(notes[0].starts_with("1: include a: other files are not read"), "{notes:?}");
 }
 
-/// What is made of a backend, and of the frontend before it.
+/// Returns the result of a backend, and of the frontend before it.
 fn backend(lines: &str) -> (String, Vec<String>) {
     made(From::Haproxy, &format!("listen l\n bind :80\n{lines}\n server a 10.0.0.1:80\n"))
 }

@@ -6,12 +6,13 @@ fn made(from: From, text: &str, open: bool) -> Imported {
     import(from, "x", text, open).unwrap_or_else(|(why, notes)| panic!("{why} {notes:?}\n{text}"))
 }
 
-/// Lines of the result that are no comments.
+/// Returns the lines of the result that are no comments.
 fn served(made: &Imported) -> String {
     made.text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
 }
 
-/// Holds for a text: nobody is let in where line `at` is lost, unless that is asked for; the list begins with that line.
+/// Asserts that no client is let in where line `at` is lost, except with `open`; the list begins with that
+/// line.
 fn shut(from: From, text: &str, at: usize, port: u16) {
     let here = format!("\"0.0.0.0:{port}\"");
     let closed = made(from, text, false);
@@ -74,7 +75,7 @@ fn no_listener_of_haproxy_is_opened() {
         let text = format!("{other}listen l\n mode http\n bind :80 {bind}\n server a 10.0.0.1:80\n");
         shut(From::Haproxy, &text, 7, 80);
     }
-    // A condition that leads to a backend that refuses, or has nobody.
+    // The condition leads to a backend that refuses, or has no servers.
     for refusing in [" http-request deny\n server a 10.0.0.2:80\n", "\n"] {
         let text = format!(
             "{other}frontend f\n mode http\n bind :80\n use_backend no if {{ path /admin }}\n default_backend b\n\
@@ -113,10 +114,10 @@ fn no_listener_of_nginx_is_opened() {
         };
         shut(From::Nginx, &line("", rule, ""), 6, 80);
         shut(From::Nginx, &line("", "", rule), 8, 80);
-        // A place whose requests go to the group of the others.
+        // The requests of the place go to the group of the others.
         let place = format!("location /admin {{ {rule} {to} }}");
         shut(From::Nginx, &line("", &place, ""), 6, 80);
-        // Of another server of this address.
+        // The rule is of another server of this address.
         let second = format!("server {{ listen 80; server_name b.example; {rule} location / {{ {to} }} }}");
         shut(From::Nginx, &line(&second, "", ""), 3, 80);
     }
@@ -128,7 +129,7 @@ fn no_listener_of_nginx_is_opened() {
         format!("stream {{\nserver {{ listen 99; {to} }}\nserver {{\nlisten 80;\ndeny 10.0.0.1;\n{to} }} }}")
             .replace("http://", "");
     shut(From::Nginx, &stream, 5, 80);
-    // Around a server: in force where the server has none of its own.
+    // The rule is around a server: in force if the server has none of its own.
     let around = |own: &str| {
         format!(
             "http {{\nauth_basic closed;\nserver {{ listen 99; auth_basic off; location / {{ {to} }} }}\nserver {{ listen 80; {own} location / {{ {to} }} }} }}"
@@ -154,7 +155,7 @@ fn rules_alone_are_comments_alone() {
     let text = "listen l\n mode http\n bind :80\n http-request deny\n server a 10.0.0.1:80\n";
     let made = made(From::Haproxy, text, false);
     assert!(served(&made).trim().is_empty(), "{}", made.text);
-    // What is commented is what --open makes.
+    // The comments are the result with --open.
     let opened = import(From::Haproxy, "x", text, true).unwrap().text;
     let uncommented: Vec<&str> = made.text.lines().filter_map(|line| line.strip_prefix("# ")).collect();
     for line in opened.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {

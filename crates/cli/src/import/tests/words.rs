@@ -1,4 +1,5 @@
-//! The law of the importer: a word changes what is made, or there is a note on its line, or a list says that it has no effect on traffic.
+//! The law of the importer: a word changes the result, or there is a note on its line, or a list has it as
+//! without effect on traffic.
 
 use super::super::{From, haproxy, import, nginx};
 
@@ -9,7 +10,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// What is made of a text, and the lines that have notes.
+/// Returns the result of a text, and the lines that have notes.
 fn made(from: From, text: &str) -> (Option<String>, Vec<usize>) {
     match import(from, "x", text, false) {
         Ok(imported) => (Some(imported.text), imported.notes.iter().map(|note| note.line).collect()),
@@ -17,7 +18,7 @@ fn made(from: From, text: &str) -> (Option<String>, Vec<usize>) {
     }
 }
 
-/// Puts a line into a text behind another, and holds the law against it.
+/// Inserts a line into a text behind another, and checks the law.
 fn law(from: From, text: &str, behind: usize, line: &str) -> bool {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.insert(behind, line);
@@ -25,7 +26,7 @@ fn law(from: From, text: &str, behind: usize, line: &str) -> bool {
     notes.contains(&(behind + 1)) || with != made(from, text).0
 }
 
-/// What is so without these words, too, or has no effect without others that are not there.
+/// The words for defaults, and those without effect unless others are there.
 const SO_ALREADY: [&str; 27] = [
     "proxy option tcp-check",
     "proxy default-server verify none",
@@ -82,13 +83,13 @@ fn no_word_of_haproxy_is_passed_over() {
             let text = text(mode);
             let holds = match of {
                 "global" => law(From::Haproxy, &text, 2, words),
-                // In defaults, a frontend, a backend and a section that is both.
+                // The places are defaults, a frontend, a backend and a section that is both.
                 "proxy" => [4, 7, 8, 12]
                     .iter()
                     .all(|behind| law(From::Haproxy, &text, *behind, &format!(" {words}"))),
                 _ => {
                     let at = if of == "server" { " check ssl\n" } else { " crt /a.pem\n" };
-                    // Of tcp there are no cookies.
+                    // Sections of tcp have no cookies.
                     if words.starts_with("cookie") && mode == "tcp" {
                         continue;
                     }
@@ -107,8 +108,8 @@ fn no_word_of_haproxy_is_passed_over() {
     assert!(passed.is_empty(), "{passed:#?}");
 }
 
-/// What has no effect in the texts below: there is one server, nobody is asked for certificates or believed by an authority, and what a
-/// server says itself is not what is said around it.
+/// The words without effect in the texts below: there is one server, no certificates are checked, and a
+/// server's own settings replace those around it.
 const OF_NO_EFFECT: [&str; 7] = [
     "server_name",
     "ssl_client_certificate",
@@ -133,7 +134,7 @@ fn no_directive_of_nginx_is_passed_over() {
             name => format!("{name} 7;"),
         };
         let first = name.split(' ').next().unwrap();
-        // At the top, in http or stream, an upstream, a server, and a location.
+        // The places are the top, http or stream, an upstream, a server, and a location.
         for (text, places) in [(http, &[2, 3, 4, 8, 12][..]), (stream, &[2, 3, 4, 8])] {
             for behind in places {
                 let harmless = nginx::why::HARMLESS.contains(&first)

@@ -1,14 +1,14 @@
-//! The application: what must be there for it, and what cannot go with it.
+//! Checks of the application: requirements and exclusions.
 
 use std::ops::Range;
 
 use super::super::{Balancer, BalancerKind, COPIES, Experiment, Factor, Graded, Level, Protocol};
 use super::{CLIENTS, LENGTH, MILLISECONDS};
 
-/// Most clients: each has a thread.
+/// The maximum number of clients: each has a thread.
 const MOST: f64 = 256.0;
 
-/// All that is wrong with it, and where: the key, or else the whole of `[application]`.
+/// Returns all errors with their places: the key, or else the whole of `[application]`.
 pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<usize>, String)> {
     let mut wrong = Vec::new();
     let precision = experiment.plan.precision.as_ref();
@@ -97,7 +97,7 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
     wrong
 }
 
-/// Most clients at any point.
+/// Returns the maximum number of clients at any point.
 fn clients(experiment: &Experiment) -> f64 {
     let own = experiment.load.concurrency.unwrap_or(0) as f64;
     let varied = experiment.factors.iter().filter(|vary| *vary.vary.get_ref() == Factor::Concurrency);

@@ -1,13 +1,13 @@
-//! Several groups of the balancer at the same servers.
+//! Checks of several groups of the balancer at the same servers.
 
 use std::ops::{Range, RangeInclusive};
 
 use super::super::{Act, Balancer, BalancerKind, Experiment, Factor, Level, Protocol};
 
-/// How many there may be.
+/// The allowed numbers of groups.
 pub(super) const COUNT: RangeInclusive<usize> = 1..=8;
 
-/// All that is wrong with them, with its place.
+/// Returns all errors with their places.
 pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<usize>, String)> {
     let mut wrong = Vec::new();
     let settings = &experiment.balancer;
@@ -70,7 +70,8 @@ mod tests {
 
     const FACTOR: &str = "[[factor]]\nvary = \"groups\"\nfull = [1, 4]\nquick = [1, 2]\n";
 
-    /// The fixture without 0 endpoints, with these levels of the balancer and this beside them.
+    /// Returns the errors of the fixture without 0 endpoints, with these levels of the balancer and these
+    /// settings.
     fn said(levels: &str, rest: &str) -> Vec<(String, String)> {
         let text = TEXT.replace("full = [0, 2]", "full = [2]");
         let text = text.replace(r#"["plimsoll:round_robin", "haproxy"]"#, levels);

@@ -1,4 +1,4 @@
-//! The load: what kind it is, what its groups of clients are, and what goes over which protocol.
+//! Checks of the load: its kind, its groups of clients, and the limits of each protocol.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use super::RATE;
 use crate::lab::metric::Metric;
 use crate::lab::plan::Point;
 
-/// Most clients in groups: each has a thread.
+/// The maximum number of clients in groups: each has a thread.
 const SESSIONS: usize = 64;
 
-/// All that is wrong with it, with its place.
+/// Returns all errors with their places.
 pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<usize>, String)> {
     let load = &experiment.load;
     let mut wrong = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
     wrong
 }
 
-/// What is wrong with a group, the first of which is given.
+/// Returns the error of a group, compared with the first one.
 fn fault(first: &Sessions, group: &Sessions) -> Option<String> {
     let say = |why: &str| Some(format!("[[load.clients]] {why}"));
     if group.count.is_some() == group.share.is_some() || group.count == Some(0) {
@@ -93,7 +93,7 @@ fn fault(first: &Sessions, group: &Sessions) -> Option<String> {
     None
 }
 
-/// Can what is asked for go over the point's protocol?
+/// Checks that the point's protocol supports everything in the experiment.
 pub(super) fn spoken(experiment: &Experiment, point: &Point) -> Result<(), String> {
     let several = point.instances.is_some_and(|count| count > 1);
     if point.side_cars && several {

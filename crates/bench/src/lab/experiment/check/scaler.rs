@@ -1,4 +1,4 @@
-//! Members that come and go, and curves of the load.
+//! Checks of autoscaled members, and of load curves.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use super::super::{BalancerKind, Experiment, Factor, Protocol};
 use crate::lab::experiment::Level;
 use crate::lab::metric::Metric;
 
-/// Metrics of members that come and go.
+/// The metrics of autoscaled members.
 const OWN: [Metric; 4] = [Metric::Members, Metric::Needed, Metric::Met, Metric::Cost];
 
-/// All that is wrong with them, with its place.
+/// Returns all errors with their places.
 pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<usize>, String)> {
     let mut wrong = Vec::new();
     let mut say = |at: &Range<usize>, why: &str| wrong.push((at.clone(), why.to_owned()));
@@ -83,7 +83,7 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
     wrong
 }
 
-/// Is it plimsoll everywhere?
+/// Returns `true` if every balancer is plimsoll.
 fn balancers(experiment: &Experiment) -> bool {
     let levels = experiment.factors.iter().filter(|vary| *vary.vary.get_ref() == Factor::Balancer);
     let levels = levels.flat_map(|vary| vary.full.get_ref().iter().chain(vary.quick.get_ref()));
@@ -94,5 +94,5 @@ fn balancers(experiment: &Experiment) -> bool {
     own && { levels }.all(ours)
 }
 
-/// Greatest part of the rate.
+/// The maximum part of the rate.
 const MOST: f64 = 1000.0;

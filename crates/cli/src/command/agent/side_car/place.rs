@@ -1,4 +1,4 @@
-//! Where side-cars stand, as the command line says it: before which servers, and where the groups of these are.
+//! The places of side-cars on the command line: their servers, and the addresses of the groups of these.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,17 +9,17 @@ use plimsoll_proxy::Protocol;
 use crate::command::{Exit, Failure};
 use crate::config::{ListenAddress, MemberAddress, PublicUrl};
 
-/// Where to stand: `[http:|tcp:]ADDRESS=SERVER`.
+/// The place of a side-car: `[http:|tcp:]ADDRESS=SERVER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::command::agent) struct Place {
     pub(super) protocol: Protocol,
     pub(super) listen: SocketAddr,
     pub(super) server: MemberAddress,
-    /// Where clients reach its group (http).
+    /// The address at which clients reach its group (http).
     pub(super) home: Option<PublicUrl>,
 }
 
-/// Places with the URLs of their groups: one that holds for all of http, or one for each of them, in order.
+/// Adds the URLs of their groups to places: one for all of http, or one for each of them, in order.
 pub(in crate::command::agent) fn at_home(
     mut places: Vec<Place>,
     urls: &[PublicUrl],
@@ -46,12 +46,12 @@ pub(in crate::command::agent) fn at_home(
 }
 
 impl Place {
-    /// Before a CORBA server.
+    /// Returns the place before a CORBA server.
     pub(in crate::command::agent) fn iiop(listen: SocketAddr, server: MemberAddress) -> Self {
         Self { protocol: Protocol::Iiop, listen, server, home: None }
     }
 
-    /// By which it was given.
+    /// Returns the option that gave it.
     pub(super) fn option(&self) -> &'static str {
         if self.protocol == Protocol::Iiop { "--iiop" } else { "--side-car" }
     }

@@ -24,7 +24,7 @@ fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().unwrap()
 }
 
-/// Does somebody who trusts `bundle` take `certificates` from a client at that time?
+/// Returns `true` if a host that trusts `bundle` accepts `certificates` from a client at that time.
 fn taken(bundle: &str, certificates: &str, at: OffsetDateTime) -> bool {
     let mut roots = RootCertStore::empty();
     chain(bundle).into_iter().for_each(|authority| roots.add(authority).unwrap());
@@ -95,7 +95,7 @@ fn a_change_that_was_interrupted_leaves_an_authority_that_works() {
     Authority::make(&folder, "example.org", now(), YEAR).unwrap();
     let (old_bundle, old_key) = (ca(&folder), std::fs::read(folder.join("ca.key")).unwrap());
     Authority::open(&folder).unwrap().rotate(now(), YEAR).unwrap();
-    // As if it had ended before the key was written.
+    // The change was interrupted before the key was written.
     std::fs::write(folder.join("ca.key"), old_key).unwrap();
     let issued = issue(&folder).chain;
     assert!(chain(&issued).len() == 1 && taken(&old_bundle, &issued, now()));

@@ -34,7 +34,7 @@ fn entry(seq: u64, why: &str) -> Entry {
     }
 }
 
-/// Two looks a second apart, with something in every column.
+/// Returns two looks a second apart, with something in every column.
 fn view() -> View {
     let mut status = sample();
     let first = look(status.clone());
@@ -56,7 +56,7 @@ fn view() -> View {
     let line = |used| MemberLoadLine { used: Some(used), capacity: Some(100.0), ..MemberLoadLine::default() };
     member.load_line = Some(line(0.7));
     web.members[1].load = Some(LoadExplanation { value: 0.31, age_seconds: 90.0 });
-    // With its answers, which is later.
+    // The member reports with its answers, which is later.
     web.members[1].said_age_seconds = Some(75.0);
     web.members[1].load_line = Some(line(0.31));
     status.listeners[1].group = "web".into();
@@ -167,9 +167,9 @@ fn rates_and_times_are_of_late() {
     assert_eq!((row.requests_per_second, row.errors_per_second, row.bindings), (Some(25.0), 0.5, Some(1234)));
     assert_eq!((row.p99, row.sheds_lately, web.p99), (Some(0.038), 3, Some(0.04)));
     assert_eq!(web.shed, 1200);
-    // The mark that is given as a load stands where the load is used by as much.
+    // The mark that is given as a load is at the place of that load.
     assert!(row.load.load.reject.is_some_and(|at| (at - 0.6).abs() < 1e-9), "{row:?}");
-    // Where nobody counts by the second it is between two looks, unless another process counts from 0.
+    // Without values by the second the rate is taken between two looks, unless another process counts from 0.
     let (mut old, mut new) = (look(sample()), look(sample()));
     new.at = old.at + Duration::from_secs(1);
     new.status.groups[0].members[0].requests += 250;

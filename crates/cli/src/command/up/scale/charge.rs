@@ -1,4 +1,4 @@
-//! One group whose members are counted: it looks, has the brain decide, and has a provider do it.
+//! One group with a scaler: it looks, has the brain decide, and has a provider act.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -28,10 +28,10 @@ mod office;
 mod succession;
 mod tell;
 
-/// Between two looks while somebody comes or goes.
+/// The time between two looks while members come or go.
 const SOON: Duration = Duration::from_millis(200);
 
-/// A member that cannot be used for less long may come back before another one could be started.
+/// The time that an unusable member has to come back, in which another one could not be started.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// One group.
@@ -41,41 +41,41 @@ pub(super) struct Charge {
     hands: Hands,
     scaler: Scaler,
     crew: Crew,
-    /// Where members are that were started, by number.
+    /// The members that were started, by number.
     instances: BTreeMap<u32, Instance>,
-    /// What a provider is doing.
+    /// The running acts of the provider.
     tasks: JoinSet<Done>,
     /// The zero of the brain's time.
     epoch: Instant,
     before: Before,
     looked: Option<Instant>,
     decided: Option<(Decision, Instant)>,
-    /// When it is decided next, and when a provider is asked who is there.
+    /// The time of the next decision, and of the next question to the provider for its members.
     due: Instant,
     present: Option<Instant>,
-    /// Members were not put in force yet.
+    /// Whether members were not put in force yet.
     untold: bool,
     halted: bool,
-    /// Whoever waits until nobody is being started.
+    /// The receiver of the message that no member is being started.
     settling: Option<oneshot::Sender<()>>,
-    /// Of a provider that only counts.
+    /// The state of a provider that only counts.
     count: Count,
-    /// Who decides, where several balancers could.
+    /// The office of the balancer that decides, if several could.
     office: Office,
 }
 
-/// What a provider has done.
+/// A finished act of a provider.
 enum Done {
     Started(u32, Result<Instance, String>),
     Stopped(u32, Result<(), String>),
-    /// Who was there when that was asked.
+    /// The members at the time of the question.
     Present(Time, Result<Option<Vec<Instance>>, String>),
     Counted(u32, Result<u32, String>),
-    /// How many there are to be, asked after it was told so often.
+    /// The wanted number, with the number of changes before the question.
     Replicas(u64, Result<u32, String>),
-    /// It was tried to be the one that decides.
+    /// The result of an attempt to be the balancer that decides.
     Stood(Result<(), String>),
-    /// Others were told whom there is.
+    /// The result of publishing the members to others.
     Enrolled(Result<Roll, String>),
 }
 
@@ -105,7 +105,7 @@ impl Charge {
         }
     }
 
-    /// Until it is told to end.
+    /// Runs until it gets the message to end.
     pub(super) async fn run(mut self, mut words: mpsc::Receiver<Word>) {
         self.begin().await;
         let mut views = self.running.store().views();
@@ -143,7 +143,7 @@ impl Charge {
                     Some(Word::Dismiss) => {
                         self.resign().await;
                         self.running.scaled().say(&self.scaling.group, None);
-                        // They have left the group, and end what they have.
+                        // The members have left the group, and end their requests.
                         let _ = timeout(self.scaling.crew.drain_deadline, words.recv()).await;
                         self.dismiss().await;
                         return;
@@ -180,7 +180,7 @@ impl Charge {
     async fn turn(&mut self) {
         let at = Instant::now();
         let Some(look) = self.running.engine().look(&self.scaling.group) else {
-            // A reload is about to take the group away, or to bring it.
+            // A reload is about to remove the group, or to add it.
             self.due = at + self.scaling.interval;
             return;
         };
@@ -232,7 +232,7 @@ impl Charge {
             grace: GRACE.max(Duration::from_secs_f64(self.scaler.start_seconds().min(3600.0))),
         };
         let members = roster.seen(look);
-        // At the first look nothing has happened yet: what is missing below the least is seen all the same.
+        // The first look has no rates yet; members missing below the least are seen all the same.
         let unknown = Since { rate: f64::NAN, elsewhere: 0.0, waiting: 0.0, refused: 0.0, response: None };
         let Since { rate, elsewhere, waiting, refused, response } = since.unwrap_or(unknown);
         let proven = look.status.load_line.as_ref().is_some_and(|line| line.capacity.is_some());
@@ -275,7 +275,7 @@ impl Charge {
         }
         let added = self.crew.add(decision.add, now);
         let removed = self.crew.remove(decision.remove.iter().map(String::as_str), now);
-        // While a command that is wrong is not tried nothing happens that would be worth telling.
+        // A pause after a failed command is not worth an event.
         if added + removed > 0 {
             let wanted = (decision.have + added).saturating_sub(removed);
             let why = format!("{} in place of {}: {}", members(wanted), decision.have, decision.why);
@@ -283,7 +283,7 @@ impl Charge {
         }
     }
 
-    /// Has done what there is to be done, says what there is to be said.
+    /// Applies all finished acts and publishes their events.
     async fn settle(&mut self) {
         loop {
             while let Some(news) = self.crew.poll_news() {
@@ -323,7 +323,7 @@ impl Charge {
             Order::Drain { index } => {
                 let Some(member) = self.crew.hand(index).and_then(|hand| hand.member.clone()) else { return };
                 let running = Arc::clone(&self.running);
-                // Somebody may have to be told first, and be waited for.
+                // A hand-over server may have to be notified first, and waited for.
                 drop(spawn_blocking(move || {
                     let drained = running.engine().drain_by(Some(&group), &member, Drainer::Scaler);
                     if let Err(why) = drained {
@@ -334,7 +334,7 @@ impl Charge {
         }
     }
 
-    /// Puts those in force who are there.
+    /// Puts the present members in force.
     async fn man(&mut self) {
         let Some(source) = self.scaling.source.clone() else {
             self.untold = false;
@@ -354,7 +354,7 @@ impl Charge {
         let now = self.now();
         match done {
             Done::Started(_, Ok(one)) if !self.office.mine => {
-                // Another balancer decides by now, and does not know of it.
+                // Another balancer decides by now, and does not know this member.
                 let Hands::Each(provider) = &self.hands else { return };
                 let (provider, group) = (Arc::clone(provider), Arc::clone(&self.scaling.group));
                 let stop = Stop { group, one, why: "another balancer decides".into() };
@@ -396,19 +396,19 @@ impl Charge {
         }
     }
 
-    /// Those that are not there any more have ended by themselves.
+    /// Handles the present members: those that are missing have ended by themselves.
     fn present(&mut self, outcome: Result<Option<Vec<Instance>>, String>, asked: Time, now: Time) {
         let Hands::Each(provider) = &self.hands else { return };
         let provider = Arc::clone(provider);
         let Ok(present) = outcome else {
-            // Who was there is, as far as anybody knows.
+            // The last members are still those that are known.
             self.present = Some(Instant::now() + provider.looks_apart());
             return;
         };
-        // One that cannot say who is there is not asked again.
+        // A provider that cannot list its members is not asked again.
         let Some(present) = present else { return };
         self.present = Some(Instant::now() + provider.looks_apart());
-        // One that was started meanwhile could not be there yet.
+        // A member that was started meanwhile could not be there yet.
         let there = |hand: &Hand| hand.since >= asked || present.iter().any(|one| one.id == hand.id);
         let gone = self
             .crew
@@ -426,7 +426,8 @@ impl Charge {
         }
     }
 
-    /// Stops whom it started: they have nothing to do any more, or are out of the group with the source that named them.
+    /// Stops the members that it started: they are not needed any more, or are out of the group with the
+    /// source that named them.
     async fn dismiss(&mut self) {
         if self.inherited_by_another().await {
             return;
@@ -439,7 +440,7 @@ impl Charge {
             async move { provider.stop(stop).await }
         };
         let mut stops: JoinSet<_> = self.instances.values().cloned().map(&stop).collect();
-        // Those that are just being started are stopped as soon as they are.
+        // Members that are just being started are stopped as soon as they are.
         while !(self.tasks.is_empty() && stops.is_empty()) {
             tokio::select! {
                 Some(done) = self.tasks.join_next() => if let Ok(Done::Started(_, Ok(instance))) = done {
@@ -454,7 +455,7 @@ impl Charge {
     }
 }
 
-/// Random bits.
+/// Returns random bits.
 fn chance() -> u64 {
     RandomState::new().hash_one(0)
 }

@@ -1,7 +1,7 @@
-//! What a scaler sees of its group: two looks, and what happened between them.
+//! A scaler's view of its group: two looks, and the changes between them.
 //!
-//! Members have to do with other balancers, too, if they act together with this one (`[fleet]`): what comes there counts as what comes
-//! here, and so does what waits there.
+//! Members may also serve other balancers that act together with this one (`[fleet]`). Their requests count
+//! like those here, in flight or waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,34 +12,35 @@ use plimsoll_brain::scale::{MemberSeen, Standing};
 use plimsoll_brain::status::{GroupStatus, MemberStatus};
 use plimsoll_proxy::GroupLook;
 
-/// Counts at the look before.
+/// The counts at the look before.
 #[derive(Debug, Default)]
 pub(super) struct Before {
-    /// Requests that ended or were refused, and those that are under way.
+    /// The requests that ended or were rejected, and those in flight.
     counts: Option<(u64, u64)>,
-    /// Requests that were refused for want of room.
+    /// The requests that were rejected for want of room.
     refused: u64,
-    /// Requests by how long they took, when that was last told.
+    /// The requests by their duration, when that was last evaluated.
     times: Vec<u64>,
 }
 
-/// What happened since.
+/// The changes since then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Since {
-    /// Requests a second that came, those that came to other balancers included.
+    /// The arrival rate in requests a second, that at other balancers included.
     pub(super) rate: f64,
-    /// Of those, what came to others.
+    /// The part of it at other balancers.
     pub(super) elsewhere: f64,
-    /// Requests that wait for a member.
+    /// The requests that wait for a member.
     pub(super) waiting: f64,
-    /// Requests a second that were refused because there was no room.
+    /// The requests a second that were rejected for want of room.
     pub(super) refused: f64,
-    /// 95th percentile of how long those took that ended, seconds; none if too few did since there was one.
+    /// The 95th percentile of the duration of those that ended, in seconds; `None` if too few did since the
+    /// last one.
     pub(super) response: Option<f64>,
 }
 
 impl Before {
-    /// `None` at the first look.
+    /// Returns the changes; `None` at the first look.
     pub(super) fn since(&mut self, look: &GroupLook, seconds: f64) -> Option<Since> {
         let status = &look.status;
         let refused: u64 = status.rejected.values().sum();
@@ -61,7 +62,8 @@ impl Before {
             self.times.clone_from(&look.times);
         }
         let before = before.filter(|_| seconds > 0.0)?;
-        // What a drained member still had when it left is counted neither here nor there: fewer came than none.
+        // The requests in flight at a drained member when it left are not counted any more, which could make
+        // the count negative.
         let ended = now.0.saturating_sub(before.0) as f64;
         let came = (ended + now.1 as f64 - before.1 as f64).max(0.0);
         let refused = no_room_since as f64 / seconds;
@@ -72,7 +74,7 @@ impl Before {
     }
 }
 
-/// Seconds below which a share of the requests lies, if there are enough of them to tell.
+/// Returns the seconds below which a share of the requests lies, if there are enough of them.
 fn quantile(times: &[u64], share: f64) -> Option<f64> {
     let count: u64 = times.iter().sum();
     if count < FEW {
@@ -87,22 +89,22 @@ fn quantile(times: &[u64], share: f64) -> Option<f64> {
     GroupLook::seconds().get(place).copied()
 }
 
-/// Reasons for which requests are refused that another member would serve.
+/// The reasons of rejections that another member would avoid.
 const NO_ROOM: [&str; 3] = ["queue_full", "queue_timeout", "shed"];
 
-/// Requests below which a percentile says nothing: that of 20 would be the longest but one.
+/// The least number of requests for a percentile: that of 20 would be the longest but one.
 const FEW: u64 = 50;
 
-/// The members of a group as its scaler has them in mind.
+/// The members of a group, as its scaler counts them.
 pub(super) struct Roster<'a> {
     pub(super) crew: &'a Crew,
-    /// Names of members that the scaler can take away though it did not start them: it only says how many there are to be.
+    /// Whether the scaler can remove members that it did not start, because it only sets their number.
     pub(super) all_ours: bool,
-    /// Members that were asked for and have not been found yet.
+    /// The number of members that were asked for and have not been found yet.
     pub(super) awaited: u32,
-    /// Capacity of one that is started.
+    /// The capacity of a member that is started.
     pub(super) unit: f64,
-    /// A member that cannot be used for so long is lost.
+    /// The time after which an unusable member is lost.
     pub(super) grace: Duration,
 }
 
@@ -139,7 +141,7 @@ impl Roster<'_> {
             (_, State::Disabled) => Standing::Lost,
             (_, state) if state.eligible() => Standing::Usable,
             (Some(Stage::Asked | Stage::Coming), _) => Standing::Coming,
-            // It may come back before another one could be started.
+            // The member may come back before another one could be started.
             _ if lost => Standing::Lost,
             _ => Standing::Coming,
         };
@@ -150,19 +152,19 @@ impl Roster<'_> {
             ours: hand.is_some() || self.all_ours,
             in_flight: member.in_flight.saturating_add(member.in_flight_elsewhere.round() as u32),
             utilization: look.processors.get(&member.name).copied(),
-            // The line is what others leave; together with what they have of it that is what it can do for all.
+            // The load line is the part that others leave; with the others' part it is the capacity for all.
             line: member
                 .load_line
                 .as_ref()
                 .and_then(|line| line.capacity)
                 .map(|line| line + look.elsewhere.get(&member.name).map_or(0.0, |(rate, _)| *rate)),
-            // What a host can do counts once, however many groups are there.
+            // The capacity of a host counts once, however many groups are there.
             share: member.host.as_ref().map_or(1.0, |host| host.own),
         }
     }
 }
 
-/// How a member does, for the crew.
+/// Returns the state of a member, for the crew.
 pub(super) fn found(status: &GroupStatus, name: &str) -> Option<plimsoll_brain::scale::crew::Found> {
     let member = status.members.iter().find(|member| member.name == name)?;
     let elsewhere = member.in_flight_elsewhere.round() as u32;
@@ -194,7 +196,8 @@ mod tests {
         look.elsewhere = BTreeMap::from([("a".to_owned(), (30.0, 2.0)), ("b".to_owned(), (10.5, 0.0))]);
         let since = before.since(&look, 1.0).unwrap();
         assert_eq!((since.rate, since.elsewhere, since.waiting), (50.0 + 35.0 + 40.5, 40.5, 37.0));
-        // What a member can do for all is what others leave of it and what they have of it; and it is not idle that works for them.
+        // A member's capacity for all is the part that others leave and the part that they use; a member that
+        // serves others is not idle.
         let line = MemberLoadLine { capacity: Some(70.0), ..MemberLoadLine::default() };
         look.status.members = vec![MemberStatus {
             name: "a".into(),
@@ -216,7 +219,7 @@ mod tests {
         assert_eq!(before.since(&look(100, 0, 0, &[]), 1.0), None);
         let since = before.since(&look(150, 30, 0, &[]), 2.0).unwrap();
         assert_eq!((since.rate, since.waiting, since.response), (40.0, 30.0, None));
-        // Those under way end, and nobody comes.
+        // The requests in flight end, and none come.
         assert_eq!(before.since(&look(180, 0, 0, &[]), 1.0).unwrap().rate, 0.0);
     }
 

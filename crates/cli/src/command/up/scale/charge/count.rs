@@ -1,5 +1,6 @@
-//! A provider that only counts: how many there are to be it is asked itself, as that may have been said by others, and by a process before
-//! this one. So a balancer that knows of nobody yet takes nobody away, and more are never fewer.
+//! A provider that only counts. It is asked for the wanted number itself, as others may have set that, or a
+//! process before this one. So a balancer that knows no members yet removes none, and an increase never
+//! reduces the number.
 
 use std::time::Duration;
 
@@ -10,25 +11,25 @@ use tokio::time::Instant;
 
 use super::Charge;
 
-/// Between two times that one who counts is asked how many there are to be.
+/// The time between two questions for the wanted number.
 const COUNTS_APART: Duration = Duration::from_secs(5);
 
-/// What is known of it.
+/// The known state of the provider.
 #[derive(Debug, Default)]
 pub(super) struct Count {
     replicas: Option<u32>,
-    /// Since when fewer are found than that.
+    /// The time since when fewer are found than that.
     behind: Option<Instant>,
-    /// It is being told.
+    /// Whether a change is being sent.
     pub(super) busy: bool,
-    /// Times that it was told: what it was asked before tells nothing any more.
+    /// The number of changes that were sent: an answer from before the last is out of date.
     pub(super) told: u64,
-    /// Why it could not be asked.
+    /// The reason why it could not be asked.
     pub(super) trouble: Option<String>,
 }
 
 impl Count {
-    /// It said how many there are to be.
+    /// Takes the answer with the wanted number.
     pub(super) fn heard(&mut self, replicas: u32) {
         if self.replicas.is_none_or(|before| before < replicas) {
             self.behind = None;
@@ -36,13 +37,13 @@ impl Count {
         (self.replicas, self.trouble) = (Some(replicas), None);
     }
 
-    /// Is there anything known of it?
+    /// Returns `true` if the wanted number is known.
     pub(super) fn known(&self) -> bool {
         self.replicas.is_some()
     }
 
-    /// Of those that there are to be, how many are still to come where so many are `found`; none where it was not heard. After
-    /// `deadline` they do not come; unless nobody is found: then whoever finds them does not know.
+    /// Returns how many of the wanted members are still to come if `found` are there; `None` if the number is
+    /// unknown. After `deadline` they are given up, unless no member is found: then the source knows nothing.
     pub(super) fn awaited(&mut self, found: u32, at: Instant, deadline: Duration) -> Option<u32> {
         let missing = self.replicas?.saturating_sub(found);
         if missing == 0 {
@@ -54,7 +55,7 @@ impl Count {
         Some(if late && found > 0 { 0 } else { missing })
     }
 
-    /// How many there are to be from now on, and how many it was, if that is another number.
+    /// Returns the new wanted number and the old one, if they differ.
     pub(super) fn next(&self, add: u32, remove: u32, least: u32, most: u32) -> Option<(u32, u32)> {
         let now = self.replicas?;
         let next = match add {
@@ -66,13 +67,13 @@ impl Count {
 }
 
 impl Charge {
-    /// Members that no source finds.
+    /// Returns the number of members that no source finds.
     pub(super) fn fixed(&self) -> u32 {
         self.running.listed(&self.scaling.group).len() as u32
     }
 
-    /// Of a provider that only counts: how many there are still to come. None where too little is known to say how many are wanted: a
-    /// source that fails says nothing of whom there is.
+    /// Returns how many members of a provider that only counts are still to come. `None` if too little is
+    /// known for a decision: a source that fails does not know the members.
     pub(super) fn awaited(&mut self, look: &GroupLook, at: Instant) -> Option<u32> {
         let found = (look.status.members.len() as u32).saturating_sub(self.fixed());
         match &self.hands {
@@ -86,7 +87,7 @@ impl Charge {
         }
     }
 
-    /// How many there are to be was asked.
+    /// Takes the result of the question for the wanted number.
     pub(super) fn replicas(&mut self, told: u64, outcome: Result<u32, String>) {
         let at = Instant::now();
         self.present = Some(at + COUNTS_APART);

@@ -1,9 +1,10 @@
-//! What a charge does where several balancers have a store together: one of them decides, the others have in force whom it started, look
-//! on, and take over when it is gone.
+//! The office of a charge if several balancers share a store. One of them decides; the others put its members
+//! in force, watch, and take over when it is gone.
 //!
-//! Whom a program or a server starts (`exec`, `webhook`) anybody can have stopped: whoever takes over goes on with them. Processes, units
-//! and containers of another machine stay in force for as long as they can be used, are stopped by nobody, and are replaced here once
-//! they cannot be.
+//! Members that a program or a server starts (`exec`, `webhook`) can be stopped by any balancer: the next one
+//! that decides goes on with them. Processes, units and containers of another machine stay in force for as
+//! long as they can be used. No balancer here stops them, and they are replaced here once they cannot be
+//! used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,47 +23,48 @@ use crate::config::Scaling;
 use crate::running::owner::{Duty, LEASE, Roll};
 use crate::running::scaled::Manned;
 
-/// For another balancer to take over.
+/// The time for another balancer to take over.
 const TAKING: Duration = Duration::from_secs(2);
 
-/// Others may not have heard for so long that a member is drained.
+/// The time in which others may not know yet that a member is drained.
 const HEARD: Duration = Duration::from_secs(2);
 
-/// Who decides, and whom the others know of.
+/// The balancer that decides, and the members that the others know.
 #[derive(Debug, Default)]
 pub(super) struct Office {
-    /// Does this balancer decide? Where it shares no store with others it does.
+    /// Whether this balancer decides, as it does without a shared store.
     pub(super) mine: bool,
-    /// Who does, if another one does.
+    /// The name of another balancer that decides.
     pub(super) other: Option<String>,
-    /// It does not decide any more, as the process ends.
+    /// Whether it does not decide any more, as the process ends.
     resigned: bool,
-    /// It is being tried to decide.
+    /// Whether an attempt to decide is running.
     standing: bool,
-    /// When the lease was renewed.
+    /// The time when the lease was renewed.
     held: Option<Instant>,
-    /// What the store has, as this balancer wrote it or put it in force; and is it being written?
+    /// The roll in the store, as this balancer wrote it or put it in force; `enrolling` while it is being
+    /// written.
     roll: Option<Roll>,
     enrolling: bool,
-    /// Whom a balancer that decided before has started, and only that could stop.
+    /// The members that a former deciding balancer has started, and that only it could stop.
     strangers: Vec<Manned>,
 }
 
 impl Office {
-    /// What was under way was broken off.
+    /// Forgets the acts that were broken off.
     pub(super) fn go_on(&mut self) {
         (self.standing, self.enrolling) = (false, false);
     }
 }
 
-/// A member as its group has it.
+/// Returns a member as its group lists it.
 fn listed(scaling: &Scaling, one: &Instance, leaving: bool) -> Listed {
     let (capacity, limit) = (scaling.rules.unit, scaling.limit);
     Listed { name: one.address.to_string().into(), address: one.address, capacity, limit, leaving }
 }
 
 impl Charge {
-    /// Begins: at once where nobody else could decide.
+    /// Begins: at once if no other balancer could decide.
     pub(super) async fn begin(&mut self) {
         let group = &self.scaling.group;
         if !self.running.scales_together() {
@@ -70,19 +72,19 @@ impl Charge {
             return self.adopt().await;
         }
         if self.running.duty(group) == Duty::Mine {
-            // A process before this one did.
+            // A process before this one decided.
             return self.take_office().await;
         }
         self.rule(self.scaling.clone());
     }
 
-    /// Looks who decides, and does what follows.
+    /// Looks which balancer decides, and follows.
     pub(super) async fn attend(&mut self, at: Instant) {
         if !self.running.scales_together() || self.office.resigned {
             return;
         }
         match self.running.duty(&self.scaling.group) {
-            // While an upgrade is under way it stays as it is.
+            // During an upgrade it stays as it is.
             Duty::Other(_) | Duty::Nobody if self.halted => {}
             Duty::Mine => {
                 self.office.other = None;
@@ -119,7 +121,7 @@ impl Charge {
         }
     }
 
-    /// It was tried to decide. Whether that went well is seen.
+    /// Takes the end of an attempt to decide. The next look shows its success.
     pub(super) fn stood(&mut self, outcome: &Result<(), String>) {
         self.office.standing = false;
         if let Err(why) = outcome {
@@ -127,11 +129,11 @@ impl Charge {
         }
     }
 
-    /// This balancer decides: it goes on with those that are there.
+    /// Takes the office: this balancer goes on with the present members.
     async fn take_office(&mut self) {
         let roll = self.running.roll(&self.scaling.group);
         let same = roll.filter(|roll| roll.provider == self.scaling.kind.name());
-        // All stay in force, and nothing is written, until it is known who is whose.
+        // All stay in force, and nothing is written, until the owner of each is known.
         self.office.strangers = same.map(|roll| roll.members).unwrap_or_default();
         (self.office.mine, self.office.enrolling) = (true, true);
         self.adopt().await;
@@ -153,7 +155,8 @@ impl Charge {
         self.due = Instant::now();
     }
 
-    /// Another balancer decides, which could not know that this one is there: what was started is that one's affair.
+    /// Leaves the office: another balancer decides, which could not know that this one is there. The started
+    /// members are that one's affair.
     fn leave_office(&mut self, name: &str) {
         self.crew = Crew::new(self.scaling.crew);
         self.instances.clear();
@@ -163,14 +166,14 @@ impl Charge {
         self.tell(EventKind::Changed, None, why, Vec::new());
     }
 
-    /// Decides no more, before the process ends: somebody else may at once.
+    /// Resigns before the process ends: another balancer may decide at once.
     pub(super) async fn resign(&mut self) {
         if !(self.running.scales_together() && self.office.mine) {
             return;
         }
         self.office.resigned = true;
         let mut roll = self.own_roll();
-        // They end with this process: nobody is to give them anything new.
+        // The members end with this process: they get no new requests.
         let ends = !self.scaling.leave && !self.scaling.kind.anywhere();
         roll.members.iter_mut().filter(|_| ends).for_each(|one| one.stage = Stage::Draining);
         let (running, group) = (Arc::clone(&self.running), Arc::clone(&self.scaling.group));
@@ -183,7 +186,8 @@ impl Charge {
         }
     }
 
-    /// Are those that were started another balancer's? Whoever looks on takes them over at once; that is waited for a moment.
+    /// Returns `true` if another balancer has the started members. A watching balancer takes them over at
+    /// once, for which this waits for a moment.
     pub(super) async fn inherited_by_another(&mut self) -> bool {
         if !(self.running.scales_together() && self.scaling.kind.anywhere() && self.office.resigned) {
             return false;
@@ -200,7 +204,7 @@ impl Charge {
         }
     }
 
-    /// Whom it started has been stopped: nobody is to look for them.
+    /// Removes the roll: the members have been stopped, and no balancer should look for them.
     pub(super) async fn strike_off(&mut self) {
         if !(self.running.scales_together() && self.office.mine) {
             return;
@@ -223,7 +227,7 @@ impl Charge {
         Roll { provider: self.scaling.kind.name().into(), members }
     }
 
-    /// Has the others know whom there is.
+    /// Publishes the members to the others.
     pub(super) fn enroll(&mut self) {
         let together = self.running.scales_together() && self.office.mine && self.scaling.source.is_some();
         if !together || self.office.enrolling || self.halted {
@@ -242,7 +246,7 @@ impl Charge {
         });
     }
 
-    /// It was tried; what did not go well is tried again at the next look.
+    /// Takes the result of publishing; a failure is repeated at the next look.
     pub(super) fn enrolled(&mut self, outcome: Result<Roll, String>) {
         self.office.enrolling = false;
         match outcome {
@@ -252,7 +256,7 @@ impl Charge {
         }
     }
 
-    /// Those who are in the group by what was started, here or elsewhere.
+    /// Returns the members that were started, here or elsewhere, for the group.
     pub(super) fn listed(&self) -> Vec<Listed> {
         if !self.office.mine {
             let roll = self.office.roll.iter().flat_map(|roll| &roll.members);
@@ -270,7 +274,7 @@ impl Charge {
         all
     }
 
-    /// Those that nobody here could stop are given up once they cannot be used.
+    /// Gives up members that no balancer here could stop, once they cannot be used.
     pub(super) fn miss_strangers(&mut self, look: &GroupLook) {
         let before = self.office.strangers.len();
         self.office.strangers.retain(|one| {
@@ -281,7 +285,8 @@ impl Charge {
         self.untold |= self.office.strangers.len() < before;
     }
 
-    /// Members that are drained and may work for other balancers all the same: those may not have heard yet, or do not say.
+    /// Returns the drained members that may still serve other balancers, which may not know of the drain yet
+    /// or do not report.
     pub(super) fn held(&self, now: Time) -> Vec<Arc<str>> {
         if !self.running.scales_together() {
             return Vec::new();
@@ -291,7 +296,7 @@ impl Charge {
         self.crew.hands().iter().filter(held).filter_map(|hand| hand.member.clone()).collect()
     }
 
-    /// It may be another balancer that decides by now, and nobody here can tell.
+    /// Returns `true` if another balancer may decide by now, which this one cannot find out.
     pub(super) fn cut_off(&self) -> bool {
         let together = self.running.scales_together() && self.office.mine;
         together && self.running.store_away().is_some_and(|away| away > LEASE)

@@ -1,5 +1,5 @@
-//! How a charge goes on where another process stopped, or a balancer before this one: whom that started is found again, and how it gives
-//! way to the next.
+//! The succession of a charge after another process, or a balancer before this one: it finds the started
+//! members again, and gives way to the next.
 
 use std::sync::Arc;
 
@@ -12,16 +12,17 @@ use super::Charge;
 use crate::running::scaled::{Crewed, Manned};
 
 impl Charge {
-    /// Nobody is being started, if that is waited for.
+    /// Replies that no member is being started, if that is so and awaited.
     pub(super) fn say_if_settled(&mut self) {
         let starts = self.crew.asked() > 0 || self.count.busy;
         if !starts && let Some(reply) = self.settling.take() {
-            // Whoever asked may not wait any more.
+            // The receiver may not wait any more.
             let _ = reply.send(());
         }
     }
 
-    /// Does nothing any more; whom there is. Whoever is being stopped is stopped again by whoever goes on.
+    /// Stops all work; returns the members. A member that is being stopped is stopped again by the next
+    /// process.
     pub(super) async fn give_way(&mut self) -> Crewed {
         (self.halted, self.settling) = (true, None);
         self.tasks.abort_all();
@@ -41,7 +42,7 @@ impl Charge {
         }
     }
 
-    /// Nobody else goes on: what was broken off begins again.
+    /// Goes on, because no other process does: acts that were broken off begin again.
     pub(super) fn go_on(&mut self) {
         self.halted = false;
         self.office.go_on();
@@ -54,14 +55,14 @@ impl Charge {
         }
     }
 
-    /// Another process has all that were started.
+    /// Releases the members: another process has all that were started.
     pub(super) fn let_go(&self) {
         if let Hands::Each(provider) = &self.hands {
             provider.let_go();
         }
     }
 
-    /// Finds those that a balancer before this one started.
+    /// Finds the members that a balancer before this one started.
     pub(super) async fn adopt(&mut self) {
         self.rule(self.scaling.clone());
         let inherited = self.running.scaled().inherited(&self.scaling.group);

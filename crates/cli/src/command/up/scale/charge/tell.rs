@@ -1,4 +1,4 @@
-//! What a charge says: events, and how its group is.
+//! The output of a charge: events, and the state of its group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,9 +58,9 @@ impl Charge {
         });
     }
 
-    /// Says how it is.
+    /// Publishes its state.
     pub(super) fn show(&self) {
-        // Whoever goes by advice takes what is not known yet for the least.
+        // A reader of advice takes an unknown value for the least.
         if self.decided.is_none() && matches!(self.hands, Hands::None) {
             return;
         }
@@ -113,7 +113,7 @@ impl Charge {
     }
 }
 
-/// What a decision does, one line each.
+/// Returns the actions of a decision, one line each.
 fn actions(decision: &Decision) -> Vec<String> {
     let start = (decision.add > 0).then(|| format!("start {}", members(decision.add)));
     let remove = decision.remove.iter().filter(|name| !name.is_empty());
