@@ -225,7 +225,7 @@ fn a_member_is_killed_in_a_call() {
         let group = group(&members);
         let client = OrbClient::start(orb, &group.ior, "loop 600 --interval 1");
         let bound = next(&client, 0);
-        // Nearly all of the time is within calls.
+        // sleeps: nearly all of the time is within calls, so that the member is killed in one
         thread::sleep(std::time::Duration::from_millis(100));
         members[bound].process.kill();
         let seen = client.calls().len();
