@@ -150,9 +150,9 @@ impl<S: Stream> Session<S> {
             } {
                 Admission::Trip(trip) => trip,
                 Admission::Nobody if (1..REFUSALS).contains(&declined) && last == Reason::Reset => {
-                    // These members did not process it, perhaps for a reason that has passed: one more
-                    // attempt, with any member.
-                    (declined, spared) = (REFUSALS, 0);
+                    // These members did not process it, perhaps for a reason that has passed, such as an
+                    // upgrade: another attempt, with any member.
+                    spared = 0;
                     tried.truncate(usize::from(retries));
                     continue;
                 }
