@@ -61,7 +61,9 @@ fn a_frozen_member_is_tried_no_more_and_comes_back() {
     members[2].process.signal(Signal::STOP);
     until("an ejection", || !balancer.events(victim, "ejected").is_empty());
     let why = balancer.events(victim, "ejected").remove(0)["why"].take();
-    assert!(why.as_str().unwrap().contains("(answer_timeout)"), "{why}");
+    // It answers nothing while others do, or its requests time out: whichever the balancer sees first.
+    let expected = ["(answer_timeout)", "answers none of"];
+    assert!(expected.iter().any(|part| why.as_str().unwrap().contains(part)), "{why}");
     load.more(50);
     members[2].process.signal(Signal::CONT);
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
