@@ -134,7 +134,7 @@ fn a_load_alert_is_told_what_the_strategy_decides() {
     alert.process.signal(Signal::CONT);
     until("told again", || alert.count("enable_alert") > told);
     balancer.process.line("the load alert of host1 was told: enable_alert");
-    // A dead alert object gives way to the next, which is told at once that the member is under alert.
+    // A dead alert object gives way to the next, which is notified at once that the member is under alert.
     alert.process.kill();
     Manager::run(&balancer, &["push", "host1", "0=80"]);
     until("it is lost", || {

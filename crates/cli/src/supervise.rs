@@ -75,7 +75,7 @@ pub(crate) struct Supervisor {
     started_unix_ms: u64,
     /// The children to end; set once the Supervisor is to end.
     ending: Option<Children>,
-    /// The number of children started so far, by which their ends are told apart.
+    /// The number of children started so far, which identifies the child that ended.
     count: u64,
     /// The last state written, and the last notification of systemd.
     written: String,

@@ -165,7 +165,7 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
-/// Returns the keys by which certificates are told apart.
+/// Returns the keys that identify certificates.
 fn keys(acme: &Acme) -> impl Iterator<Item = (&str, &std::path::Path, &HostName, KeyType)> {
     let each = if acme.separate { acme.domains.len() } else { 1 };
     let key = |name| (acme.directory.0.as_str(), acme.cache.0.as_path(), name, acme.key_type);

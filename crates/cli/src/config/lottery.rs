@@ -393,7 +393,7 @@ struct Probe {
     name: String,
 }
 
-/// Formats the settings, by which checks are told apart; the name is the server's address.
+/// Formats the settings that identify a check; the name is the server's address.
 impl fmt::Debug for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.settings.fmt(f)
