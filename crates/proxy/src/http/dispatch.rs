@@ -277,15 +277,16 @@ impl<S: Stream> Session<S> {
                     continue;
                 }
                 Failure::Stale(untouched) => {
-                    // The member closed a connection that was kept for long enough: no failure. An HTTP/2
-                    // connection that the member announced as closing is not used again anyway.
+                    // The member closed a connection that was kept for long enough, or that it accepted
+                    // while it stopped: no failure, unless it does so always. An HTTP/2 connection that the
+                    // member announced as closing is not used again anyway.
                     fresh = !untouched;
                     stale += 1;
                     if !asked.streamed && (untouched || asked.method.idempotent()) && stale < REFUSALS {
                         trip.abandoned();
                         continue;
                     }
-                    (Reason::Reset, false)
+                    (Reason::Reset, untouched)
                 }
                 // Further attempts would only blame the other members, too.
                 Failure::Member(Reason::Exhausted, _) => {
@@ -386,15 +387,16 @@ impl<S: Stream> Session<S> {
     }
 
     /// Returns the failure for a connection that was not made: an expired client timeout is no failure of the
-    /// member.
+    /// member, nor is an HTTP/2 connection that a stopping process still accepted.
     #[cold]
     fn unreached(&self, asked: &Asked, reason: Reason) -> Failure {
         let waited = self.core.tick().since(asked.begun);
         let hasty = self.stream.call().is_some_and(|call| call.expired(waited));
-        if reason == Reason::TotalTimeout && hasty {
-            Failure::Expired(false)
-        } else {
-            Failure::Member(reason, true)
+        match reason {
+            Reason::TotalTimeout if hasty => Failure::Expired(false),
+            // The member announced the end of an HTTP/2 connection before a request could be sent on it.
+            Reason::Reset => Failure::Stale(true),
+            reason => Failure::Member(reason, true),
         }
     }
 

@@ -161,6 +161,8 @@ pub(crate) fn begin<S: Stream + 'static>(
             connection,
             outlet,
             kept,
+            fresh: true,
+            awaited: None,
             parting: false,
             parted: None,
             last: None,
@@ -238,6 +240,11 @@ struct Serving<S> {
     kept: Kept,
     /// The time since which the connection has no streams, if it has none.
     idle_from: Time,
+    /// Whether no request has arrived yet.
+    fresh: bool,
+    /// The time until which a stopping process waits for the first request, so that a client which has just
+    /// connected gets a response and not only a GOAWAY.
+    awaited: Option<Time>,
     /// Whether the client was notified that this connection accepts no more requests.
     parting: bool,
     /// The time since which such a connection has no streams.
@@ -305,9 +312,16 @@ impl<S: Stream> Serving<S> {
             let _ = self.kept.set(&self.core.census.memory, CONNECTION);
         }
         let ending = self.core.stopping.get() || self.listener.closed();
+        if ending && self.fresh {
+            self.awaited.get_or_insert_with(|| self.core.parting());
+        }
+        let awaited = self.awaited.filter(|until| self.fresh && now < *until);
         let idle = self.idle_from + settings.timeouts.idle;
         let leaves = self.hub.leave.get() || watch.worn();
-        if !self.parting && self.last.is_none() && (ending || leaves || (!busy && now >= idle)) {
+        if !self.parting
+            && self.last.is_none()
+            && ((ending && awaited.is_none()) || leaves || (!busy && now >= idle))
+        {
             // A first GOAWAY announces the end; after the client's acknowledgement, a second one names the
             // last stream that is served. Requests that the client sends in between are served, too.
             self.parting = true;
@@ -334,7 +348,7 @@ impl<S: Stream> Serving<S> {
             return true;
         }
         let calm = (!busy && self.kept.bytes() > CONNECTION).then(|| self.idle_from + CALM);
-        let idle = (!busy && !self.parting).then_some(idle);
+        let idle = (!busy && !self.parting).then_some(awaited.map_or(idle, |awaited| awaited.min(idle)));
         // With streams in flight, the client may stop reading without a further call of this: checked at
         // times.
         let look = busy.then_some(now + settings.timeouts.body);
@@ -366,6 +380,7 @@ impl<S: Stream> Serving<S> {
 
     /// Starts a task that gets a request answered.
     fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        self.fresh = false;
         let (head, body) = request.into_parts();
         let refused = |respond, reason| {
             refuse(&self.core, &self.listener, &self.peer, &head, respond, reason);

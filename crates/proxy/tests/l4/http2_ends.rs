@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server;
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use plimsoll_proxy::{
     ClientTimeouts, GroupSettings, ListenerSettings, MemberTimeouts, Protocol, RetrySettings, Settings,
 };
@@ -14,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
-use crate::rig::{MILLI, SECOND, listener, settings, start, start_with, until, within};
+use crate::rig::{HOUR, MILLI, SECOND, listener, settings, start, start_with, until, within};
 use crate::second::*;
 
 #[tokio::test]
@@ -86,29 +87,97 @@ async fn what_a_member_did_not_take_any_more_is_asked_again_of_the_same() {
     .await;
 }
 
-/// Starts a member that sends its settings and GOAWAY at once, like one that shuts down or is at its
-/// connection limit. Returns the number of its connections, too.
-async fn leaving_member() -> (SocketAddr, Arc<AtomicUsize>) {
+/// Starts a member that sends its settings and GOAWAY at once on its first `leaving` connections, like one
+/// that shuts down or is at its connection limit, and then responds. Returns the number of its connections,
+/// too.
+async fn leaving_member(leaving: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            count.fetch_add(1, Relaxed);
-            let _ =
-                stream.write_all(&[frame(SETTINGS, 0, 0, &[]), frame(GOAWAY, 0, 0, &[0; 8])].concat()).await;
-            tokio::spawn(async move { while next(&mut stream).await.is_some() {} });
+            let leaves = count.fetch_add(1, Relaxed) < leaving;
+            let goaway = if leaves { frame(GOAWAY, 0, 0, &[0; 8]) } else { Vec::new() };
+            let _ = stream.write_all(&[frame(SETTINGS, 0, 0, &[]), goaway].concat()).await;
+            tokio::spawn(async move {
+                let _ = stream.read_exact(&mut [0; 24]).await;
+                while let Some((kind, _, id, _)) = next(&mut stream).await {
+                    if kind == HEADERS && !leaves {
+                        let _ = stream.write_all(&ok(id)).await;
+                    }
+                }
+            });
         }
     });
     (address, connections)
 }
 
+/// The process that stops still accepts connections; the next one serves the request.
 #[tokio::test]
-async fn a_member_that_takes_nothing_costs_one_connection_for_each_try() {
+async fn a_post_finds_the_next_process_of_its_only_member() {
+    within(async {
+        let (member, connections) = leaving_member(3).await;
+        let group = to_second(&[member]);
+        let (_engine, address) =
+            http(GroupSettings { retry: RetrySettings { attempts: 0, ..group.retry }, ..group });
+        let (sender, _end) = client(address).await;
+        let request = Request::post("http://web.example/").body(()).unwrap();
+        let (response, _) = sender.ready().await.unwrap().send_request(request, true).unwrap();
+        assert_eq!(response.await.unwrap().status(), StatusCode::OK);
+        assert_eq!(connections.load(Relaxed), 4);
+    })
+    .await;
+}
+
+/// A client that connected before the process stopped gets a response to its first request, and GOAWAY after
+/// it.
+#[tokio::test]
+async fn the_first_request_of_a_connection_is_served_while_the_process_stops() {
+    within(async { while !first_request_is_served().await {} }).await;
+}
+
+/// Returns `false` if the machine was suspended for so long that the process waited no more.
+async fn first_request_is_served() -> bool {
+    let (member, _) = second(100, echo).await;
+    let mut settings = settings(listener(Protocol::Http), to_second(&[member]));
+    settings.drain_deadline = HOUR;
+    let (engine, address) = start_with(settings);
+    let mut client = raw_client(address).await;
+    while !matches!(next(&mut client).await, Some((SETTINGS, ..))) {}
+    let begun = Instant::now();
+    let stopping = tokio::spawn(async move { engine.stop().await });
+    until("it accepts no connections", || std::net::TcpStream::connect(address).is_err()).await;
+    let mut before = Vec::new();
+    for _ in 0..10 {
+        // sleeps: each thread has the order to stop by then
+        tokio::time::sleep(10 * MILLI).await;
+        client.write_all(&frame(PING, 0, 0, &[0; 8])).await.unwrap();
+        loop {
+            match next(&mut client).await {
+                Some((PING, ..)) => break,
+                Some((kind, ..)) => before.push(kind),
+                None => panic!("the connection ended before its first request"),
+            }
+        }
+    }
+    // bound: the time for which the process waits for a first request; a longer time decides nothing
+    if begun.elapsed() > SECOND * 4 / 5 {
+        return false;
+    }
+    assert!(!before.contains(&GOAWAY), "{before:?}");
+    client.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, HEAD)).await.unwrap();
+    while !matches!(next(&mut client).await.unwrap(), (HEADERS, _, 1, _)) {}
+    drop(client);
+    assert_eq!(stopping.await.unwrap(), 0);
+    true
+}
+
+#[tokio::test]
+async fn a_member_that_takes_nothing_costs_few_connections_for_each_request() {
     const REQUESTS: usize = 20;
     within(async {
-        let (leaving, connections) = leaving_member().await;
+        let (leaving, connections) = leaving_member(usize::MAX).await;
         let group = to_second(&[leaving]);
         let retry = RetrySettings { attempts: 2, budget: 1.0, ..group.retry };
         let (engine, address) = http(GroupSettings { retry, ..group });
@@ -123,7 +192,7 @@ async fn a_member_that_takes_nothing_costs_one_connection_for_each_try() {
             assert_eq!(one.await.unwrap(), StatusCode::BAD_GATEWAY);
         }
         let made = connections.load(Relaxed);
-        assert!((1..=3 * REQUESTS).contains(&made), "{made} connections for {REQUESTS} requests");
+        assert!((1..=4 * REQUESTS).contains(&made), "{made} connections for {REQUESTS} requests");
         // Beside a member that accepts requests, clients notice nothing.
         let (healthy, _) = second(100, echo).await;
         let group = to_second(&[leaving, healthy]);
