@@ -100,6 +100,10 @@ impl Ending {
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
+/// The time within which an orderly end after a start command is followed by a start. A process that another
+/// command told to end is seen to run until it has ended.
+const CROSSED: Duration = Duration::from_secs(5);
+
 /// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -122,6 +126,8 @@ pub struct Ward {
     since: Time,
     /// The time of the last start.
     begun: Time,
+    /// The time of the last start command for the process that runs.
+    confirmed: Option<Time>,
     failures: u32,
     restarts: u64,
     /// The end of the pause, or of the patience.
@@ -138,6 +144,7 @@ impl Ward {
             wanted: false,
             since: now,
             begun: now,
+            confirmed: None,
             failures: 0,
             restarts: 0,
             due: None,
@@ -163,7 +170,8 @@ impl Ward {
                 self.failures = 0;
                 self.begin(now);
             }
-            Phase::Running | Phase::Stopping => {}
+            Phase::Running => self.confirmed = Some(now),
+            Phase::Stopping => {}
         }
     }
 
@@ -207,6 +215,11 @@ impl Ward {
     pub fn ended(&mut self, ending: Ending, chance: u64, now: Time) {
         match self.phase {
             Phase::Running => match ending.meaning() {
+                // The start command came while the process was ending.
+                Meaning::Told if self.confirmed.is_some_and(|at| now.since(at) <= CROSSED) => {
+                    self.restarts += 1;
+                    self.begin(now);
+                }
                 Meaning::Told => {
                     (self.wanted, self.failures) = (false, 0);
                     self.enter(Phase::Stopped, None, now);
@@ -288,7 +301,7 @@ impl Ward {
     }
 
     fn begin(&mut self, now: Time) {
-        self.begun = now;
+        (self.begun, self.confirmed) = (now, None);
         self.enter(Phase::Running, None, now);
         self.orders.push_back(Order::Start);
     }

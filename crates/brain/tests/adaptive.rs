@@ -24,13 +24,12 @@ fn at(load: f64) -> Setting {
 /// Checks L1 to L6, L8, S1 and F4: unequal members with noisy neighbours.
 fn latency(effort: Effort) {
     let long = effort.seeds > 2;
-    // The short form leaves out the load between the others.
-    for (turn, load) in LOADS.into_iter().enumerate().filter(|(turn, _)| long || *turn != 1) {
+    // The short form has the highest load only.
+    for (turn, load) in LOADS.into_iter().enumerate().filter(|(turn, _)| long || *turn == 2) {
         let setting = at(load);
         let p99 = |name: &'static str| measure(name, &setting, effort).p99;
-        // Two seeds of the short form give dispersions to 0.03 only, and less well at half the capacity. They
-        // are about 0.6 and, with offers, 0.43.
-        let seeds = effort.seeds.max(if load > 0.5 { 4 } else { 8 });
+        // Two seeds of the short form give dispersions to 0.03 only.
+        let seeds = effort.seeds.max(4);
         let ours = measure("adaptive", &setting, Effort { seeds, ..effort });
         let agentless = p99("adaptive, agentless");
         let least_connections = p99("least_connections");
@@ -140,13 +139,16 @@ fn overload(effort: Effort) {
     let (off, refused) = if effort.seeds > 2 { (0.10, 2.5) } else { (0.15, 4.0) };
     assert!(over.knee_error <= off, "C1, knees at 105 %: {:.3} off", over.knee_error);
     let deaf = Setting { ignore_cancel: true, ..at(1.3) };
-    let far = measure("adaptive", &Setting { load: 2.0, ..deaf.clone() }, effort);
     let ours = measure("adaptive", &deaf, effort);
     assert!(ours.goodput >= 0.90, "O2, goodput at 130 %: {:.3} of the capacity", ours.goodput);
-    assert!(far.goodput >= 0.90, "O2, goodput at 200 %: {:.3} of the capacity", far.goodput);
     // Rejections take a fraction of a request's time, and served requests hardly longer than usual.
-    assert!(far.refusal <= 30.0 && ours.refusal <= 30.0, "{:.1} ms, {:.1} ms", ours.refusal, far.refusal);
-    assert!(far.p99 <= 1.15 * over.p99, "p99 at 200 %: {:.1} ms, at 105 % {:.1} ms", far.p99, over.p99);
+    assert!(ours.refusal <= 30.0, "{:.1} ms", ours.refusal);
+    if effort.seeds > 2 {
+        let far = measure("adaptive", &Setting { load: 2.0, ..deaf.clone() }, effort);
+        assert!(far.goodput >= 0.90, "O2, goodput at 200 %: {:.3} of the capacity", far.goodput);
+        assert!(far.refusal <= 30.0, "{:.1} ms", far.refusal);
+        assert!(far.p99 <= 1.15 * over.p99, "p99 at 200 %: {:.1} ms, at 105 % {:.1} ms", far.p99, over.p99);
+    }
     // If all are busy, members admit fewer requests now and then to measure the effect
     // (`meter/knee/flow.rs`).
     let brink = measure("adaptive", &at(1.0), effort);
@@ -211,9 +213,10 @@ fn unproven(effort: Effort) {
     let over = Setting { ignore_cancel: true, load: 1.3, ..contended.clone() };
     let (ours, theirs) = (measure("adaptive", &over, brief), measure("least_connections", &over, brief));
     assert!(ours.in_time > 2.0 * theirs.in_time, "contended, at 130 %: {:.1} % in time", ours.in_time);
-    for silent in [3, 7] {
+    let counts: &[usize] = if effort.seeds > 2 { &[3, 7] } else { &[7] };
+    for silent in counts {
         println!("{silent} of ten say nothing");
-        let setting = Setting { silent, ..at(0.75) };
+        let setting = Setting { silent: *silent, ..at(0.75) };
         let (mixed, agentless) =
             (measure("adaptive", &setting, effort), measure("adaptive, agentless", &setting, effort));
         assert!(mixed.p99 <= 1.1 * agentless.p99, "with some agents it is to be no worse than with none");
@@ -239,7 +242,7 @@ fn unproven(effort: Effort) {
 
 /// Checks members without load reports: a limit if requests pile up, and none otherwise.
 fn silence(effort: Effort) {
-    let balancers: &[usize] = if effort.seeds > 2 { &[1, 2, 20] } else { &[1, 20] };
+    let balancers: &[usize] = if effort.seeds > 2 { &[1, 2, 20] } else { &[20] };
     for balancers in balancers {
         let quiet = |setting: Setting| {
             measure("adaptive, agentless", &Setting { balancers: *balancers, ..setting }, effort)

@@ -47,10 +47,10 @@ fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
 /// these exceed their objective.
 #[test]
 fn just_below_the_capacity_hardly_any_is_refused() {
-    let rows = each(1..=48, |seed| measure("adaptive", &Setting { seed, ..fleet(1, 0.93, 0) }, 600.0));
+    let rows = each(1..=16, |seed| measure("adaptive", &Setting { seed, ..fleet(1, 0.93, 0) }, 600.0));
     let refused: f64 = rows.iter().map(|row| row.share(row.shed)).sum::<f64>() / rows.len() as f64;
     let runs = rows.iter().filter(|row| row.shed > 0).count();
-    assert!(runs <= 8 && refused <= 0.4, "{runs} of {}, {refused:.3} % of all", rows.len());
+    assert!(runs <= 4 && refused <= 0.4, "{runs} of {}, {refused:.3} % of all", rows.len());
 }
 
 /// Checks that far above the capacity a longer wait neither helps nor harms.

@@ -106,6 +106,20 @@ fn a_stop_is_final() {
     }
 }
 
+/// A start command that crosses an orderly end is not lost, once; one long before it does not count.
+#[test]
+fn a_start_command_for_a_process_that_is_ending_starts_the_next() {
+    for (ended, starts) in [(SECOND, 1), (SECOND * 6, 0)] {
+        let mut ward = running();
+        ward.start(Time(1));
+        assert_eq!(orders(&mut ward), []);
+        ward.ended(Ending::Code(0), 0, Time(1) + ended);
+        assert_eq!(orders(&mut ward), vec![Order::Start; starts]);
+        ward.ended(Ending::Code(0), 0, Time(2) + ended);
+        assert_eq!((orders(&mut ward), ward.phase(), ward.wanted()), (vec![], Phase::Stopped, false));
+    }
+}
+
 #[test]
 fn who_does_not_end_is_killed_once() {
     let mut ward = running();
@@ -200,9 +214,15 @@ proptest! {
         let (mut ward, mut now) = (Ward::new(rules, Time(0)), Time(0));
         // The shell's state: a process, or none.
         let (mut alive, mut wanted) = (false, false);
+        // The last start command for a process that runs.
+        let mut confirmed = None;
         for call in calls {
             match call {
-                Call::Start => { ward.start(now); wanted = true }
+                Call::Start => {
+                    confirmed = Some(now);
+                    ward.start(now);
+                    wanted = true
+                }
                 Call::Stop => { ward.stop(now); wanted = false }
                 Call::Restart => { ward.restart(now); wanted = true }
                 Call::Changed => ward.changed(now),
@@ -221,8 +241,11 @@ proptest! {
                             wanted = false;
                         }
                         Phase::Failed => prop_assert_eq!(ending, Ending::Code(2)),
-                        // Told to restart, or failed for the first time.
-                        Phase::Running => prop_assert!(wanted && (stopping || ward.failures() == 1)),
+                        // Told to restart, failed for the first time, or just told to start.
+                        Phase::Running => {
+                            let crossed = confirmed.is_some_and(|at| now.since(at) <= SECOND * 5);
+                            prop_assert!(wanted && (stopping || ward.failures() == 1 || crossed));
+                        }
                         Phase::Stopping => prop_assert!(false, "nobody is left to end"),
                     }
                 }
