@@ -54,7 +54,8 @@ impl Domain {
     /// Returns the part of a file that opens control over TLS to the identities in `access`, in `section`.
     pub(crate) fn doors(&self, section: &str, access: &str) -> String {
         format!(
-            "[{section}.tls]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\ntrust_domain = \"example.org\"\n\
+            "[{section}.tls]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\ntrust_domain = \
+             \"example.org\"\n\
              [{section}.access]\nfile = \"{}\"\n",
             self.path("lb.pem"),
             self.path("lb.key"),

@@ -41,7 +41,10 @@ fn each_request_is_a_line() {
     let log = folder.join("access.log");
     let mut balancer = Balancer::start_in(folder, &with_log(&member, &log, ""));
     let mut client = Wire::connect(balancer.address());
-    client.send("GET /a%20page?q=\"1\" HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: a \"quoted\\\" \u{fc} one\r\n\r\n");
+    client.send(
+        "GET /a%20page?q=\"1\" HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: a \"quoted\\\" \u{fc} \
+        one\r\n\r\n",
+    );
     assert_eq!(client.answer().unwrap().status, 200);
     client.send("POST /form HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody");
     assert_eq!(client.answer().unwrap().status, 200);

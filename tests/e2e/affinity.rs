@@ -395,7 +395,8 @@ fn over_tls_and_http2_the_cookie_is_for_tls_alone() {
     let folder = Folder::new();
     Authority::new(&folder, "ca").issue(&folder, "web", &["localhost"]);
     let tls = format!(
-        "protocol = \"https\"\ntls = {{ certificates = [{{ certificate = \"{}\", key = \"{}\" }}] }}\naffinity = {{}}\n",
+        "protocol = \"https\"\ntls = {{ certificates = [{{ certificate = \"{}\", key = \"{}\" }}] \
+         }}\naffinity = {{}}\n",
         folder.join("web.pem").display(),
         folder.join("web.key").display()
     );

@@ -101,7 +101,8 @@ fn a_balancer_that_runs_is_asked() {
     let addresses = [members[0].address, members[1].address];
     let text = web(
         &addresses,
-        "[group.monitor]\nmetric = \"cpu\"\n[group.health]\ntcp = true\ninterval = \"50ms\"\ntimeout = \"30s\"\n",
+        "[group.monitor]\nmetric = \"cpu\"\n[group.health]\ntcp = true\ninterval = \"50ms\"\ntimeout = \
+         \"30s\"\n",
     );
     let balancer = Balancer::start(&text);
     until("both are up", || balancer.run(&["status", "--fail-below", "100%"]).code == Some(0));

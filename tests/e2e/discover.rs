@@ -16,7 +16,8 @@ use crate::stage::{
 /// nothing is rejected for it.
 fn text(group: &str) -> String {
     format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \
+         \"0s\"\n\
          admission = false\n{group}"
     )
 }
@@ -257,7 +258,8 @@ fn addresses_of_a_name() {
     let _others = [at(2), six].map(|address| Script::answering_at(address, ok));
     let mut server = Dnsmasq::start("127.0.0.1 web.test\n", &[]);
     let dns = format!(
-        "[[group.discover]]\ndns = \"web.test:{port}\"\nresolver = [\"127.0.0.1:{}\"]\nmin = \"100ms\"\nmax = \"200ms\"\n",
+        "[[group.discover]]\ndns = \"web.test:{port}\"\nresolver = [\"127.0.0.1:{}\"]\nmin = \"100ms\"\nmax \
+         = \"200ms\"\n",
         server.port
     );
     let balancer = Balancer::start(&text(&dns));
@@ -301,7 +303,8 @@ fn servers_of_a_service() {
     let all = [record("one", 81, 1, 30), record("two", 82, 1, 10), record("spare", 84, 2, 99)];
     let mut server = Dnsmasq::start(hosts, &all);
     let srv = format!(
-        "[[group.discover]]\nsrv = \"_http._tcp.web.test\"\nresolver = [\"127.0.0.1:{}\"]\nmin = \"100ms\"\nmax = \"200ms\"\n",
+        "[[group.discover]]\nsrv = \"_http._tcp.web.test\"\nresolver = [\"127.0.0.1:{}\"]\nmin = \
+         \"100ms\"\nmax = \"200ms\"\n",
         server.port
     );
     let balancer = Balancer::start(&text(&srv));
@@ -326,7 +329,8 @@ fn one_balancer_finds_members_by_the_domain_of_another() {
     let [a, b] = [two[0].address, two[1].address];
     let port = free_port();
     let inner = format!(
-        "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"web.test.\"\nttl = \"1s\"\ngroup = \"web\"\n\
+        "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"web.test.\"\nttl = \
+         \"1s\"\ngroup = \"web\"\n\
          [[group]]\nname = \"web\"\nslow_start = \"0s\"\nstrategy = \"round_robin\"\nmembers = {}\n\
          health = {{ tcp = true, interval = \"50ms\", timeout = \"30s\", rise = 1, fall = 1 }}\n",
         members_list(&[a, b])
@@ -338,7 +342,8 @@ fn one_balancer_finds_members_by_the_domain_of_another() {
     });
     // The inner balancer alternates the first member; `hold` is for the other one.
     let config = text(&format!(
-        "[[group.discover]]\nsrv = \"_http._tcp.web.test\"\nresolver = [\"127.0.0.1:{port}\"]\nmin = \"100ms\"\nmax = \"100ms\"\nhold = \"1m\"\n"
+        "[[group.discover]]\nsrv = \"_http._tcp.web.test\"\nresolver = [\"127.0.0.1:{port}\"]\nmin = \
+         \"100ms\"\nmax = \"100ms\"\nhold = \"1m\"\n"
     ));
     let balancer = Balancer::start(&config);
     has(&balancer, &[a, b]);

@@ -23,7 +23,8 @@ impl Zone {
     fn limited(rate: u32, members: &str, rest: &str) -> Self {
         let port = free_port();
         let text = format!(
-            "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"web.example.\"\nttl = \"1s\"\nanswer_rate = {rate}\ngroup = \"web\"\n\
+            "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \
+             \"web.example.\"\nttl = \"1s\"\nanswer_rate = {rate}\ngroup = \"web\"\n\
              [[group]]\nname = \"web\"\nslow_start = \"0s\"\nmembers = {members}\n{rest}"
         );
         Self { balancer: Balancer::start(&text), text, port }
@@ -127,7 +128,8 @@ fn answers_follow_the_strategy_and_the_health_of_members() {
     );
     let zone = Zone::start(
         &list,
-        "strategy = \"weighted_round_robin\"\nhealth = { http = \"/\", interval = \"50ms\", timeout = \"30s\", rise = 1, fall = 1 }\n",
+        "strategy = \"weighted_round_robin\"\nhealth = \
+         { http = \"/\", interval = \"50ms\", timeout = \"30s\", rise = 1, fall = 1 }\n",
     );
     // Both members have the same address: their ports tell them apart.
     let asked: Vec<&str> = std::iter::repeat_n(["_http._tcp.web.example", "SRV"], 100).flatten().collect();
@@ -164,7 +166,8 @@ fn what_is_wrong_with_a_dns_listener_is_told() {
         ("domain = \"web.example\"\naccept_proxy = true", "not supported for dns"),
     ] {
         let text = format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"dns\"\ngroup = \"web\"\n{rest}\n[[group]]\nname = \"web\"\n\
+            "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"dns\"\ngroup = \
+             \"web\"\n{rest}\n[[group]]\nname = \"web\"\n\
              members = [\"127.0.0.1:1\"]\n"
         );
         folder.write("plimsoll.toml", text);

@@ -247,7 +247,8 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
     const LIMIT: usize = 20;
     let member = Counting::start(Duration::from_millis(100));
     let rest = format!(
-        "strategy = \"least_connections\"\nmax_connections = {LIMIT}\nqueue = 1000\nqueue_timeout = \"1h\"\noutlier = false\n"
+        "strategy = \"least_connections\"\nmax_connections = {LIMIT}\nqueue = 1000\nqueue_timeout = \
+         \"1h\"\noutlier = false\n"
     );
     let fleet = Fleet::start(3, &[member.script.address], "", &rest);
     let part =

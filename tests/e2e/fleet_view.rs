@@ -261,10 +261,12 @@ fn what_members_say_to_one_decides_the_first_requests_of_the_other() {
 fn what_members_say_decides() -> bool {
     let says = |numbers: &str| saying("200 OK", &format!("Endpoint-Load-Metrics: TEXT {numbers}\r\n"));
     let full = says(
-        "named_metrics.rif=9, named_metrics.knee=1.00, named_metrics.work=0.010000, named_metrics.mean=9.00, named_metrics.sojourn=0.090000",
+        "named_metrics.rif=9, named_metrics.knee=1.00, named_metrics.work=0.010000, named_metrics.mean=9.00, \
+         named_metrics.sojourn=0.090000",
     );
     let idle = says(
-        "named_metrics.rif=1, named_metrics.knee=4.00, named_metrics.work=0.010000, named_metrics.mean=1.00, named_metrics.sojourn=0.010000",
+        "named_metrics.rif=1, named_metrics.knee=4.00, named_metrics.work=0.010000, named_metrics.mean=1.00, \
+         named_metrics.sojourn=0.010000",
     );
     let members = [full.address, idle.address];
     let fleet = Fleet::start(2, &members, "", "");

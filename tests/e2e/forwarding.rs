@@ -40,7 +40,8 @@ fn what_concerns_one_hop_stays_behind() {
     let balancer = Balancer::start(&web(&[member.address], ""));
     let request = seen(
         &balancer,
-        "Connection: keep-alive, X-Secret\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: close\r\n\
+        "Connection: keep-alive, X-Secret\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: \
+         close\r\n\
          TE: trailers\r\nX-Kept: 1\r\n",
     );
     assert!(request.contains("\r\nX-Kept: 1\r\n"), "{request}");

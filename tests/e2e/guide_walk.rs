@@ -7,7 +7,8 @@ use std::process::Command;
 use crate::stage::{Walk, binary, free_port};
 
 /// The balancer that pages without their own configuration refer to.
-const WEB: &str = "[admin]\nreports = \"10.0.0.250:9901\"\n\n[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n\n\
+const WEB: &str = "[admin]\nreports = \"10.0.0.250:9901\"\n\n[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup \
+     = \"web\"\n\n\
      [[group]]\nname = \"web\"\nmembers = [\"10.0.0.1:80\", \"10.0.0.2:80\"]\n";
 
 const OTHER_HOST: &str = "it is for another host";
@@ -106,7 +107,8 @@ fn upgrade() {
 #[test]
 fn scaler() {
     let scaler = "health = { tcp = true }\n[group.scaler]\nmin = 2\nmax = 10\ntarget = { head_room = 0.3 }\n\
-                  [group.scaler.process]\ncommand = [\"plimsoll\", \"member\", \"--listen\", \"{address}\"]\n";
+                  [group.scaler.process]\ncommand = [\"plimsoll\", \"member\", \"--listen\", \
+                  \"{address}\"]\n";
     Walk::guide("scaler.md").with(WEB).with(scaler).go();
 }
 

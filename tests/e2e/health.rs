@@ -11,7 +11,8 @@ fn patient() -> Nginx {
 }
 
 /// A machine that stands still must neither cause overload nor remove a member: nothing is rejected for it.
-const CHECKS: &str = "admission = false\n[group.health]\nhttp = \"/healthz\"\ninterval = \"100ms\"\ntimeout = \"30s\"\nrise = 2\nfall = 3\n";
+const CHECKS: &str = "admission = false\n[group.health]\nhttp = \"/healthz\"\ninterval = \"100ms\"\ntimeout \
+    = \"30s\"\nrise = 2\nfall = 3\n";
 
 #[test]
 fn a_member_that_says_it_is_unwell_goes_without_a_failed_request() {

@@ -54,7 +54,8 @@ fn calls_of_grpc_get_through() {
     let members: Vec<SocketAddr> = ports.collect();
     assert_eq!(members.len(), 3, "{line}");
     // Equal turns, however busy the machine makes a member.
-    let rest = "protocol = \"h2\"\nstrategy = \"round_robin\"\nhealth = { grpc = \"\", interval = \"200ms\", timeout = \"30s\" }";
+    let rest = "protocol = \"h2\"\nstrategy = \"round_robin\"\nhealth = \
+        { grpc = \"\", interval = \"200ms\", timeout = \"30s\" }";
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
     let balancer = Balancer::start(&format!("{listener}{}", groups(&[("web", &members)], rest)));
     writeln!(child.stdin.take().unwrap(), "{}", balancer.address()).unwrap();

@@ -180,7 +180,8 @@ fn clients_that_do_not_wait_harm_no_others() {
 fn clients_that_come_at_once_share_one_connection() {
     let member = TcpListener::bind("127.0.0.1:0").unwrap();
     let balancer = Balancer::start(&format!(
-        "threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
+        "threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \
+         \"per_request\"\n\
          group = \"web\"\n[[group]]\nname = \"web\"\niiop = {{ key = \"Latency\", connections = 1 }}\n\
          members = [{{ address = \"{}\", key = \"Latency\" }}]\n",
         member.local_addr().unwrap()
@@ -206,10 +207,12 @@ fn one_failed_connection_is_one_failure_for_all_who_wait_for_it() {
     let (_held, gone) = nobody();
     let members = [OrbMember::start(Orb::Omni, "m0", &[])];
     let balancer = Balancer::start(&format!(
-        "threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
+        "threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \
+         \"per_request\"\n\
          group = \"web\"\n[[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nslow_start = \"0s\"\n\
          iiop = {{ key = \"Latency\", connections = 1 }}\n\
-         members = [{{ address = \"{gone}\", key = \"Latency\" }}, {{ address = \"{}\", key = \"Latency\" }}]\n",
+         members = [{{ address = \"{gone}\", key = \"Latency\" }}, \
+         {{ address = \"{}\", key = \"Latency\" }}]\n",
         members[0].address
     ));
     let mut clients: Vec<TcpStream> = (0..30).map(|_| connect(balancer.address())).collect();
@@ -277,7 +280,8 @@ fn who_reads_no_replies_is_given_up() {
     let balancer = Balancer::start(&format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
          group = \"web\"\ntimeouts.body = \"500ms\"\n[[group]]\nname = \"web\"\n\
-         members = [{{ address = \"{}\", key = \"Latency\" }}]\niiop = {{ key = \"Latency\", max_message = 65536 }}\n",
+         members = [{{ address = \"{}\", key = \"Latency\" }}]\niiop = \
+         {{ key = \"Latency\", max_message = 65536 }}\n",
         members[0].address
     ));
     let mut request = captured("omniorb-1.2-request-blob.bin");

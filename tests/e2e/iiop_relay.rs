@@ -116,7 +116,8 @@ fn a_call_is_not_made_twice() {
     let group = OrbGroup::start("per_request", &members[..1], "");
     let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 1");
     let seen = client.until("an answer", 0, |call| call.who() == "m0");
-    // sleeps: the member dies in the next call, nearly always; the other test covers a death between two calls
+    // sleeps: the member dies in the next call, nearly always; the other test covers a death between two
+    // calls
     std::thread::sleep(std::time::Duration::from_millis(100));
     members[0].process.kill();
     let seen = client.until("an exception", seen, |call| call.exception().is_some());

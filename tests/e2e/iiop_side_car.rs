@@ -140,7 +140,8 @@ fn next(client: &OrbClient, seen: usize) -> String {
 
 #[test]
 fn what_it_carries_is_untouched() {
-    const ALL: &str = "who call 20 echo 5 wide half 3.5 blob 0 blob 2000000 fail user fail system is_a locate note 3 noted 3";
+    const ALL: &str = "who call 20 echo 5 wide half 3.5 blob 0 blob 2000000 fail user fail system is_a \
+        locate note 3 noted 3";
     for server in Orb::here() {
         let member = OrbMember::start(server, "behind", &[]);
         let side_car = SideCar::start(&member, &[]);

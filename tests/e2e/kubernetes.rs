@@ -49,8 +49,10 @@ fn start(source: &str) -> Balancer {
         Path::new(BINARY),
         Folder::new(),
         &format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-             admission = false\n[[group.discover]]\nkubernetes = {{ service = \"web\", namespace = \"default\", port = \"http\", {source} }}\n"
+            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start \
+             = \"0s\"\n\
+             admission = false\n[[group.discover]]\nkubernetes = \
+             {{ service = \"web\", namespace = \"default\", port = \"http\", {source} }}\n"
         ),
     )
 }

@@ -166,7 +166,8 @@ fn other_balancers_are_configured_and_used() {
 fn unequal(levels: &str, claim: &str) -> String {
     let text = SMALL.replace(
         "[members]\nservice = \"const:10ms\"\nworkers = 2\n",
-        "[[members]]\ncores = 2\nservice = \"const:10ms\"\n[[members]]\ncores = 1\nspeed = 2\nservice = \"const:10ms\"\n\
+        "[[members]]\ncores = 2\nservice = \"const:10ms\"\n[[members]]\ncores = 1\nspeed = 2\nservice = \
+         \"const:10ms\"\n\
          antagonist = \"on:1s,off:1s,low:0.9,high:1\"\n",
     );
     let text = text.replace("concurrency = 8", "share = 0.3");
@@ -275,7 +276,8 @@ fn groups_share_hosts_that_tell_all_of_them_what_they_have() {
     let folder = Folder::new();
     let text = SMALL.replace(
         "[load]\n",
-        "[balancer]\ngroups = 2\nplimsoll = { group = { monitor = { metric = \"in_flight\", interval = \"250ms\" } } }\n\n[load]\n",
+        "[balancer]\ngroups = 2\nplimsoll = \
+         { group = { monitor = { metric = \"in_flight\", interval = \"250ms\" } } }\n\n[load]\n",
     );
     let text = text.replace("service = \"const:10ms\"\nworkers = 2", "count = 2\nservice = \"const:10ms\"");
     let text = text.replace("quick = \"500ms\"", "quick = \"2s\"");
@@ -336,7 +338,8 @@ fn members_are_slowed_stopped_killed_started_and_added() {
     for (act, member, at) in faults {
         let factor = if act == "slow" { "factor = 2\n" } else { "" };
         text += &format!(
-            "[[fault]]\nact = \"{act}\"\nmember = {member}\n{factor}at = {{ full = \"{at}\", quick = \"{at}\" }}\n"
+            "[[fault]]\nact = \"{act}\"\nmember = {member}\n{factor}at = {{ full = \"{at}\", quick = \
+             \"{at}\" }}\n"
         );
     }
     folder.write("faults.toml", text);

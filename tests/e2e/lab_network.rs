@@ -14,7 +14,8 @@ fn hosts() -> String {
     text = text.replace("full = [1, 2]\nquick = [1, 2]", "full = [2]\nquick = [2]");
     // Ticks take half a second.
     text = text.replace("full = 5, quick = 5", "full = 12, quick = 12");
-    text += "[network]\nnamespaces = true\n[balancer]\nhealth_interval = \"50ms\"\nslow_start = \"0s\"\nper_try = \"1s\"\n\
+    text += "[network]\nnamespaces = true\n[balancer]\nhealth_interval = \"50ms\"\nslow_start = \
+             \"0s\"\nper_try = \"1s\"\n\
              plimsoll = { group = { retry = { budget = 1.0, min_per_second = 1000 } } }\n";
     for (act, at) in [("cut_off", "1s"), ("join", "4s")] {
         text += &format!("[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}\", quick = \"{at}\" }}\n");

@@ -11,9 +11,12 @@ use crate::stage::{Balancer, Folder, Manager, Orb, OrbMember, Wire, found, free_
 /// `host2.lab`.
 fn text(listener: SocketAddr, members: &[SocketAddr], interval: &str) -> String {
     format!(
-        "[[listener]]\naddress = \"{listener}\"\nprotocol = \"iiop\"\nbinding = \"on_demand\"\ngroup = \"web\"\n\
-         [[group]]\nname = \"web\"\nslow_start = \"0s\"\nstrategy = {{ least_loaded = {{ critical = 50 }} }}\n\
-         members = [{{ address = \"{}\", location = \"host1\" }}, {{ address = \"{}\", location = \"host2.lab\" }}]\n\
+        "[[listener]]\naddress = \"{listener}\"\nprotocol = \"iiop\"\nbinding = \"on_demand\"\ngroup = \
+         \"web\"\n\
+         [[group]]\nname = \"web\"\nslow_start = \"0s\"\nstrategy = \
+         {{ least_loaded = {{ critical = 50 }} }}\n\
+         members = [{{ address = \"{}\", location = \"host1\" }}, \
+         {{ address = \"{}\", location = \"host2.lab\" }}]\n\
          monitor = {{ source = \"push\", metric = \"load_average\" }}\n\
          [admin]\nload_manager = \"127.0.0.1:0\"\nload_interval = \"{interval}\"\n",
         members[0], members[1]

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use plimsoll_client::{Client, KeySource, Settings};
+use plimsoll_client::{Client, ClientSettings, KeySource};
 use plimsoll_wire::rfs::{
-    Encode as _, Key, Keys, Message, Mode, Report, Request, SECRET, Standing, Status, service_id,
+    AnswerMode, AnswerStatus, DatagramKey, EncodeDatagram as _, KeyRing, LotteryMessage, LotteryRequest,
+    NodeReport, NodeState, SECRET_LEN, service_id,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -123,8 +124,8 @@ impl Cluster {
     /// machine stands still for so long.
     pub(crate) fn client(&self, of: &[usize], keys: &str) -> Client {
         let daemons = of.iter().map(|one| self.daemons[*one].address).collect();
-        let settings = Settings::new(daemons, KeySource::File(self.folder.join(keys)));
-        Client::open(Settings { attempts: u8::MAX, ..settings }).unwrap()
+        let settings = ClientSettings::new(daemons, KeySource::File(self.folder.join(keys)));
+        Client::open(ClientSettings { attempts: u8::MAX, ..settings }).unwrap()
     }
 
     /// Returns the addresses of these daemons, separated by commas.
@@ -133,7 +134,7 @@ impl Cluster {
         addresses.join(",")
     }
 
-    fn keys(&self) -> Keys {
+    fn keys(&self) -> KeyRing {
         self.folder.read("keys").parse().unwrap()
     }
 }
@@ -283,7 +284,8 @@ fn a_server_that_is_down_gets_nothing() {
         cluster.folder.write(
             &name,
             format!(
-                "member = {}\nlisten = \"127.0.0.1:0\"\npeers = [{peers}]\nkeys = \"keys\"\nslow_start = \"0s\"\n\
+                "member = {}\nlisten = \"127.0.0.1:0\"\npeers = [{peers}]\nkeys = \"keys\"\nslow_start = \
+                 \"0s\"\n\
                  status = \"127.0.0.1:0\"\n[[service]]\nname = \"web\"\nserver = \"{server}\"\n\
                  health = {{ {check}, interval = \"50ms\", rise = 1, fall = 2 }}\n",
                 number + 1
@@ -331,12 +333,12 @@ fn what_is_forged_or_sent_again_is_dropped_and_counted() {
     let counted = |name: &str, least: f64| {
         until(name, || daemon.number(name).is_some_and(|count| count >= least));
     };
-    let report = |keys: &Keys| {
+    let report = |keys: &KeyRing| {
         let mut out = Vec::new();
         let (services, ids) = (Vec::new(), Vec::new());
-        let state = Standing::Up;
+        let state = NodeState::Up;
         let report =
-            Report { member: 9, incarnation: 1, seq: 5, state, digest: 0, services, ids, heard: vec![] };
+            NodeReport { member: 9, incarnation: 1, seq: 5, state, digest: 0, services, ids, heard: vec![] };
         report.encode(keys, &mut out).unwrap();
         out
     };
@@ -351,9 +353,9 @@ fn what_is_forged_or_sent_again_is_dropped_and_counted() {
     counted("lottery_forged", 1.0);
     let number =
         cluster.folder.read("keys").lines().nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    socket.send(&report(&Keys::new(Key::new(number, &[0; SECRET])))).unwrap();
+    socket.send(&report(&KeyRing::new(DatagramKey::new(number, &[0; SECRET_LEN])))).unwrap();
     counted("lottery_forged", 2.0);
-    socket.send(&report(&Keys::new(Key::new(number + 1, &[0; SECRET])))).unwrap();
+    socket.send(&report(&KeyRing::new(DatagramKey::new(number + 1, &[0; SECRET_LEN])))).unwrap();
     counted("lottery_unknown_key", 1.0);
     socket.send(b"hello").unwrap();
     counted("lottery_malformed", 1.0);
@@ -373,16 +375,16 @@ fn no_answer_is_longer_than_its_question() {
     socket.connect(cluster.daemons[0].address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let ask = |id: u64, room: u16| {
-        let request = Request {
+        let request = LotteryRequest {
             id,
             service: service_id("web"),
             attempt: 0,
-            mode: Mode::Referral,
+            mode: AnswerMode::Referral,
             generation: 0,
             client_time: 7,
             avoid: Vec::new(),
             info: Vec::new(),
-            room,
+            max_answer_bytes: room,
         };
         let mut out = Vec::new();
         request.encode(&keys, &mut out).unwrap();
@@ -392,10 +394,10 @@ fn no_answer_is_longer_than_its_question() {
             if let Ok(len) = socket.recv(&mut buffer) {
                 assert!(len <= out.len(), "{len} for {}", out.len());
                 let message = keys.open(&buffer[..len]).unwrap().message().unwrap();
-                let Message::Answer(answer) = message else { panic!("{message:?}") };
+                let LotteryMessage::Answer(answer) = message else { panic!("{message:?}") };
                 // An answer that was delayed for a while may come late.
                 if answer.id == id {
-                    assert_eq!((answer.status, answer.client_time), (Status::Ok, 7));
+                    assert_eq!((answer.status, answer.client_time), (AnswerStatus::Ok, 7));
                     return answer;
                 }
             }
@@ -404,7 +406,7 @@ fn no_answer_is_longer_than_its_question() {
     };
     let first = ask(1, 128);
     assert_eq!(ask(1, 128), first, "the same when asked again");
-    assert_eq!((ask(2, 128).further.len(), ask(3, 600).further.len()), (3, 3));
+    assert_eq!((ask(2, 128).fallbacks.len(), ask(3, 600).fallbacks.len()), (3, 3));
 }
 
 #[test]
@@ -473,7 +475,8 @@ fn what_is_wrong_is_told_before_anything_starts() {
     assert!(run.code == Some(2) && run.err.contains("keys = \"/etc/plimsoll/lottery.keys\""), "{}", run.err);
     folder.write(
         "health.toml",
-        "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\n[[service]]\nname = \"web\"\nserver = \"127.0.0.1:1\"\n\
+        "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\n[[service]]\nname = \"web\"\nserver = \
+         \"127.0.0.1:1\"\n\
          health = {}\n",
     );
     let run = check(&["-c", "health.toml"]);

@@ -27,7 +27,11 @@ impl Fleet {
     /// Starts `count` daemons that know one another, each with a service `web` and a file of keys of its own.
     fn start(count: usize) -> Self {
         let domain = Domain::new();
-        domain.folder.write("root.toml", "[[grant]]\nidentity = \"spiffe://example.org/ops/*\"\nrole = \"admin\"\n[[grant]]\nidentity = \"spiffe://example.org/view/*\"\nrole = \"viewer\"\n");
+        domain.folder.write(
+            "root.toml",
+            "[[grant]]\nidentity = \"spiffe://example.org/ops/*\"\nrole = \
+            \"admin\"\n[[grant]]\nidentity = \"spiffe://example.org/view/*\"\nrole = \"viewer\"\n",
+        );
         let mut fleet = Self { domain, cluster: Cluster::new("127.0.0.1"), hosts: Vec::new() };
         fleet.cluster.folder.write("keys", KEY);
         (1..=count).for_each(|member| fleet.join(member));
@@ -41,7 +45,8 @@ impl Fleet {
         let peers: Vec<String> = peers.iter().map(SocketAddr::to_string).collect();
         folder.write(&format!("{member}.keys"), KEY);
         let text = format!(
-            "member = {member}\nlisten = \"127.0.0.1:0\"\npeers = {peers:?}\nkeys = \"{member}.keys\"\nslow_start = \"0s\"\n\
+            "member = {member}\nlisten = \"127.0.0.1:0\"\npeers = {peers:?}\nkeys = \
+             \"{member}.keys\"\nslow_start = \"0s\"\n\
              status = \"127.0.0.1:0\"\n[[service]]\nname = \"web\"\nserver = \"127.0.0.1:{member}\"\n\
              [admin]\ncontrol = [\"unix:{}\", \"tls://127.0.0.1:0\"]\naudit = \"{}\"\n{}",
             folder.join(&format!("{member}.sock")).display(),

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use plimsoll_wire::rfs::{Commit, Encode as _, Keys, Report, Role, Standing};
+use plimsoll_wire::rfs::{AnswerCommit, EncodeDatagram as _, KeyRing, KeyRole, NodeReport, NodeState};
 use rustix::process::Signal;
 
 use crate::lottery::{Cluster, got};
@@ -141,9 +141,9 @@ fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(daemon.address).unwrap();
     let now = this_second();
-    let leaving = |keys: &Keys| {
-        let (state, services, ids) = (Standing::Leaving, vec![], vec![]);
-        let report = Report {
+    let leaving = |keys: &KeyRing| {
+        let (state, services, ids) = (NodeState::Leaving, vec![], vec![]);
+        let report = NodeReport {
             member: 2,
             incarnation: now,
             seq: 1 << 30,
@@ -157,10 +157,10 @@ fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
         report.encode(keys, &mut out).unwrap();
         out
     };
-    let clients: Keys = cluster.folder.read("clients").parse().unwrap();
-    assert_eq!(clients.role(), Role::Client);
+    let clients: KeyRing = cluster.folder.read("clients").parse().unwrap();
+    assert_eq!(clients.role(), KeyRole::Client);
     let mut commit = Vec::new();
-    Commit { member: 2, incarnation: now, ids: vec![1] }.encode(&clients, &mut commit).unwrap();
+    AnswerCommit { member: 2, incarnation: now, ids: vec![1] }.encode(&clients, &mut commit).unwrap();
     for datagram in [leaving(&clients), commit] {
         socket.send(&datagram).unwrap();
     }
@@ -169,7 +169,7 @@ fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
     until("it is there", || daemon.number("lottery_members") == Some(1.0));
     until("it serves on", || got(&cluster.picks(&[0], &["-n", "200"]), "127.0.0.1:2") > 20);
     // A message sealed with a key for daemons would have been accepted.
-    let daemons: Keys = cluster.folder.read("keys").parse().unwrap();
+    let daemons: KeyRing = cluster.folder.read("keys").parse().unwrap();
     socket.send(&leaving(&daemons)).unwrap();
     until("it is gone", || got(&cluster.picks(&[0], &["-n", "100"]), "127.0.0.1:2") == 0);
     assert_eq!(daemon.number("lottery_misused"), Some(2.0));

@@ -12,7 +12,8 @@ fn balancer(cluster: &Cluster, protocol: &str) -> Balancer {
     folder.write("keys", cluster.folder.read("keys"));
     let daemons: Vec<String> = cluster.daemons.iter().map(|one| format!("\"{}\"", one.address)).collect();
     let text = format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\ngroup = \
+         \"web\"\n[[group]]\nname = \"web\"\n\
          lottery = {{ service = \"web\", daemons = [{}], keys = \"keys\" }}\n",
         daemons.join(", ")
     );

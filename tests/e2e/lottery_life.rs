@@ -168,7 +168,8 @@ fn a_daemon_reads_its_file_again() {
     let mut cluster = Cluster::new("127.0.0.1");
     let file = |rest: &str| {
         format!(
-            "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\nslow_start = \"0s\"\nstatus = \"127.0.0.1:0\"\n{rest}"
+            "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\nslow_start = \"0s\"\nstatus = \
+             \"127.0.0.1:0\"\n{rest}"
         )
     };
     let service =
@@ -236,7 +237,8 @@ fn servers_of_grpc_say_how_each_service_is() {
     cluster.folder.write(
         "one.toml",
         format!(
-            "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\nslow_start = \"0s\"\nstatus = \"127.0.0.1:0\"\n{}{}",
+            "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\nslow_start = \"0s\"\nstatus = \
+             \"127.0.0.1:0\"\n{}{}",
             service("web", ""),
             service("shop", "shop")
         ),

@@ -38,11 +38,13 @@ fn two_services(cluster: &Cluster, pages: [SocketAddr; 2], held: u16) -> String 
     };
     let page = |page: SocketAddr| {
         format!(
-            "scrape = \"http://{page}/\"\nmetrics = [\"in_flight=jobs{{kind=\\\"run\\\"}}\"]\nload = \"in_flight / 10\""
+            "scrape = \"http://{page}/\"\nmetrics = [\"in_flight=jobs{{kind=\\\"run\\\"}}\"]\nload = \
+             \"in_flight / 10\""
         )
     };
     format!(
-        "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\nslow_start = \"0s\"\nstatus = \"127.0.0.1:0\"\n\
+        "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\nslow_start = \"0s\"\nstatus = \
+         \"127.0.0.1:0\"\n\
          [admin]\ncontrol = \"unix:{}\"\n{}{}{}{}",
         cluster.folder.join("one.sock").display(),
         service("web", 1, page(pages[0])),

@@ -287,7 +287,8 @@ fn a_configuration_becomes_a_model_with_its_policy() {
     let more = config.replace("\"round_robin\"", "{ least_request = { choices = 3 } }").replace(
         "group = \"web\"\n",
         "group = \"front\"\nprotocol = \"tcp\"\n\
-         [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"front\"\ngroups = [\"web\"]\n",
+         [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"front\"\ngroups = \
+         [\"web\"]\n",
     );
     let more = more.replace("3 }]", "3 }, \"127.0.0.1:3\"]\n[[group]]\nname = \"front\"\nstrategy = \"load_average\"\nmembers = [\"127.0.0.1:4\"]");
     folder.write("plimsoll.toml", more);

@@ -5,8 +5,10 @@ use serde_json::Value;
 use crate::stage::{Folder, Run};
 
 /// Clients with little patience before a short queue; formulas know neither.
-const LIMITS: &str = "$clients = 20\n#pragma queue.srv=2\n#pragma call.cl.srv=timeout(1) retries(1)\nP 0\n p pc f i\n p cpu f\n-1\n\
-    T 0\n t cl r cl -1 pc m $clients z 5\n t srv n srv -1 cpu\n-1\nE 0\n s cl 0 -1\n y cl srv 1 -1\n s srv 0.3 -1\n-1\n";
+const LIMITS: &str = "$clients = 20\n#pragma queue.srv=2\n#pragma call.cl.srv=timeout(1) retries(1)\nP 0\n p \
+    pc f i\n p cpu f\n-1\n\
+    T 0\n t cl r cl -1 pc m $clients z 5\n t srv n srv -1 cpu\n-1\nE 0\n s cl 0 -1\n y cl srv 1 -1\n s srv \
+    0.3 -1\n-1\n";
 
 const SAID: &str = "warning: solved as if it were not there: the limit of the queue of `srv`";
 
@@ -80,7 +82,8 @@ fn a_plan_that_comes_to_no_end_has_failed() {
 #[test]
 fn a_client_that_finished_nothing_is_named() {
     let folder = Folder::new();
-    let text = "P 0\n p pc f i\n p cpu f\n p slow f i\n-1\nT 0\n t cl r cl -1 pc m 3\n t once r once -1 slow\n t srv n srv -1 cpu\n-1\n\
+    let text = "P 0\n p pc f i\n p cpu f\n p slow f i\n-1\nT 0\n t cl r cl -1 pc m 3\n t once r once -1 \
+                slow\n t srv n srv -1 cpu\n-1\n\
                 E 0\n s cl 1 -1\n y cl srv 1 -1\n s once 100000000 -1\n s srv 1 -1\n-1\n";
     folder.write("rare.lqn", text);
     let simulate = ["model", "simulate", "rare.lqn", "--events", "50000"];

@@ -123,7 +123,8 @@ fn a_page_of_metrics_gives_loads_and_rates() {
     let page = "# TYPE busy gauge\nbusy{cpu=\"0\"} 0.5\nbusy{cpu=\"1\"} 0.25\nother 9\ndone_total 12\n";
     let metrics = monitor(page);
     let address = metrics.address;
-    let rest = "[group.monitor]\nsource = \"prometheus\"\ninterval = \"100ms\"\nmetric = \"busy + done_total_per_second\"\n";
+    let rest = "[group.monitor]\nsource = \"prometheus\"\ninterval = \"100ms\"\nmetric = \"busy + \
+        done_total_per_second\"\n";
     let balancer = Balancer::start(&web(&[address], rest));
     until("a few pages are read", || metrics.accepted() >= 4);
     let known = found("a load", || {

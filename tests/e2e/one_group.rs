@@ -57,7 +57,8 @@ impl Host {
             let (name, calls) = (format!("m{number}"), grpc.servers[number]);
             let http = Nginx::start(|address| {
                 format!(
-                    "http {{ access_log off; keepalive_requests 1000000; client_body_temp_path temp; proxy_temp_path temp;\n\
+                    "http {{ access_log off; keepalive_requests 1000000; client_body_temp_path temp; \
+                     proxy_temp_path temp;\n\
                      fastcgi_temp_path temp; uwsgi_temp_path temp; scgi_temp_path temp;\n\
                      server {{ listen {address} http2 backlog=4096; root files; add_header who {name};\n\
                      location / {{ return 200 {name}; }}\n\
@@ -135,7 +136,8 @@ impl Ways {
         // member.
         let listener = |protocol: &str, port: u16, rest: &str| {
             format!(
-                "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\ngroup = \"web\"\n{rest}\n"
+                "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\ngroup = \
+                 \"web\"\n{rest}\n"
             )
         };
         let listeners = [

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use plimsoll_client::{Client, KeySource, Settings, Unserved};
-use plimsoll_wire::rfs::{Answer, Encode as _, Keys, Message, Status, service_id};
+use plimsoll_client::{Client, ClientSettings, KeySource, PickError};
+use plimsoll_wire::rfs::{
+    AnswerStatus, EncodeDatagram as _, KeyRing, LotteryAnswer, LotteryMessage, service_id,
+};
 
 use crate::lottery::Cluster;
 use crate::stage::{Folder, Run, binary, found, free_port, until};
@@ -27,33 +29,33 @@ struct Teller {
 }
 
 impl Teller {
-    fn start(mut rule: impl FnMut(u64) -> Option<Status> + Send + 'static) -> Self {
+    fn start(mut rule: impl FnMut(u64) -> Option<AnswerStatus> + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = socket.local_addr().unwrap();
         let (heard, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end) = (Arc::clone(&heard), Arc::clone(&stop));
         let thread = thread::spawn(move || {
-            let (keys, mut buffer): (Keys, _) = (keys().parse().unwrap(), [0; 2000]);
+            let (keys, mut buffer): (KeyRing, _) = (keys().parse().unwrap(), [0; 2000]);
             while !end.load(Ordering::Relaxed) {
                 let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
                 let message = keys.open(&buffer[..len]).unwrap().message().unwrap();
-                let Message::Request(request) = message else { panic!("{message:?}") };
+                let LotteryMessage::Request(request) = message else { panic!("{message:?}") };
                 count.fetch_add(1, Ordering::Relaxed);
                 let Some(status) = rule(request.id) else { continue };
-                let answer = Answer {
+                let answer = LotteryAnswer {
                     id: request.id,
                     service: request.service,
                     status,
                     rank: 0,
                     ttl: 0,
                     member: 5,
-                    endpoint: (status == Status::Ok).then(|| ([127, 0, 0, 1], 5).into()),
+                    endpoint: (status == AnswerStatus::Ok).then(|| ([127, 0, 0, 1], 5).into()),
                     client_time: request.client_time,
                     generation: 0,
                     info: [].into(),
-                    further: Vec::new(),
-                    room: request.room,
+                    fallbacks: Vec::new(),
+                    max_bytes: request.max_answer_bytes,
                 };
                 let mut out = Vec::new();
                 answer.encode(&keys, &mut out).unwrap();
@@ -80,7 +82,7 @@ fn printed_apart() -> Option<()> {
     // The second request is answered when the first answer was read.
     let teller = Teller::start(move |id| {
         let first = *first.get_or_insert(id);
-        (id == first || may.load(Ordering::Relaxed)).then_some(Status::Ok)
+        (id == first || may.load(Ordering::Relaxed)).then_some(AnswerStatus::Ok)
     });
     let folder = Folder::new();
     folder.write("keys", keys());
@@ -108,7 +110,7 @@ fn who_hears_only_that_all_are_busy_does_not_wait() {
     let folder = Folder::new();
     folder.write("keys", keys());
     for count in [1, 3] {
-        let tellers: Vec<Teller> = (0..count).map(|_| Teller::start(|_| Some(Status::Busy))).collect();
+        let tellers: Vec<Teller> = (0..count).map(|_| Teller::start(|_| Some(AnswerStatus::Busy))).collect();
         let daemons: Vec<String> = tellers.iter().map(|teller| teller.address.to_string()).collect();
         let run = Run::plimsoll(&["pick", "web", "-k", "keys", "-d", &daemons.join(",")], folder.path());
         assert_eq!(run.code, Some(1), "{}", run.err);
@@ -118,9 +120,9 @@ fn who_hears_only_that_all_are_busy_does_not_wait() {
         // A client that waited would ask 255 times, which takes minutes. While the machine stands still it
         // asks more often than it has to.
         let daemons = tellers.iter().map(|teller| teller.address).collect();
-        let settings = Settings::new(daemons, KeySource::File(folder.join("keys")));
-        let client = Client::open(Settings { attempts: u8::MAX, ..settings }).unwrap();
-        assert!(matches!(client.pick(service_id("web"), b""), Err(Unserved::Busy)));
+        let settings = ClientSettings::new(daemons, KeySource::File(folder.join("keys")));
+        let client = Client::open(ClientSettings { attempts: u8::MAX, ..settings }).unwrap();
+        assert!(matches!(client.pick(service_id("web"), b""), Err(PickError::Busy)));
         let asked = heard() - before;
         assert!((2..100).contains(&asked), "{asked} requests");
     }
@@ -144,7 +146,7 @@ fn what_cannot_be_meant_is_refused() {
 
 #[test]
 fn keys_may_begin_with_a_mark_of_the_byte_order() {
-    let teller = Teller::start(|_| Some(Status::Ok));
+    let teller = Teller::start(|_| Some(AnswerStatus::Ok));
     let folder = Folder::new();
     folder.write("keys", format!("\u{feff}{}", keys()));
     let run = Run::plimsoll(&["pick", "web", "-k", "keys", "-d", &teller.address.to_string()], folder.path());

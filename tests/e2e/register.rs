@@ -15,8 +15,10 @@ use crate::upgrade::{program, runs, upgraded};
 /// nothing, however late the machine is.
 fn text(rest: &str) -> String {
     format!(
-        "{rest}[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\ndiscover = [{{ registered = true }}]\n[admin]\nregister = true\n"
+        "{rest}[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \
+         \"web\"\nslow_start = \"0s\"\n\
+         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\ndiscover = \
+         [{{ registered = true }}]\n[admin]\nregister = true\n"
     )
 }
 

@@ -16,8 +16,10 @@ use crate::upgrade::{not_upgraded, number, upgraded};
 /// Returns a file with one listener on a group `web`; `group` is its table, `scaler` that of its scaler.
 fn text(group: &str, scaler: &str) -> String {
     format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = {{ tcp = true, interval = \"100ms\" }}\n{group}\n[group.scaler]\n{scaler}"
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \
+         \"0s\"\n\
+         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = \
+         {{ tcp = true, interval = \"100ms\" }}\n{group}\n[group.scaler]\n{scaler}"
     )
 }
 
@@ -127,7 +129,8 @@ fn checked(balancer: &Balancer) -> usize {
 #[test]
 fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
     let mark = Mark::new();
-    let scaler_table = "min = 1\nmax = 4\ntarget = { response_time = \"800ms\" }\ninterval = \"500ms\"\nstart_time = \"1s\"\n\
+    let scaler_table = "min = 1\nmax = 4\ntarget = { response_time = \"800ms\" }\ninterval = \
+                        \"500ms\"\nstart_time = \"1s\"\n\
                         stabilize = \"3s\"\ncool_down = { up = \"1s\", down = \"1s\" }\n";
     let balancer = Balancer::start(&text("", &(scaler_table.to_owned() + &servers(&mark, ""))));
     until("one that serves", || checked(&balancer) == 1);

@@ -47,9 +47,11 @@ fn text(api: &Api, folder: &Folder, min: u32) -> String {
     folder.write("token", "t0ken");
     folder.write("namespace", "shop");
     format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \
+         \"0s\"\n\
          health = {{ tcp = true, interval = \"100ms\", fall = 1 }}\n[[group.discover]]\nfile = \"{}\"\n\
-         [group.scaler]\nmin = {min}\nmax = 9\ntarget = {{ head_room = 0.3 }}\ninterval = \"100ms\"\nstart_time = \"1s\"\n\
+         [group.scaler]\nmin = {min}\nmax = 9\ntarget = {{ head_room = 0.3 }}\ninterval = \
+         \"100ms\"\nstart_time = \"1s\"\n\
          [group.scaler.kubernetes]\nname = \"web\"\ntls = false\nserver = \"{}\"\naccount = \"{}\"\n",
         folder.join("members").display(),
         api.server.address,

@@ -10,10 +10,13 @@ use crate::stage::{Balancer, Etcd, Folder, Load, binary, free_port, until};
 /// Returns a file that rejects no request, and waits for etcd, however late the machine is.
 fn text(etcd: &Etcd, scaler: &str) -> String {
     format!(
-        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \
+         \"127.0.0.1:0\"\n\
          group = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = {{ tcp = true, interval = \"100ms\" }}\n\
-         [group.scaler]\ntarget = {{ head_room = 0.3 }}\ninterval = \"200ms\"\ncool_down = {{ up = \"0s\", down = \"0s\" }}\n\
+         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = \
+         {{ tcp = true, interval = \"100ms\" }}\n\
+         [group.scaler]\ntarget = {{ head_room = 0.3 }}\ninterval = \"200ms\"\ncool_down = \
+         {{ up = \"0s\", down = \"0s\" }}\n\
          stabilize = \"1s\"\ndrain = \"2s\"\n{scaler}",
         etcd.endpoints()
     )
@@ -98,7 +101,8 @@ fn program(folder: &Folder, mark: &Mark) -> String {
     let ports: Vec<String> = (0..8).map(|_| free_port().to_string()).collect();
     let ports = ports.join(" ");
     let script = format!(
-        "#!/bin/sh\nread order\nvalue() {{ echo \"$order\" | sed -n \"s/.*\\\"$1\\\":\\\"*\\([^,\\\"}}]*\\).*/\\1/p\"; }}\n\
+        "#!/bin/sh\nread order\nvalue() {{ echo \"$order\" | sed -n \
+         \"s/.*\\\"$1\\\":\\\"*\\([^,\\\"}}]*\\).*/\\1/p\"; }}\n\
          if [ \"$(value action)\" = stop ]; then kill \"$(value id)\"; exit 0; fi\n\
          index=$(value index)\nset -- {ports}\nshift \"$index\"\nport=$1\n\
          setsid {plimsoll} member --listen 127.0.0.1:$port --name {mark} >/dev/null 2>&1 </dev/null &\n\

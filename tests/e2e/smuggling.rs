@@ -50,7 +50,8 @@ const BAD: &[&str] = &[
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked;x\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\u{b}chunked\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: \
+     identity\r\n\r\n0\r\n\r\n",
     "POST / HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     // Lines that other readers end elsewhere.
     "GET / HTTP/1.1\nHost: x\n\n",

@@ -87,7 +87,8 @@ fn a_name_without_an_address_stops_neither_start_nor_reload() {
     let text = |name: &str| {
         let listed = format!("[\"{name}.invalid:80\", \"{}\"]", member.address);
         format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = {listed}\n"
+            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = \
+             {listed}\n"
         )
     };
     let balancer = Balancer::start(&text("first"));

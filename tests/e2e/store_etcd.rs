@@ -101,7 +101,8 @@ fn scalers_balancing_and_listeners_are_told_to_all() {
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
     let port = crate::stage::free_port();
     let listener = format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n");
-    let counted = "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\nadvice = true\n";
+    let counted = "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \
+        \"100ms\"\nadvice = true\n";
     let plain = text(&etcd, &all, "", "") + counted;
     let (one, other) = (Balancer::start(&plain), Balancer::start(&plain));
     let scaler = |balancer: &Balancer, key: &str| balancer.group("web")["scaler"][key].clone();
@@ -352,7 +353,8 @@ fn members_are_found_below_a_prefix() {
     put(&etcd, "else/where", "{\"Op\":0,\"Addr\":\"127.0.0.1:1\"}");
     etcd.ctl(&["del", "/services/web/else/where"]);
     let config = format!(
-        "[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
+        "[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \
+         \"web\"\n[[group]]\nname = \"web\"\n\
          {ALL}slow_start = \"0s\"\n[[group.discover]]\netcd = \"/services/web/\"\n",
         etcd.endpoints()
     );
@@ -420,7 +422,8 @@ fn groups_and_listeners_are_shared() {
     let members = Member::several(2, &[]);
     let [a, b] = [members[0].address, members[1].address];
     let own = format!(
-        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"own\"\n\
+        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\n[[listener]]\naddress = \
+         \"127.0.0.1:0\"\ngroup = \"own\"\n\
          [[group]]\nname = \"own\"\nmembers = [\"{a}\"]\n",
         etcd.endpoints()
     );

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_cluster::etcd::{Endpoint, EtcdSettings, TlsFiles};
-use plimsoll_cluster::store::{Change, Shared, SharedSettings, Store, View};
+use plimsoll_cluster::etcd::{EtcdEndpoint, EtcdSettings, TlsFiles};
+use plimsoll_cluster::store::{EtcdStore, EtcdStoreSettings, Store, StoreChange, StoreSnapshot};
 use serde_json::Value;
 
 use crate::stage::{Balancer, Etcd, Folder, Member, Process, binary, get, until, web};
@@ -15,7 +15,8 @@ use crate::stage::{Balancer, Etcd, Folder, Member, Process, binary, get, until, 
 /// Returns a balancer's own file; groups and listeners are in the store.
 fn own(etcd: &Etcd) -> String {
     format!(
-        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[admin]\nregister = true\n",
+        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\ntimeout = \
+         \"20s\"\n[admin]\nregister = true\n",
         etcd.endpoints()
     )
 }
@@ -186,10 +187,10 @@ fn an_etcd_that_is_wiped_ends_nothing() {
     becomes(&third, a, "up");
 }
 
-fn shared(etcd: &Etcd, copy: Option<&Path>) -> Shared {
-    let settings = SharedSettings {
+fn shared(etcd: &Etcd, copy: Option<&Path>) -> EtcdStore {
+    let settings = EtcdStoreSettings {
         etcd: EtcdSettings {
-            endpoints: vec![Endpoint { https: false, host: "127.0.0.1".into(), port: etcd.port() }],
+            endpoints: vec![EtcdEndpoint { https: false, host: "127.0.0.1".into(), port: etcd.port() }],
             user: None,
             tls: TlsFiles::default(),
             timeout: Duration::from_secs(20),
@@ -197,7 +198,7 @@ fn shared(etcd: &Etcd, copy: Option<&Path>) -> Shared {
         prefix: "/c/".into(),
         copy: copy.map(Path::to_owned),
     };
-    let (store, said) = Shared::open(settings).unwrap();
+    let (store, said) = EtcdStore::open(settings).unwrap();
     assert_eq!(said, None);
     store
 }
@@ -207,11 +208,11 @@ fn a_copy_is_what_was_known_after_a_start_and_is_taken_back_for_all() {
     let mut etcd = Etcd::start(1);
     let folder = Folder::new();
     let copy = folder.join("copy.json");
-    let view = |store: &Shared| -> Arc<View> { Arc::clone(&store.views().borrow()) };
-    let keys = |store: &Shared| view(store).entries.keys().cloned().collect::<Vec<_>>();
+    let view = |store: &EtcdStore| -> Arc<StoreSnapshot> { Arc::clone(&store.snapshots().borrow()) };
+    let keys = |store: &EtcdStore| view(store).entries.keys().cloned().collect::<Vec<_>>();
     let store = shared(&etcd, Some(&copy));
     for number in 0..70 {
-        store.commit(&Change::put(format!("k{number}"), "x")).unwrap();
+        store.commit(&StoreChange::put(format!("k{number}"), "x")).unwrap();
     }
     until("a copy", || copy.exists() && folder.read("copy.json").contains("\"k69\""));
     drop(store);
@@ -220,15 +221,15 @@ fn a_copy_is_what_was_known_after_a_start_and_is_taken_back_for_all() {
     for _ in 0..2 {
         let store = shared(&etcd, Some(&copy));
         assert_eq!((keys(&store).len(), view(&store).revision_of("k1")), (70, 0));
-        assert!(store.health().doubt.is_some());
+        assert!(store.health().distrust.is_some());
         until("the copy is written", || folder.read("copy.json").contains("\"revision\":0"));
     }
     let (store, other) = (shared(&etcd, Some(&copy)), shared(&etcd, None));
     // A store that began without a copy knows of nothing.
-    assert_eq!((keys(&other).len(), other.health().doubt), (0, None));
+    assert_eq!((keys(&other).len(), other.health().distrust), (0, None));
     // The deleted key is gone for all, and the rest is there.
-    store.commit(&Change::delete("k1").as_seen(&view(&store))).unwrap();
+    store.commit(&StoreChange::delete("k1").if_unchanged_since(&view(&store))).unwrap();
     until("all is there", || keys(&store).len() == 69 && keys(&other).len() == 69);
     assert!(!keys(&other).contains(&"k1".to_owned()) && view(&store) == view(&other));
-    assert_eq!(store.health().doubt, None);
+    assert_eq!(store.health().distrust, None);
 }

@@ -131,7 +131,8 @@ fn a_supervisor_over_tls_is_held_against_what_it_needs() {
     assert!(run.code == Some(2) && run.err.contains("needs a unix socket beside"), "{}", run.err);
     assert!(run.err.contains("[supervise.tls]"), "{}", run.err);
     let run = check(
-        "control = [\"unix:/x.sock\"]\naccess = { role = [{ name = \"x\", verbs = [\"shutdown\"], groups = [\"web\"] }] }\n",
+        "control = [\"unix:/x.sock\"]\naccess = \
+         { role = [{ name = \"x\", verbs = [\"shutdown\"], groups = [\"web\"] }] }\n",
     );
     assert!(run.code == Some(2) && run.err.contains("`shutdown` is about the whole process"), "{}", run.err);
 }

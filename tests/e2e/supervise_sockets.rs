@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use plimsoll_bench::record::Fault;
+use plimsoll_bench::record::FailureKind;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stage::{Folder, Load, Member, PATIENCE, Run, Wire, curl_status, free_port, get, part, until};
@@ -144,10 +144,12 @@ fn three_kills_refuse_nobody() {
     let lost = record.failed.clone();
     assert!(record.ok >= 700, "{record:?}");
     // Requests in flight at a kill lose their answers; no other request fails.
-    let refused =
-        [Fault::Connect, Fault::ConnectTimeout].iter().filter_map(|fault| lost.get(fault)).sum::<u64>();
+    let refused = [FailureKind::Connect, FailureKind::ConnectTimeout]
+        .iter()
+        .filter_map(|fault| lost.get(fault))
+        .sum::<u64>();
     assert_eq!(refused, 0, "of {} requests: {lost:?}", record.due);
-    assert!(lost.keys().all(|fault| *fault == Fault::Closed), "{lost:?}");
+    assert!(lost.keys().all(|fault| *fault == FailureKind::Closed), "{lost:?}");
 }
 
 #[test]

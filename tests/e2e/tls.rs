@@ -353,7 +353,8 @@ fn byte_streams_are_decrypted_and_encrypted() {
     let members = members_list(&[haproxy.address]);
     let text = format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ngroup = \"web\"\n{BOTH} }}\n\
-         [[group]]\nname = \"web\"\nmembers = {members}\ntls = {{ ca = \"ca.pem\", server_name = \"one.test\" }}\n{PATIENT}"
+         [[group]]\nname = \"web\"\nmembers = {members}\ntls = \
+         {{ ca = \"ca.pem\", server_name = \"one.test\" }}\n{PATIENT}"
     );
     let balancer = Balancer::start_in(folder, &text);
     let lines = "a line that is sent and comes back\n".repeat(20_000);

@@ -58,7 +58,8 @@ impl Collector {
     /// Returns the table of tracing for a file. The collector may answer late: nothing is sent to it again.
     fn table(&self, rest: &str) -> String {
         format!(
-            "\n[tracing]\nendpoint = \"http://127.0.0.1:{}\"\nservice = \"edge\"\nheaders = [\"X-Key: secret\"]\ntimeout = \"50s\"\n{rest}\n",
+            "\n[tracing]\nendpoint = \"http://127.0.0.1:{}\"\nservice = \"edge\"\nheaders = [\"X-Key: \
+             secret\"]\ntimeout = \"50s\"\n{rest}\n",
             self.port
         )
     }

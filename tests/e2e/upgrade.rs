@@ -200,9 +200,19 @@ fn twenty_upgrades_under_load_fail_no_request() {
             listener("tcp", "protocol = \"tcp\""),
             listener("grpc", ""),
             // The group rejects nothing, however many requests come at once.
-            group("web", &web, "admission = false\ntimeouts = { connect = \"20s\" }\nhealth = { tcp = true, interval = \"100ms\" }\n"),
+            group(
+                "web",
+                &web,
+                "admission = false\ntimeouts = { connect = \"20s\" }\nhealth = \
+                { tcp = true, interval = \"100ms\" }\n",
+            ),
             group("tcp", &[echo.address], "timeouts = { connect = \"20s\" }\n"),
-            group("grpc", &[grpc], "admission = false\ntimeouts = { connect = \"20s\" }\nprotocol = \"h2\"\n"),
+            group(
+                "grpc",
+                &[grpc],
+                "admission = false\ntimeouts = { connect = \"20s\" }\nprotocol = \
+                \"h2\"\n",
+            ),
         ]
         .concat()
     };
@@ -352,7 +362,8 @@ fn lease_of(balancer: &Balancer, lease: &Value, body: &str) -> Value {
 fn lease_at(balancer: &Balancer, path: &str, body: &str) -> Value {
     let mut wire = Wire::connect(balancer.reports());
     wire.send(format!(
-        "POST /v1/groups/web/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST /v1/groups/web/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: \
+         application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     ));

@@ -15,7 +15,8 @@ fn list(members: &[SocketAddr]) -> String {
 fn text(groups: &[(&str, &str)]) -> String {
     let one = |(name, sources): &(&str, &str)| {
         format!(
-            "[[group]]\nname = \"{name}\"\nslow_start = \"0s\"\nadmission = false\ntimeouts = {{ connect = \"20s\" }}\ndiscover = [{sources}]\n"
+            "[[group]]\nname = \"{name}\"\nslow_start = \"0s\"\nadmission = false\ntimeouts = {{ connect = \
+             \"20s\" }}\ndiscover = [{sources}]\n"
         )
     };
     let groups: String = groups.iter().map(one).collect();
@@ -119,7 +120,8 @@ fn while_etcd_is_away_the_next_process_goes_on_with_what_was_seen_of_it() {
     let three = Member::several(3, &[]);
     let [a, b, c] = [0, 1, 2].map(|at: usize| three[at].address);
     let config = format!(
-        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n{}[[group]]\nname = \"fixed\"\nmembers = {}\n",
+        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n{}[[group]]\nname = \
+         \"fixed\"\nmembers = {}\n",
         etcd.endpoints(),
         text(&[("web", "{ registered = true }")]),
         members_list(&[c])

@@ -173,7 +173,8 @@ fn sessions_of_tls_and_cookies_go_on() {
     let members = Member::several(2, &[]);
     let folder = Folder::new();
     crate::stage::Authority::new(&folder, "ca").issue(&folder, "one", &["one.test"]);
-    let tls = "protocol = \"https\"\ntls = { certificates = [{ certificate = \"one.pem\", key = \"one.key\" }] }\naffinity = {}\n";
+    let tls = "protocol = \"https\"\ntls = \
+        { certificates = [{ certificate = \"one.pem\", key = \"one.key\" }] }\naffinity = {}\n";
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
     let balancer = Balancer::start_in(folder, &listening(tls, &all, ""));
     let pids = vec![balancer.process.pid()];

@@ -92,7 +92,8 @@ impl Lab {
             let member =
                 host.start(&[binary().to_str().unwrap(), "member", "--listen", "127.0.0.1:9001"], &place);
             let file = format!(
-                "[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nadmission = false\ntimeouts = {{ connect = \"20s\" }}\n\
+                "[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n[[group]]\nname = \
+                 \"web\"\nadmission = false\ntimeouts = {{ connect = \"20s\" }}\n\
                  members = [\"127.0.0.1:9001\"]\n[admin]\nlisten = \"off\"\ncontrol = \"unix:{}/c.sock\"\n",
                 place.display()
             );
@@ -128,7 +129,8 @@ impl Lab {
     /// client gives up.
     fn load(&self, rate: &str, more: &str, report: &str) -> Process {
         let script = format!(
-            "exec \"$0\" load http://{SHARED}:8080/ --rate {rate} --duration 10m --connect-timeout 100s --timeout 100s {more} -o json >{report}"
+            "exec \"$0\" load http://{SHARED}:8080/ --rate {rate} --duration 10m --connect-timeout 100s \
+             --timeout 100s {more} -o json >{report}"
         );
         self.client.start(&["sh", "-c", &script, binary().to_str().unwrap()], self.folder.path())
     }
@@ -164,8 +166,10 @@ fn keepalived(priority: usize, place: &Path) -> String {
     format!(
         "global_defs {{\n  vrrp_version 3\n}}\n\
          vrrp_track_file balancer {{\n  file {}/vrrp\n}}\n\
-         vrrp_instance web {{\n  state BACKUP\n  interface eth0\n  virtual_router_id 51\n  priority {priority}\n  \
-         advert_int 1\n  virtual_ipaddress {{\n    {SHARED}/24\n  }}\n  track_file {{\n    balancer weight 1\n  }}\n}}\n",
+         vrrp_instance web \
+         {{\n  state BACKUP\n  interface eth0\n  virtual_router_id 51\n  priority {priority}\n  \
+         advert_int 1\n  virtual_ipaddress {{\n    {SHARED}/24\n  }}\n  track_file \
+         {{\n    balancer weight 1\n  }}\n}}\n",
         place.display()
     )
 }
@@ -175,7 +179,8 @@ fn keepalived(priority: usize, place: &Path) -> String {
 fn rules_of_packets() -> String {
     let first = format!("ip daddr {SHARED} tcp dport 8080 tcp flags & (syn | ack) == syn");
     format!(
-        "table ip plimsoll {{\n  chain input {{\n    type filter hook input priority filter\n    {first} socket transparent {{ 0, 1 }} accept\n    \
+        "table ip plimsoll {{\n  chain input {{\n    type filter hook input priority filter\n    {first} \
+         socket transparent {{ 0, 1 }} accept\n    \
          {first} drop\n  }}\n}}\n"
     )
 }

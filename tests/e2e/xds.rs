@@ -61,7 +61,8 @@ impl Grpc {
             .map(|(address, capacity)| format!("{{ address = \"{address}\", capacity = {capacity} }}"))
             .collect();
         self.text = format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"web\"\n{listener}\n[[group]]\nname = \"web\"\n\
+            "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \
+             \"web\"\n{listener}\n[[group]]\nname = \"web\"\n\
              slow_start = \"0s\"\nmembers = [{}]\n{rest}",
             members.join(", ")
         );

@@ -95,16 +95,19 @@ impl Realm {
         let folder = self.folder.display();
         let client = |skew: u32| {
             format!(
-                "[libdefaults]\n default_realm = {REALM}\n dns_lookup_realm = false\n dns_lookup_kdc = false\n \
+                "[libdefaults]\n default_realm = {REALM}\n dns_lookup_realm = false\n dns_lookup_kdc = \
+                 false\n \
                  dns_canonicalize_hostname = false\n rdns = false\n clockskew = {skew}\n\
-                 [realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{port}\n }}\n[domain_realm]\n localhost = {REALM}\n"
+                 [realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{port}\n }}\n[domain_realm]\n localhost = \
+                 {REALM}\n"
             )
         };
         std::fs::write(self.path("krb5.conf"), client(300)).unwrap();
         std::fs::write(self.path("strict.conf"), client(1)).unwrap();
         let kdc = format!(
             "[kdcdefaults]\n kdc_listen = 127.0.0.1:{port}\n kdc_tcp_listen = 127.0.0.1:{port}\n\
-             [realms]\n {REALM} = {{\n  database_name = {folder}/principal\n  key_stash_file = {folder}/stash\n  \
+             [realms]\n {REALM} = \
+             {{\n  database_name = {folder}/principal\n  key_stash_file = {folder}/stash\n  \
              max_life = 1h\n }}\n[logging]\n kdc = FILE:{folder}/kdc.log\n"
         );
         std::fs::write(self.path("kdc.conf"), kdc).unwrap();

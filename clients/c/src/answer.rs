@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::mem::size_of;
 use std::net::SocketAddr;
 
-use ::plimsoll_client::{MOST_INFO, Pick};
+use ::plimsoll_client::{MAX_INFO, PickedMember};
 use libc::{
     AF_INET, AF_INET6, in6_addr, sa_family_t, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t,
 };
@@ -31,7 +31,7 @@ pub struct plimsoll_answer {
     pub(crate) further: [plimsoll_member; FURTHER],
     pub(crate) further_len: usize,
     pub(crate) info_len: usize,
-    pub(crate) info: [u8; MOST_INFO],
+    pub(crate) info: [u8; MAX_INFO],
 }
 
 impl plimsoll_member {
@@ -46,15 +46,15 @@ impl plimsoll_answer {
     ///
     /// # Safety
     /// `answer` points to memory for a `plimsoll_answer`.
-    pub(crate) unsafe fn write(answer: *mut Self, pick: &Pick) {
+    pub(crate) unsafe fn write(answer: *mut Self, pick: &PickedMember) {
         let mut whole = Self {
             member: member(pick.member, pick.address),
             further: [NOBODY; FURTHER],
-            further_len: pick.further.len().min(FURTHER),
-            info_len: pick.info.len().min(MOST_INFO),
-            info: [0; MOST_INFO],
+            further_len: pick.fallbacks.len().min(FURTHER),
+            info_len: pick.info.len().min(MAX_INFO),
+            info: [0; MAX_INFO],
         };
-        for (place, (number, address)) in whole.further.iter_mut().zip(&pick.further) {
+        for (place, (number, address)) in whole.further.iter_mut().zip(&pick.fallbacks) {
             *place = member(*number, *address);
         }
         for (place, byte) in whole.info.iter_mut().zip(&pick.info) {
@@ -141,17 +141,17 @@ mod tests {
     #[test]
     fn more_than_there_is_room_for_is_left_out() {
         let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
-        let pick = Pick {
+        let pick = PickedMember {
             member: 1,
             address,
-            info: vec![9; MOST_INFO + 5],
-            further: vec![(2, address); FURTHER + 1],
+            info: vec![9; MAX_INFO + 5],
+            fallbacks: vec![(2, address); FURTHER + 1],
         };
         let mut answer = std::mem::MaybeUninit::uninit();
         // SAFETY: the memory is large enough.
         unsafe { plimsoll_answer::write(answer.as_mut_ptr(), &pick) };
         // SAFETY: the call above initialized it.
         let answer: plimsoll_answer = unsafe { answer.assume_init() };
-        assert_eq!((answer.further_len, answer.info_len, answer.further[3].number), (FURTHER, MOST_INFO, 2));
+        assert_eq!((answer.further_len, answer.info_len, answer.further[3].number), (FURTHER, MAX_INFO, 2));
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ::plimsoll_client::{LeaseError, OpenError, Unserved};
+use ::plimsoll_client::{LeaseError, OpenError, PickError};
 
 /// An error: a code of the header and its cause.
 #[derive(Debug)]
@@ -52,14 +52,14 @@ impl Fault {
     }
 }
 
-impl From<Unserved> for Fault {
-    fn from(why: Unserved) -> Self {
+impl From<PickError> for Fault {
+    fn from(why: PickError) -> Self {
         let (code, why) = match why {
-            Unserved::Silence => (SILENCE, "no daemon answered: do they run, and with the same keys?"),
-            Unserved::Busy => (BUSY, "no member can serve it now"),
-            Unserved::Unknown => (UNKNOWN, "no member offers it"),
-            Unserved::Draining => (DRAINING, "all members that offer it are going"),
-            Unserved::TooMany => (TOO_MANY, "too many requests are on their way"),
+            PickError::NoResponse => (SILENCE, "no daemon answered: do they run, and with the same keys?"),
+            PickError::Busy => (BUSY, "no member can serve it now"),
+            PickError::UnknownService => (UNKNOWN, "no member offers it"),
+            PickError::Draining => (DRAINING, "all members that offer it are going"),
+            PickError::TooMany => (TOO_MANY, "too many requests are on their way"),
         };
         Self { code, why: Why::Words(why) }
     }
@@ -68,9 +68,9 @@ impl From<Unserved> for Fault {
 impl From<OpenError> for Fault {
     fn from(why: OpenError) -> Self {
         let code = match &why {
-            OpenError::Nobody | OpenError::Unicast(_) => USAGE,
+            OpenError::NoDaemons | OpenError::NotMulticast(_) => USAGE,
             OpenError::Keys { .. } => KEYS,
-            OpenError::LookUp(_) => LOOK_UP,
+            OpenError::NameResolution(_) => LOOK_UP,
             OpenError::System(_) => SYSTEM,
         };
         Self { code, why: Why::Open(why) }
@@ -81,7 +81,7 @@ impl From<LeaseError> for Fault {
     fn from(why: LeaseError) -> Self {
         let code = match &why {
             LeaseError::Usage(_) => USAGE,
-            LeaseError::Silence(_) => SILENCE,
+            LeaseError::NoResponse(_) => SILENCE,
             LeaseError::Busy(_) => BUSY,
             LeaseError::Unknown(_) => UNKNOWN,
         };
@@ -170,13 +170,13 @@ mod tests {
     #[test]
     fn messages_are_cut_between_characters_and_each_thread_has_its_own() {
         let long = format!("a{}", "é".repeat(ROOM));
-        assert_eq!(guarded(|| Err(OpenError::LookUp(long).into())), LOOK_UP);
+        assert_eq!(guarded(|| Err(OpenError::NameResolution(long).into())), LOOK_UP);
         let kept = message();
         assert!((ROOM - 2..ROOM).contains(&kept.len()) && kept.ends_with('é'), "{}", kept.len());
         std::thread::spawn(|| assert_eq!(message(), "")).join().unwrap();
         assert_eq!(guarded(|| Err(Fault::NOTHING)), NOTHING);
         assert_eq!(message(), kept, "that nothing has come is no failure");
-        assert_eq!(guarded(|| Err(Unserved::Silence.into())), SILENCE);
+        assert_eq!(guarded(|| Err(PickError::NoResponse.into())), SILENCE);
         assert!(message().starts_with("no daemon answered"));
     }
 }

@@ -14,7 +14,7 @@ mod options;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use ::plimsoll_client::{Client, Lease, MOST_INFO, Wish, service};
+use ::plimsoll_client::{Client, Lease, LeaseRequest, MAX_INFO, service};
 
 pub use answer::{plimsoll_answer, plimsoll_member};
 use fault::{Fault, guarded};
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn plimsoll_pick_with(
 pub unsafe extern "C" fn plimsoll_failed(client: *mut plimsoll_client, member: u16) -> c_int {
     guarded(|| {
         // SAFETY: by contract.
-        unsafe { borrow(client) }?.failed(member);
+        unsafe { borrow(client) }?.record_failure(member);
         Ok(())
     })
 }
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn plimsoll_ask(
         let service = unsafe { number(service) }?;
         // SAFETY: by contract.
         let info = unsafe { bytes(info, info_len) }?;
-        Ok(client.ask(context.expose_provenance() as u64, service, info)?)
+        Ok(client.start_request(context.expose_provenance() as u64, service, info)?)
     })
 }
 
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn plimsoll_next(
         if context.is_null() || answer.is_null() {
             return Err(Fault::usage("there is no room for the context or the answer (NULL)"));
         }
-        let next = client.next();
+        let next = client.next_outcome();
         let tag = next.as_ref().map_or(0, |(tag, _)| *tag);
         // SAFETY: it is not null, and by contract it points to memory for a pointer. The tag was made from a
         // pointer.
@@ -246,7 +246,8 @@ pub unsafe extern "C" fn plimsoll_bind(
         let group = unsafe { text_of(group) }?.ok_or_else(|| Fault::usage("there is no group (NULL)"))?;
         // SAFETY: by contract.
         let key = unsafe { text_of(key) }?.map(str::to_owned);
-        let bound = Lease::bind(url, group, &Wish { key, seconds: span(seconds)?, exclude: Vec::new() })?;
+        let bound =
+            Lease::bind(url, group, &LeaseRequest { key, seconds: span(seconds)?, exclude: Vec::new() })?;
         // SAFETY: it is not null, and by contract it points to memory for a member.
         unsafe { member.write(plimsoll_member::of(0, bound.address)) };
         // SAFETY: as above.
@@ -275,7 +276,7 @@ pub unsafe extern "C" fn plimsoll_renew(
             return Err(Fault::usage("there is no room for what has moved, or for the member (NULL)"));
         }
         let exclude = if failed == 0 { Vec::new() } else { vec![lease.member.clone()] };
-        let elsewhere = lease.renew(&Wish { exclude, ..Wish::default() })?;
+        let elsewhere = lease.renew(&LeaseRequest { exclude, ..LeaseRequest::default() })?;
         // SAFETY: it is not null, and by contract it points to memory for an `int`.
         unsafe { moved.write(c_int::from(elsewhere)) };
         // SAFETY: as above.
@@ -292,7 +293,7 @@ pub unsafe extern "C" fn plimsoll_renew(
 pub unsafe extern "C" fn plimsoll_seconds(lease: *const plimsoll_lease) -> c_int {
     // SAFETY: by contract.
     let lease = unsafe { lease.as_ref() };
-    lease.map_or(-1, |lease| c_int::try_from(lease.0.span.as_secs()).unwrap_or(c_int::MAX))
+    lease.map_or(-1, |lease| c_int::try_from(lease.0.duration.as_secs()).unwrap_or(c_int::MAX))
 }
 
 /// Releases a lease.
@@ -383,7 +384,7 @@ fn span(seconds: c_int) -> Result<Option<f64>, Fault> {
 unsafe fn bytes<'i>(info: *const c_void, len: usize) -> Result<&'i [u8], Fault> {
     match len {
         0 => Ok(&[]),
-        _ if len > MOST_INFO => Err(Fault::usage("the information has more than 1000 bytes")),
+        _ if len > MAX_INFO => Err(Fault::usage("the information has more than 1000 bytes")),
         _ if info.is_null() => Err(Fault::usage("the information is missing (NULL)")),
         // SAFETY: it is not null, and by contract it points to `len` bytes.
         _ => Ok(unsafe { std::slice::from_raw_parts(info.cast(), len) }),

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_uint};
 use std::mem::{offset_of, size_of};
 use std::net::{Ipv4Addr, SocketAddr};
 
-use ::plimsoll_client::{KeySource, Mode, Settings, look_up};
+use ::plimsoll_client::{AnswerMode, ClientSettings, KeySource, resolve_daemons};
 
 use crate::fault::Fault;
 use crate::text_of;
@@ -32,7 +32,7 @@ impl plimsoll_options {
     /// # Safety
     /// `options` is null, or points to as many bytes as its first field states. Its strings are null or end
     /// with 0.
-    pub(crate) unsafe fn settings(options: *const Self) -> Result<Settings, Fault> {
+    pub(crate) unsafe fn settings(options: *const Self) -> Result<ClientSettings, Fault> {
         if options.is_null() {
             return Err(Fault::usage("there are no options (NULL)"));
         }
@@ -61,11 +61,18 @@ impl plimsoll_options {
             0 => 8,
             some => u8::try_from(some).map_err(|_| Fault::usage("there are more than 255 attempts"))?,
         };
-        let daemons = match look_up(daemons) {
+        let daemons = match resolve_daemons(daemons) {
             Err(_) if multicast.is_some() => Vec::new(),
             known => known?,
         };
-        let mode = if options.lottery == 0 { Mode::Referral } else { Mode::Lottery };
-        Ok(Settings { daemons, multicast, interface, keys: KeySource::File(keys.into()), mode, attempts })
+        let mode = if options.lottery == 0 { AnswerMode::Referral } else { AnswerMode::Lottery };
+        Ok(ClientSettings {
+            daemons,
+            multicast,
+            interface,
+            keys: KeySource::File(keys.into()),
+            mode,
+            attempts,
+        })
     }
 }

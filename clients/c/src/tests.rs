@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::answer::{FURTHER, TEXT};
-use crate::{MOST_INFO, fault, plimsoll_answer, plimsoll_member, plimsoll_options};
+use crate::{MAX_INFO, fault, plimsoll_answer, plimsoll_member, plimsoll_options};
 
 fn home() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -156,8 +156,7 @@ fn structures_lie_as_compilers_of_c_put_them() {
     lies!(plimsoll_options: size daemons keys multicast multicast_if lottery attempts);
     lies!(plimsoll_member: address address_len number text);
     lies!(plimsoll_answer: member further further_len info_len info);
-    for (name, value) in
-        [("PLIMSOLL_FURTHER", FURTHER), ("PLIMSOLL_INFO", MOST_INFO), ("PLIMSOLL_TEXT", TEXT)]
+    for (name, value) in [("PLIMSOLL_FURTHER", FURTHER), ("PLIMSOLL_INFO", MAX_INFO), ("PLIMSOLL_TEXT", TEXT)]
     {
         here.insert(name.to_owned(), value);
     }

@@ -3,13 +3,13 @@
 use instant_acme::{Account, AccountCredentials, Error, ExternalAccountKey, NewAccount, Problem};
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, Told};
-use crate::{Cache, Settings};
+use crate::client::{AcmeClient, RetryAfter};
+use crate::{CertificateCache, CertificateSettings};
 
 /// The contents of an account file: the credentials that the authority issued and the contact URLs sent to
 /// it.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredAccount {
     credentials: AccountCredentials,
     contact: Vec<String>,
 }
@@ -18,20 +18,27 @@ struct Kept {
 ///
 /// # Errors
 /// Returns the reason as text, and the delay that the authority asked for, if it gave one.
-pub(crate) async fn open(settings: &Settings, cache: &Cache) -> Result<(Account, Told), (Told, String)> {
-    let (client, told) = Client::new(settings.trust.clone());
-    match opened(settings, cache, client).await {
+pub(crate) async fn open(
+    settings: &CertificateSettings,
+    cache: &CertificateCache,
+) -> Result<(Account, RetryAfter), (RetryAfter, String)> {
+    let (client, told) = AcmeClient::new(settings.trust.clone());
+    match load_or_create(settings, cache, client).await {
         Ok(account) => Ok((account, told)),
         Err(why) => Err((told, why)),
     }
 }
 
-async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Account, String> {
+async fn load_or_create(
+    settings: &CertificateSettings,
+    cache: &CertificateCache,
+    client: AcmeClient,
+) -> Result<Account, String> {
     let file = settings.account_file();
     let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
-    let known = cache.read(&file).map_err(|error| unread(settings, &error.to_string()))?;
+    let known = cache.read(&file).map_err(|error| unreadable_text(settings, &error.to_string()))?;
     if let Some(bytes) = known
-        && let Some(account) = found(settings, cache, &client, &contact, &bytes).await?
+        && let Some(account) = load(settings, cache, &client, &contact, &bytes).await?
     {
         return Ok(account);
     }
@@ -45,26 +52,29 @@ async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Ac
         made = make().await;
     }
     let (account, credentials) = made.map_err(|error| format!("no account: {}", explain(&error)))?;
-    keep(settings, cache, credentials)?;
+    store(settings, cache, credentials)?;
     Ok(account)
 }
 
 /// Loads the account from the folder. Returns `None` if the authority no longer knows it.
-async fn found(
-    settings: &Settings,
-    cache: &Cache,
-    client: &Client,
+async fn load(
+    settings: &CertificateSettings,
+    cache: &CertificateCache,
+    client: &AcmeClient,
     contact: &[&str],
     bytes: &[u8],
 ) -> Result<Option<Account>, String> {
-    let read = || serde_json::from_slice::<Kept>(bytes).map_err(|error| unread(settings, &error.to_string()));
+    let read = || {
+        serde_json::from_slice::<StoredAccount>(bytes)
+            .map_err(|error| unreadable_text(settings, &error.to_string()))
+    };
     let kept = read()?;
     let account = builder(client.clone()).from_credentials(kept.credentials).await;
     let account = account.map_err(|error| explain(&error))?;
     if kept.contact != settings.contact {
         match account.update_contacts(contact).await {
             // `from_credentials` consumed the first copy of the credentials.
-            Ok(()) => keep(settings, cache, read()?.credentials)?,
+            Ok(()) => store(settings, cache, read()?.credentials)?,
             Err(error) if is_unknown(&error) => return Ok(None),
             Err(error) => return Err(explain(&error)),
         }
@@ -74,22 +84,26 @@ async fn found(
 
 /// Removes the account file of an account that the authority no longer knows: the next `open` creates a new
 /// one.
-pub(crate) fn forget(settings: &Settings, cache: &Cache) {
+pub(crate) fn remove_account(settings: &CertificateSettings, cache: &CertificateCache) {
     if let Err(error) = cache.remove(&settings.account_file()) {
         tracing::warn!("cannot take out {}: {error}", settings.cache.join(settings.account_file()).display());
     }
 }
 
-fn builder(client: Client) -> instant_acme::AccountBuilder {
+fn builder(client: AcmeClient) -> instant_acme::AccountBuilder {
     Account::builder_with_http(Box::new(client))
 }
 
-fn unread(settings: &Settings, why: &str) -> String {
+fn unreadable_text(settings: &CertificateSettings, why: &str) -> String {
     format!("cannot read the account {}: {why}", settings.cache.join(settings.account_file()).display())
 }
 
-fn keep(settings: &Settings, cache: &Cache, credentials: AccountCredentials) -> Result<(), String> {
-    let kept = Kept { credentials, contact: settings.contact.clone() };
+fn store(
+    settings: &CertificateSettings,
+    cache: &CertificateCache,
+    credentials: AccountCredentials,
+) -> Result<(), String> {
+    let kept = StoredAccount { credentials, contact: settings.contact.clone() };
     let bytes = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
     cache
         .write(&settings.account_file(), &bytes)
@@ -98,28 +112,28 @@ fn keep(settings: &Settings, cache: &Cache, credentials: AccountCredentials) -> 
 
 /// Returns `true` if the authority does not know the account, which may have been deleted there.
 pub(crate) fn is_unknown(error: &Error) -> bool {
-    matches!(error, Error::Api(problem) if kind(problem) == "accountDoesNotExist")
+    matches!(error, Error::Api(problem) if problem_kind(problem) == "accountDoesNotExist")
 }
 
 /// Returns `true` if the authority rejected all nonces that it issued itself (RFC 8555, section 6.5).
 pub(crate) fn is_stale(error: &Error) -> bool {
-    matches!(error, Error::Api(problem) if kind(problem) == "badNonce")
+    matches!(error, Error::Api(problem) if problem_kind(problem) == "badNonce")
 }
 
 /// Returns `true` if the problem concerns the account or the request, not the content of the order.
 pub(crate) fn is_general(problem: &Problem) -> bool {
-    matches!(kind(problem), "accountDoesNotExist" | "badNonce" | "rateLimited")
+    matches!(problem_kind(problem), "accountDoesNotExist" | "badNonce" | "rateLimited")
 }
 
 /// Returns the last part of a problem's type URN (RFC 8555, section 6.7), or an empty string.
-fn kind(problem: &Problem) -> &str {
+fn problem_kind(problem: &Problem) -> &str {
     problem.r#type.as_deref().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default()
 }
 
 /// Formats an error for an operator.
 pub(crate) fn explain(error: &Error) -> String {
     match error {
-        Error::Api(problem) => told(problem),
+        Error::Api(problem) => problem_text(problem),
         Error::Json(why) => format!("the authority's answer is not as it should be: {why}"),
         Error::Timeout(_) => "the authority does not come to an end with it".to_owned(),
         other => other.to_string(),
@@ -127,24 +141,24 @@ pub(crate) fn explain(error: &Error) -> String {
 }
 
 /// Formats the authority's problem document: its detail, its subproblems, its kind and a hint.
-pub(crate) fn told(problem: &Problem) -> String {
+pub(crate) fn problem_text(problem: &Problem) -> String {
     let mut text = problem.detail.clone().unwrap_or_else(|| "the authority does not say why".to_owned());
     for part in &problem.subproblems {
         let name = part.identifier.as_ref().map(|name| format!("{}: ", name.authorized(false)));
         let detail = part.detail.as_deref().unwrap_or_default();
         text.push_str(&format!("; {}{detail}", name.unwrap_or_default()));
     }
-    let hint = match kind(problem) {
-        "" => return plain(&text),
+    let hint = match problem_kind(problem) {
+        "" => return printable(&text),
         "externalAccountRequired" => "; it wants external_account = { id, key_file }",
         "userActionRequired" => "; its terms may have changed",
         _ => "",
     };
-    plain(&format!("{text} ({}){hint}", kind(problem)))
+    printable(&format!("{text} ({}){hint}", problem_kind(problem)))
 }
 
 /// Makes text from the network safe to print: replaces control characters by spaces, cuts at 1000 characters.
-fn plain(text: &str) -> String {
+fn printable(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { ' ' } else { char }).take(1000).collect()
 }
 
@@ -159,13 +173,17 @@ mod tests {
             r#"{"type": "urn:ietf:params:acme:error:unauthorized", "detail": "no\nway", "status": 403, "subproblems": [
             {"type": "x", "detail": "blocked", "identifier": {"type": "dns", "value": "a.example"}}]}"#,
         );
-        assert_eq!(told(&one), "no way; a.example: blocked (unauthorized)");
+        assert_eq!(problem_text(&one), "no way; a.example: blocked (unauthorized)");
         assert!(is_unknown(&Error::Api(problem(
             r#"{"type": "urn:ietf:params:acme:error:accountDoesNotExist"}"#
         ))));
         let bound =
             problem(r#"{"type": "urn:ietf:params:acme:error:externalAccountRequired", "detail": "no"}"#);
-        assert!(told(&bound).ends_with("external_account = { id, key_file }"), "{}", told(&bound));
-        assert_eq!(told(&problem("{}")), "the authority does not say why");
+        assert!(
+            problem_text(&bound).ends_with("external_account = { id, key_file }"),
+            "{}",
+            problem_text(&bound)
+        );
+        assert_eq!(problem_text(&problem("{}")), "the authority does not say why");
     }
 }

@@ -10,17 +10,17 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The number of bytes after which a read stops.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE: u64 = 1 << 20;
 
 /// A folder of accounts and certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cache(PathBuf);
+pub struct CertificateCache(PathBuf);
 
 /// The right to order, held until this value is dropped or the process ends.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] File);
+pub(crate) struct CacheLock(#[expect(dead_code, reason = "held, not read")] File);
 
-impl Cache {
+impl CertificateCache {
     /// Uses `folder`, which need not exist yet.
     pub fn new(folder: &Path) -> Self {
         Self(folder.to_owned())
@@ -36,7 +36,7 @@ impl Cache {
             opened => opened?,
         };
         let mut bytes = Vec::new();
-        file.take(LARGEST).read_to_end(&mut bytes)?;
+        file.take(MAX_FILE).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
 
@@ -68,12 +68,12 @@ impl Cache {
     /// Creates the folder if necessary and takes its lock; returns `None` if another process holds it. Called
     /// before each order, because authorities limit the rate: a certificate that cannot be stored must not be
     /// ordered.
-    pub(crate) fn lock(&self) -> io::Result<Option<Lock>> {
+    pub(crate) fn lock(&self) -> io::Result<Option<CacheLock>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let path = self.0.join("lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Lock(file))),
+            Ok(()) => Ok(Some(CacheLock(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -88,9 +88,9 @@ pub(crate) mod tests {
     use super::*;
 
     /// A temporary folder, removed when it is dropped.
-    pub(crate) struct Folder(pub(crate) PathBuf);
+    pub(crate) struct TempFolder(pub(crate) PathBuf);
 
-    impl Folder {
+    impl TempFolder {
         pub(crate) fn new() -> Self {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let name = format!("plimsoll-acme-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -98,7 +98,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TempFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -106,8 +106,8 @@ pub(crate) mod tests {
 
     #[test]
     fn files_are_the_owners_alone() {
-        let folder = Folder::new();
-        let cache = Cache::new(&folder.0.join("deep"));
+        let folder = TempFolder::new();
+        let cache = CertificateCache::new(&folder.0.join("deep"));
         assert_eq!(cache.read("a.pem").unwrap(), None);
         let lock = cache.lock().unwrap().expect("nobody has it");
         assert!(cache.lock().unwrap().is_none(), "somebody has it");

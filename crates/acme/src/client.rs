@@ -23,21 +23,21 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// The timeout of a request, from the DNS lookup to the last byte of the response.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest response body in bytes; a certificate chain has a few thousand.
-const MOST: usize = 1 << 20;
+const MAX_BODY: usize = 1 << 20;
 /// The longest `Retry-After` that is honoured, in seconds.
-const LONGEST: u64 = 7 * 86_400;
+const MAX_RETRY_AFTER_SECONDS: u64 = 7 * 86_400;
 
 /// The root certificates that an authority's TLS certificate must chain to. Two values are equal if they were
 /// made from the same text.
 #[derive(Clone)]
-pub struct Trust {
+pub struct TrustRoots {
     config: Arc<ClientConfig>,
-    print: u64,
+    fingerprint: u64,
 }
 
-impl Trust {
+impl TrustRoots {
     /// Parses root certificates in PEM form.
     ///
     /// # Errors
@@ -52,10 +52,10 @@ impl Trust {
         if roots.is_empty() {
             return Err("no authority in PEM form is in it".into());
         }
-        Self::of(roots, pem)
+        Self::from_roots(roots, pem)
     }
 
-    fn of(roots: RootCertStore, pem: &[u8]) -> Result<Self, String> {
+    fn from_roots(roots: RootCertStore, pem: &[u8]) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -65,22 +65,22 @@ impl Trust {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let mut print = DefaultHasher::new();
         pem.hash(&mut print);
-        Ok(Self { config: Arc::new(config), print: print.finish() })
+        Ok(Self { config: Arc::new(config), fingerprint: print.finish() })
     }
 
     #[cfg(test)]
-    pub(crate) fn nobody() -> Self {
-        Self::of(RootCertStore::empty(), b"").unwrap()
+    pub(crate) fn empty() -> Self {
+        Self::from_roots(RootCertStore::empty(), b"").unwrap()
     }
 }
 
-impl PartialEq for Trust {
+impl PartialEq for TrustRoots {
     fn eq(&self, other: &Self) -> bool {
-        self.print == other.print
+        self.fingerprint == other.fingerprint
     }
 }
 
-impl fmt::Debug for Trust {
+impl fmt::Debug for TrustRoots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trust").finish_non_exhaustive()
     }
@@ -106,22 +106,22 @@ pub fn system_authorities() -> io::Result<Vec<u8>> {
 }
 
 /// The `Retry-After` of the authority's last error response (RFC 9110, section 10.2.3).
-pub(crate) type Told = Arc<Mutex<Option<Duration>>>;
+pub(crate) type RetryAfter = Arc<Mutex<Option<Duration>>>;
 
 /// An HTTP client for one authority.
 #[derive(Clone)]
-pub(crate) struct Client {
-    trust: Trust,
-    told: Told,
+pub(crate) struct AcmeClient {
+    trust: TrustRoots,
+    retry_after: RetryAfter,
 }
 
-impl Client {
-    pub(crate) fn new(trust: Trust) -> (Self, Told) {
-        let told = Told::default();
-        (Self { trust, told: Arc::clone(&told) }, told)
+impl AcmeClient {
+    pub(crate) fn new(trust: TrustRoots) -> (Self, RetryAfter) {
+        let told = RetryAfter::default();
+        (Self { trust, retry_after: Arc::clone(&told) }, told)
     }
 
-    async fn ask(self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, String> {
+    async fn send(self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, String> {
         let uri = request.uri().clone();
         let host = uri.host().ok_or("the authority gave a URL without a host")?;
         let bare = host.trim_matches(['[', ']']);
@@ -138,8 +138,8 @@ impl Client {
         let (mut head, body) = response.into_parts();
         bound_retry_after(&mut head.headers);
         if head.status.is_client_error() || head.status.is_server_error() {
-            let told = retry_after(&head.headers, SystemTime::now());
-            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
+            let told = parse_retry_after(&head.headers, SystemTime::now());
+            *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner) = told;
             let kind = head.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             if !kind.is_some_and(|kind| kind.contains("json")) {
                 // The response comes from a proxy in between, for example.
@@ -150,7 +150,7 @@ impl Client {
     }
 }
 
-impl HttpClient for Client {
+impl HttpClient for AcmeClient {
     fn request(
         &self,
         request: Request<BodyWrapper<Bytes>>,
@@ -158,9 +158,9 @@ impl HttpClient for Client {
         let client = self.clone();
         Box::pin(async move {
             let place = authority(request.uri());
-            match timeout(PATIENCE, client.ask(request)).await {
+            match timeout(REQUEST_TIMEOUT, client.send(request)).await {
                 Ok(answer) => answer.map_err(|why| Error::Other(why.into())),
-                Err(_) => Err(Error::Other(format!("no answer of {place} in {PATIENCE:?}").into())),
+                Err(_) => Err(Error::Other(format!("no answer of {place} in {REQUEST_TIMEOUT:?}").into())),
             }
         })
     }
@@ -190,7 +190,7 @@ async fn exchange(
     let exchange = async {
         let answer = sender.send_request(Request::from_parts(head, body)).await.map_err(wrong)?;
         let (head, body) = answer.into_parts();
-        let body = Limited::new(body, MOST).collect().await.map_err(|error| error.to_string())?;
+        let body = Limited::new(body, MAX_BODY).collect().await.map_err(|error| error.to_string())?;
         Ok(Response::from_parts(head, body.to_bytes()))
     };
     let mut exchange = std::pin::pin!(exchange);
@@ -203,19 +203,19 @@ async fn exchange(
     exchange.await
 }
 
-/// Replaces a `Retry-After` above `LONGEST` by `LONGEST`: the library adds the number to a time, which must
-/// not overflow.
+/// Replaces a `Retry-After` above [`MAX_RETRY_AFTER_SECONDS`] by that number: the library adds the number to
+/// a time, which must not overflow.
 fn bound_retry_after(head: &mut HeaderMap) {
     let text = head.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::trim);
     let Some(text) = text else { return drop(head.remove(RETRY_AFTER)) };
     let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if number && text.parse::<u64>().map_or(true, |seconds| seconds > LONGEST) {
-        head.insert(RETRY_AFTER, HeaderValue::from(LONGEST));
+    if number && text.parse::<u64>().map_or(true, |seconds| seconds > MAX_RETRY_AFTER_SECONDS) {
+        head.insert(RETRY_AFTER, HeaderValue::from(MAX_RETRY_AFTER_SECONDS));
     }
 }
 
 /// Parses `Retry-After`, which is a number of seconds or a date.
-fn retry_after(head: &HeaderMap, now: SystemTime) -> Option<Duration> {
+fn parse_retry_after(head: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = head.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -234,7 +234,7 @@ mod tests {
         let read = |text: &'static str| {
             let mut head = HeaderMap::new();
             head.insert(RETRY_AFTER, HeaderValue::from_static(text));
-            retry_after(&head, UNIX_EPOCH + Duration::from_secs(784_111_777)).map(|told| told.as_secs())
+            parse_retry_after(&head, UNIX_EPOCH + Duration::from_secs(784_111_777)).map(|told| told.as_secs())
         };
         assert_eq!(read("120"), Some(120));
         assert_eq!(read("Sun, 06 Nov 1994 08:59:37 GMT"), Some(600));
@@ -258,11 +258,11 @@ mod tests {
 
     #[test]
     fn authorities_are_read() {
-        assert!(Trust::new(b"nothing").unwrap_err().contains("no authority in PEM form"));
+        assert!(TrustRoots::new(b"nothing").unwrap_err().contains("no authority in PEM form"));
         let pem = crate::leaf::tests::pem(&["a"], (2026, 1, 1), (2027, 1, 1));
         let other = crate::leaf::tests::pem(&["a"], (2026, 1, 1), (2027, 1, 1));
-        let trust = Trust::new(pem.as_bytes()).unwrap();
-        assert!(trust == Trust::new(pem.as_bytes()).unwrap());
-        assert!(trust != Trust::new(other.as_bytes()).unwrap());
+        let trust = TrustRoots::new(pem.as_bytes()).unwrap();
+        assert!(trust == TrustRoots::new(pem.as_bytes()).unwrap());
+        assert!(trust != TrustRoots::new(other.as_bytes()).unwrap());
     }
 }

@@ -10,21 +10,21 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, oneshot};
 
 use crate::account::{self, is_stale, is_unknown};
-use crate::client::Told;
-use crate::leaf::Leaf;
-use crate::order::{Failure, order};
-use crate::schedule::{look_again, pause};
-use crate::{Cache, Front, Settings};
+use crate::client::RetryAfter;
+use crate::leaf::LeafCertificate;
+use crate::order::{OrderFailure, order};
+use crate::schedule::{ari_interval, retry_delay};
+use crate::{AcmeHandler, CertificateCache, CertificateSettings};
 
 /// The longest sleep between two checks: the clock may be set, and the machine may be suspended.
-const LOOK: Duration = Duration::from_secs(600);
+const MAX_SLEEP: Duration = Duration::from_secs(600);
 /// The delay before the folder's lock is tried again when another process holds it.
-const ELSEWHERE: Duration = Duration::from_secs(15);
+const LOCK_RETRY_DELAY: Duration = Duration::from_secs(15);
 
 /// The state of a certificate.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    /// The certificate's identifier, [`Settings::id`].
+pub struct CertificateState {
+    /// The certificate's identifier, [`CertificateSettings::id`].
     pub id: String,
     /// The names that the certificate is wanted for.
     pub domains: Vec<String>,
@@ -35,34 +35,34 @@ pub struct State {
 }
 
 /// Keeps certificates valid until it is dropped.
-pub struct Keeper {
-    inner: Arc<Inner>,
+pub struct CertificateKeeper {
+    inner: Arc<KeeperState>,
     thread: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
-struct Inner {
-    front: Arc<dyn Front>,
+struct KeeperState {
+    handler: Arc<dyn AcmeHandler>,
     /// The wanted certificates, each with the one that its folder held.
-    wanted: Mutex<Vec<(Settings, Option<Leaf>)>>,
+    wanted: Mutex<Vec<(CertificateSettings, Option<LeafCertificate>)>>,
     changed: Notify,
-    states: Mutex<BTreeMap<String, State>>,
+    states: Mutex<BTreeMap<String, CertificateState>>,
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for CertificateKeeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keeper").finish_non_exhaustive()
     }
 }
 
-impl Keeper {
-    /// Starts to keep the certificates in `wanted`. Passes those that are in the folders to the [`Front`]
-    /// before it returns.
+impl CertificateKeeper {
+    /// Starts to keep the certificates in `wanted`. Passes those that are in the folders to the
+    /// [`AcmeHandler`] before it returns.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub fn start(wanted: Vec<Settings>, front: Arc<dyn Front>) -> io::Result<Self> {
-        let inner = Arc::new(Inner {
-            front,
+    pub fn start(wanted: Vec<CertificateSettings>, front: Arc<dyn AcmeHandler>) -> io::Result<Self> {
+        let inner = Arc::new(KeeperState {
+            handler: front,
             wanted: Mutex::default(),
             changed: Notify::new(),
             states: Mutex::default(),
@@ -76,15 +76,16 @@ impl Keeper {
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started; no certificate is renewed then.
-    pub fn update(&self, wanted: Vec<Settings>) -> io::Result<()> {
+    pub fn update(&self, wanted: Vec<CertificateSettings>) -> io::Result<()> {
         let any = !wanted.is_empty();
         let before = lock(&self.inner.wanted).clone();
         let now = SystemTime::now();
-        let found = |settings: Settings| match before.iter().find(|(other, _)| *other == settings) {
+        let found = |settings: CertificateSettings| match before.iter().find(|(other, _)| *other == settings)
+        {
             Some(known) => known.clone(),
             None => {
-                let leaf = self.inner.show_kept(&settings);
-                self.inner.note(&Kept::new(settings.clone(), leaf.clone(), now));
+                let leaf = self.inner.install_stored(&settings);
+                self.inner.publish_state(&ManagedCertificate::new(settings.clone(), leaf.clone(), now));
                 (settings, leaf)
             }
         };
@@ -100,7 +101,7 @@ impl Keeper {
             let handle = std::thread::Builder::new().name("acme".into()).spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = keep(&inner) => {}
+                        () = run(&inner) => {}
                         _ = stopped => {}
                     }
                 });
@@ -113,12 +114,12 @@ impl Keeper {
     }
 
     /// Returns the state of each certificate, sorted by `id`.
-    pub fn states(&self) -> Vec<State> {
+    pub fn states(&self) -> Vec<CertificateState> {
         lock(&self.inner.states).values().cloned().collect()
     }
 }
 
-impl Drop for Keeper {
+impl Drop for CertificateKeeper {
     fn drop(&mut self) {
         if let Some((stop, thread)) = lock(&self.thread).take() {
             let _ = stop.send(());
@@ -128,27 +129,31 @@ impl Drop for Keeper {
     }
 }
 
-impl Inner {
-    /// Loads a certificate from the folder and passes it to the front; `None` if it is missing or unusable.
-    fn show_kept(&self, settings: &Settings) -> Option<Leaf> {
-        let pem = match Cache::new(&settings.cache).read(&settings.file()) {
+impl KeeperState {
+    /// Loads a certificate from the folder and passes it to the handler; `None` if it is missing or unusable.
+    fn install_stored(&self, settings: &CertificateSettings) -> Option<LeafCertificate> {
+        let pem = match CertificateCache::new(&settings.cache).read(&settings.certificate_file()) {
             Ok(pem) => pem?,
             Err(error) => {
-                self.front.failed(format!("cannot read the certificate {}: {error}", settings.id()));
+                self.handler
+                    .certificate_failed(format!("cannot read the certificate {}: {error}", settings.id()));
                 return None;
             }
         };
-        let shown = match Leaf::first(&pem) {
-            Some(leaf) => self.front.show(&settings.id(), &pem).map(|()| leaf),
+        let shown = match LeafCertificate::first_in_pem(&pem) {
+            Some(leaf) => self.handler.install(&settings.id(), &pem).map(|()| leaf),
             None => Err("no certificate is in it".to_owned()),
         };
         shown
-            .map_err(|why| self.front.failed(format!("cannot use the certificate {}: {why}", settings.id())))
+            .map_err(|why| {
+                self.handler
+                    .certificate_failed(format!("cannot use the certificate {}: {why}", settings.id()))
+            })
             .ok()
     }
 
-    fn note(&self, kept: &Kept) {
-        let state = State {
+    fn publish_state(&self, kept: &ManagedCertificate) {
+        let state = CertificateState {
             id: kept.settings.id(),
             domains: kept.settings.domains.clone(),
             renewal: kept.leaf.as_ref().map(|_| kept.renewal),
@@ -159,143 +164,144 @@ impl Inner {
 }
 
 /// A certificate and its schedule.
-struct Kept {
-    settings: Settings,
-    leaf: Option<Leaf>,
+struct ManagedCertificate {
+    settings: CertificateSettings,
+    leaf: Option<LeafCertificate>,
     /// A random number from 0 to 1, drawn once per certificate: the point in the renewal window.
-    chance: f64,
+    window_point: f64,
     /// The time at which this process obtained the certificate.
-    obtained: Option<SystemTime>,
+    obtained_at: Option<SystemTime>,
     renewal: SystemTime,
     /// The time of the next request for renewal information (ARI).
-    look: SystemTime,
+    next_ari_check: SystemTime,
     /// The number of failed attempts in a row.
     failures: u32,
     failure: Option<String>,
     /// The time before which nothing is retried after a failure.
-    again: Option<SystemTime>,
+    retry_at: Option<SystemTime>,
 }
 
-impl Kept {
-    fn new(settings: Settings, leaf: Option<Leaf>, now: SystemTime) -> Self {
+impl ManagedCertificate {
+    fn new(settings: CertificateSettings, leaf: Option<LeafCertificate>, now: SystemTime) -> Self {
         let mut kept = Self {
             settings,
             leaf: None,
-            chance: 0.0,
-            obtained: None,
+            window_point: 0.0,
+            obtained_at: None,
             renewal: now,
-            look: now,
+            next_ari_check: now,
             failures: 0,
             failure: None,
-            again: None,
+            retry_at: None,
         };
         if let Some(leaf) = leaf {
-            kept.take(leaf, now);
+            kept.replace_leaf(leaf, now);
         }
         kept
     }
 
     /// Adopts a new certificate, ordered by this or by another process.
-    fn take(&mut self, leaf: Leaf, now: SystemTime) {
-        self.chance = chance();
-        let life = leaf.life();
+    fn replace_leaf(&mut self, leaf: LeafCertificate, now: SystemTime) {
+        self.window_point = random_fraction();
+        let life = leaf.validity();
         // A certificate that lacks wanted names is used, and renewed at once.
-        self.renewal = if leaf.covers(&self.settings.domains) { life.renewal(self.chance) } else { now };
-        self.look = now;
-        self.obtained = None;
+        self.renewal =
+            if leaf.covers(&self.settings.domains) { life.renewal(self.window_point) } else { now };
+        self.next_ari_check = now;
+        self.obtained_at = None;
         self.leaf = Some(leaf);
-        (self.failures, self.failure, self.again) = (0, None, None);
+        (self.failures, self.failure, self.retry_at) = (0, None, None);
     }
 
-    /// Returns the time at which `work` has something to do.
-    fn due(&self) -> SystemTime {
-        match self.again {
+    /// Returns the time at which `process_due` has something to do.
+    fn next_due(&self) -> SystemTime {
+        match self.retry_at {
             Some(again) => again,
             None if self.leaf.is_none() => self.renewal,
-            None => self.renewal.min(self.look),
+            None => self.renewal.min(self.next_ari_check),
         }
     }
 
-    fn fail(&mut self, why: String, told: Option<Duration>, now: SystemTime) -> Duration {
+    fn record_failure(&mut self, why: String, told: Option<Duration>, now: SystemTime) -> Duration {
         self.failures = self.failures.saturating_add(1);
         self.failure = Some(why);
-        let life = self.leaf.as_ref().map(Leaf::life);
-        let pause = pause(self.failures, told, life, chance());
-        self.again = Some(now + pause);
+        let life = self.leaf.as_ref().map(LeafCertificate::validity);
+        let pause = retry_delay(self.failures, told, life, random_fraction());
+        self.retry_at = Some(now + pause);
         pause
     }
 }
 
-async fn keep(inner: &Inner) {
-    let mut all: Vec<Kept> = Vec::new();
+async fn run(inner: &KeeperState) {
+    let mut all: Vec<ManagedCertificate> = Vec::new();
     loop {
         let now = SystemTime::now();
-        adopt(inner, &mut all, now);
-        let next = all.iter().map(Kept::due).min();
-        let wait = next.map_or(LOOK, |due| due.duration_since(now).unwrap_or_default().min(LOOK));
+        update_certificates(inner, &mut all, now);
+        let next = all.iter().map(ManagedCertificate::next_due).min();
+        let wait = next.map_or(MAX_SLEEP, |due| due.duration_since(now).unwrap_or_default().min(MAX_SLEEP));
         tokio::select! {
             biased;
             () = inner.changed.notified() => {
                 // The operator may have fixed the cause: make the failed attempts due at once.
-                all.iter_mut().for_each(|kept| kept.again = kept.again.map(|_| SystemTime::UNIX_EPOCH));
+                all.iter_mut().for_each(|kept| kept.retry_at = kept.retry_at.map(|_| SystemTime::UNIX_EPOCH));
                 continue;
             }
             () = tokio::time::sleep(wait) => {}
         }
         for kept in &mut all {
-            if kept.due() <= SystemTime::now() {
-                work(inner, kept).await;
-                inner.note(kept);
+            if kept.next_due() <= SystemTime::now() {
+                process_due(inner, kept).await;
+                inner.publish_state(kept);
             }
         }
     }
 }
 
 /// Removes the certificates that are no longer wanted and adds the new ones.
-fn adopt(inner: &Inner, all: &mut Vec<Kept>, now: SystemTime) {
+fn update_certificates(inner: &KeeperState, all: &mut Vec<ManagedCertificate>, now: SystemTime) {
     let wanted = lock(&inner.wanted).clone();
     all.retain(|kept| wanted.iter().any(|(settings, _)| *settings == kept.settings));
     for (settings, leaf) in wanted {
         if all.iter().all(|kept| kept.settings != settings) {
-            all.push(Kept::new(settings, leaf, now));
+            all.push(ManagedCertificate::new(settings, leaf, now));
         }
     }
 }
 
 /// Performs the due work of one certificate: loads a newer one, asks for renewal information, renews it.
-async fn work(inner: &Inner, kept: &mut Kept) {
+async fn process_due(inner: &KeeperState, kept: &mut ManagedCertificate) {
     let now = SystemTime::now();
     let settings = kept.settings.clone();
-    let cache = Cache::new(&settings.cache);
+    let cache = CertificateCache::new(&settings.cache);
     // Of the processes that share the folder only one may order.
     let _lock = match cache.lock() {
         Ok(Some(lock)) => lock,
         Ok(None) => {
-            kept.again = Some(now + ELSEWHERE);
+            kept.retry_at = Some(now + LOCK_RETRY_DELAY);
             return;
         }
         Err(error) => {
             let why = format!("cannot write to {}: {error}", settings.cache.display());
-            return failed(inner, kept, why, None);
+            return handle_failure(inner, kept, why, None);
         }
     };
-    kept.again = None;
-    if newer(kept, &cache)
-        && let Some(leaf) = inner.show_kept(&settings)
+    kept.retry_at = None;
+    if has_newer(kept, &cache)
+        && let Some(leaf) = inner.install_stored(&settings)
     {
-        kept.take(leaf, now);
-        tracing::info!("certificate for {}: another process has renewed it", settings.names());
+        kept.replace_leaf(leaf, now);
+        tracing::info!("certificate for {}: another process has renewed it", settings.names_text());
         return;
     }
     let (account, told) = match account::open(&settings, &cache).await {
         Ok(opened) => opened,
         Err((told, why)) if kept.leaf.is_none() || kept.renewal <= now => {
-            return failed(inner, kept, why, said(&told));
+            return handle_failure(inner, kept, why, take_retry_after(&told));
         }
         // The account was needed for renewal information only.
-        Err(_) => return look_later(kept, None, now),
+        Err(_) => return schedule_ari_check(kept, None, now),
     };
-    let before = kept.leaf.as_ref().and_then(Leaf::identifier);
+    let before = kept.leaf.as_ref().and_then(LeafCertificate::identifier);
     let mut heeds = false;
     if let (Some(leaf), Some(before)) = (&kept.leaf, &before) {
         match account.renewal_info(before).await {
@@ -303,101 +309,110 @@ async fn work(inner: &Inner, kept: &mut Kept) {
                 heeds = true;
                 let window = (advice.suggested_window.start, advice.suggested_window.end);
                 let window = (SystemTime::from(window.0), SystemTime::from(window.1));
-                let life = leaf.life();
+                let life = leaf.validity();
                 if leaf.covers(&settings.domains) {
-                    let soonest = kept.obtained.map_or(now, |obtained| life.soonest(obtained));
-                    kept.renewal = life.advised(window, kept.chance).max(soonest);
+                    let soonest = kept.obtained_at.map_or(now, |obtained| life.earliest_renewal(obtained));
+                    kept.renewal = life.renewal_in_window(window, kept.window_point).max(soonest);
                 }
-                look_later(kept, Some(again), now);
+                schedule_ari_check(kept, Some(again), now);
             }
-            Err(_) => look_later(kept, None, now),
+            Err(_) => schedule_ari_check(kept, None, now),
         }
     } else {
         // Without an identifier, no renewal information can be requested for the certificate.
-        look_later(kept, None, now);
+        schedule_ari_check(kept, None, now);
     }
     if kept.leaf.is_some() && kept.renewal > now {
         return;
     }
     let replaces = before.filter(|_| heeds);
-    let mut outcome = order(&settings, &account, &*inner.front, replaces.clone()).await;
+    let mut outcome = order(&settings, &account, &*inner.handler, replaces.clone()).await;
     // The library gives up after three rejected nonces in a row, which is neither party's fault: try once
     // more.
-    if matches!(&outcome, Err(Failure::Acme(error)) if is_stale(error)) {
-        outcome = order(&settings, &account, &*inner.front, replaces).await;
+    if matches!(&outcome, Err(OrderFailure::Acme(error)) if is_stale(error)) {
+        outcome = order(&settings, &account, &*inner.handler, replaces).await;
     }
-    if matches!(&outcome, Err(Failure::Acme(error)) if is_unknown(error)) {
-        account::forget(&settings, &cache);
+    if matches!(&outcome, Err(OrderFailure::Acme(error)) if is_unknown(error)) {
+        account::remove_account(&settings, &cache);
         match account::open(&settings, &cache).await {
-            Ok((account, _)) => outcome = order(&settings, &account, &*inner.front, None).await,
-            Err((told, why)) => return failed(inner, kept, why, said(&told)),
+            Ok((account, _)) => outcome = order(&settings, &account, &*inner.handler, None).await,
+            Err((told, why)) => return handle_failure(inner, kept, why, take_retry_after(&told)),
         }
     }
     match outcome {
-        Ok(pem) => obtained(inner, kept, &cache, &pem),
-        Err(failure) => failed(inner, kept, failure.explain(), said(&told)),
+        Ok(pem) => handle_obtained(inner, kept, &cache, &pem),
+        Err(failure) => handle_failure(inner, kept, failure.explain(), take_retry_after(&told)),
     }
 }
 
 /// Returns `true` if another process has stored a certificate that is valid for longer and covers all names.
-fn newer(kept: &Kept, cache: &Cache) -> bool {
-    let there = cache.read(&kept.settings.file()).ok().flatten().and_then(|pem| Leaf::first(&pem));
+fn has_newer(kept: &ManagedCertificate, cache: &CertificateCache) -> bool {
+    let there = cache
+        .read(&kept.settings.certificate_file())
+        .ok()
+        .flatten()
+        .and_then(|pem| LeafCertificate::first_in_pem(&pem));
     let until = kept.leaf.as_ref().map(|leaf| leaf.until);
     there.is_some_and(|there| Some(there.until) > until && there.covers(&kept.settings.domains))
 }
 
-fn look_later(kept: &mut Kept, told: Option<Duration>, now: SystemTime) {
+fn schedule_ari_check(kept: &mut ManagedCertificate, told: Option<Duration>, now: SystemTime) {
     if let Some(leaf) = &kept.leaf {
-        kept.look = now + look_again(told, leaf.life());
+        kept.next_ari_check = now + ari_interval(told, leaf.validity());
     }
 }
 
-fn said(told: &Told) -> Option<Duration> {
+fn take_retry_after(told: &RetryAfter) -> Option<Duration> {
     *told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn obtained(inner: &Inner, kept: &mut Kept, cache: &Cache, pem: &str) {
-    let names = kept.settings.names();
-    let Some(leaf) = Leaf::first(pem.as_bytes()) else {
-        return failed(inner, kept, "the authority gave no certificate".to_owned(), None);
+fn handle_obtained(inner: &KeeperState, kept: &mut ManagedCertificate, cache: &CertificateCache, pem: &str) {
+    let names = kept.settings.names_text();
+    let Some(leaf) = LeafCertificate::first_in_pem(pem.as_bytes()) else {
+        return handle_failure(inner, kept, "the authority gave no certificate".to_owned(), None);
     };
-    if let Err(why) = inner.front.show(&kept.settings.id(), pem.as_bytes()) {
-        return failed(inner, kept, format!("what the authority gave cannot be used: {why}"), None);
+    if let Err(why) = inner.handler.install(&kept.settings.id(), pem.as_bytes()) {
+        return handle_failure(inner, kept, format!("what the authority gave cannot be used: {why}"), None);
     }
-    // The file is replaced only after the front has accepted the new certificate.
-    let written = cache.write(&kept.settings.file(), pem.as_bytes());
+    // The file is replaced only after the handler has accepted the new certificate.
+    let written = cache.write(&kept.settings.certificate_file(), pem.as_bytes());
     let renewed = if kept.leaf.is_some() { "renewed" } else { "obtained" };
-    let lives = span(leaf.until.duration_since(SystemTime::now()).unwrap_or_default());
-    kept.take(leaf, SystemTime::now());
-    kept.obtained = Some(SystemTime::now());
+    let lives = duration_text(leaf.until.duration_since(SystemTime::now()).unwrap_or_default());
+    kept.replace_leaf(leaf, SystemTime::now());
+    kept.obtained_at = Some(SystemTime::now());
     let of = kept.settings.directory.host();
-    inner.front.obtained(format!("certificate for {names} {renewed} from {of}: good for {lives}"));
+    inner
+        .handler
+        .certificate_obtained(format!("certificate for {names} {renewed} from {of}: good for {lives}"));
     if let Err(error) = written {
         let file = kept.settings.id();
-        inner
-            .front
-            .failed(format!("the certificate for {names} cannot be kept: cannot write {file}: {error}"));
+        inner.handler.certificate_failed(format!(
+            "the certificate for {names} cannot be kept: cannot write {file}: {error}"
+        ));
     }
 }
 
-fn failed(inner: &Inner, kept: &mut Kept, why: String, told: Option<Duration>) {
+fn handle_failure(inner: &KeeperState, kept: &mut ManagedCertificate, why: String, told: Option<Duration>) {
     let now = SystemTime::now();
-    let pause = span(kept.fail(why.clone(), told, now));
+    let pause = duration_text(kept.record_failure(why.clone(), told, now));
     let meanwhile = match &kept.leaf {
         Some(leaf) if leaf.until > now => {
-            format!("the one before is good for {}", span(leaf.until.duration_since(now).unwrap_or_default()))
+            format!(
+                "the one before is good for {}",
+                duration_text(leaf.until.duration_since(now).unwrap_or_default())
+            )
         }
         Some(_) => "the one before is over".to_owned(),
         None => "there is none".to_owned(),
     };
-    let (names, of) = (kept.settings.names(), kept.settings.directory.host());
-    inner
-        .front
-        .failed(format!("no certificate for {names} from {of}: {why}; next try in {pause}; {meanwhile}"));
+    let (names, of) = (kept.settings.names_text(), kept.settings.directory.host());
+    inner.handler.certificate_failed(format!(
+        "no certificate for {names} from {of}: {why}; next try in {pause}; {meanwhile}"
+    ));
 }
 
 /// Formats a duration in its largest fitting unit: `89d`, `6h`, `12m`, `30s`.
-fn span(span: Duration) -> String {
+fn duration_text(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
         172_800.. => format!("{}d", seconds / 86_400),
@@ -409,7 +424,7 @@ fn span(span: Duration) -> String {
 
 /// Returns a random number from 0 to 1. The system seeds the standard library's hasher, which is random
 /// enough to spread renewals.
-fn chance() -> f64 {
+fn random_fraction() -> f64 {
     let drawn = RandomState::new().build_hasher().finish();
     drawn as f64 / u64::MAX as f64
 }

@@ -10,11 +10,11 @@ use yasna::models::ObjectIdentifier;
 use yasna::tags::TAG_UTCTIME;
 use yasna::{ASN1Result, BERReader, Tag, parse_der};
 
-use crate::schedule::Life;
+use crate::schedule::ValidityPeriod;
 
 /// A server certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaf {
+pub struct LeafCertificate {
     /// The DNS names that it is valid for, in lower case.
     pub names: Vec<String>,
     /// The start of its validity, in whole seconds.
@@ -27,15 +27,15 @@ pub struct Leaf {
     authority: Option<Vec<u8>>,
 }
 
-impl Leaf {
+impl LeafCertificate {
     /// Parses a certificate in DER form; `None` if it is malformed.
-    pub fn of(der: &[u8]) -> Option<Self> {
+    pub fn from_der(der: &[u8]) -> Option<Self> {
         Self::read(der).ok()
     }
 
     /// Parses the first certificate in a PEM text.
-    pub fn first(pem: &[u8]) -> Option<Self> {
-        Self::of(&CertificateDer::from_pem_slice(pem).ok()?)
+    pub fn first_in_pem(pem: &[u8]) -> Option<Self> {
+        Self::from_der(&CertificateDer::from_pem_slice(pem).ok()?)
     }
 
     /// Returns the seconds until the certificate expires; negative if it has expired.
@@ -47,13 +47,13 @@ impl Leaf {
     }
 
     /// Returns `true` if less than a quarter of its lifetime and less than two weeks are left.
-    pub fn ends_soon(&self, now: SystemTime) -> bool {
-        let quarter = self.life().length().as_secs_f64() / 4.0;
+    pub fn expires_soon(&self, now: SystemTime) -> bool {
+        let quarter = self.validity().length().as_secs_f64() / 4.0;
         self.seconds_left(now) < quarter.min(14.0 * 86_400.0)
     }
 
-    pub(crate) fn life(&self) -> Life {
-        Life { from: self.from, until: self.until }
+    pub(crate) fn validity(&self) -> ValidityPeriod {
+        ValidityPeriod { from: self.from, until: self.until }
     }
 
     /// Returns `true` if the certificate is valid for all of `names`.
@@ -76,24 +76,25 @@ impl Leaf {
                 let leaf = parts.next().read_sequence(|fields| {
                     fields
                         .read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
-                    let serial = content(fields.next().read_der()?);
+                    let serial = der_content(fields.next().read_der()?);
                     // The signature algorithm and the issuer.
                     fields.next().read_der()?;
                     fields.next().read_der()?;
                     let (from, until) = fields
                         .next()
-                        .read_sequence(|times| Ok((moment(times.next())?, moment(times.next())?)))?;
+                        .read_sequence(|times| Ok((read_time(times.next())?, read_time(times.next())?)))?;
                     // The subject and the public key.
                     fields.next().read_der()?;
                     fields.next().read_der()?;
                     let extensions = fields.read_optional(|extensions| {
-                        extensions.read_tagged(Tag::context(3), |list| list.collect_sequence_of(extension))
+                        extensions
+                            .read_tagged(Tag::context(3), |list| list.collect_sequence_of(read_extension))
                     })?;
                     let mut leaf = Self { names: Vec::new(), from, until, serial, authority: None };
                     for (kind, value) in extensions.unwrap_or_default() {
                         match kind.components().as_slice() {
-                            [2, 5, 29, 17] => leaf.names = names(&value)?,
-                            [2, 5, 29, 35] => leaf.authority = authority(&value)?,
+                            [2, 5, 29, 17] => leaf.names = parse_names(&value)?,
+                            [2, 5, 29, 35] => leaf.authority = parse_authority(&value)?,
                             _ => {}
                         }
                     }
@@ -109,11 +110,11 @@ impl Leaf {
 
 /// Returns the content of a DER value with a one-byte length. Serial numbers have at most 20 bytes (RFC 5280,
 /// section 4.1.2.2).
-fn content(der: Vec<u8>) -> Vec<u8> {
+fn der_content(der: Vec<u8>) -> Vec<u8> {
     der.get(2..).map(<[u8]>::to_vec).unwrap_or_default()
 }
 
-fn moment(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
+fn read_time(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
     let unix = if reader.lookahead_tag()? == TAG_UTCTIME {
         reader.read_utctime()?.datetime().unix_timestamp()
     } else {
@@ -123,7 +124,7 @@ fn moment(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
     Ok(UNIX_EPOCH + Duration::from_secs(u64::try_from(unix).unwrap_or(0)))
 }
 
-fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>)> {
+fn read_extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>)> {
     reader.read_sequence(|parts| {
         let kind = parts.next().read_oid()?;
         parts.read_default(false, |critical| critical.read_bool())?;
@@ -132,7 +133,7 @@ fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>
 }
 
 /// Returns the DNS names of the subject alternative name extension, in lower case.
-fn names(value: &[u8]) -> ASN1Result<Vec<String>> {
+fn parse_names(value: &[u8]) -> ASN1Result<Vec<String>> {
     let mut names = Vec::new();
     parse_der(value, |reader| {
         reader.read_sequence_of(|name| {
@@ -150,7 +151,7 @@ fn names(value: &[u8]) -> ASN1Result<Vec<String>> {
 }
 
 /// Returns the key identifier of the authority key identifier extension.
-fn authority(value: &[u8]) -> ASN1Result<Option<Vec<u8>>> {
+fn parse_authority(value: &[u8]) -> ASN1Result<Option<Vec<u8>>> {
     parse_der(value, |reader| {
         reader.read_sequence(|parts| {
             let key =
@@ -186,27 +187,29 @@ pub(crate) mod tests {
 
     #[test]
     fn a_certificate_is_read() {
-        let leaf =
-            Leaf::first(pem(&["A.example", "b.example"], (2026, 1, 1), (2026, 4, 1)).as_bytes()).unwrap();
+        let leaf = LeafCertificate::first_in_pem(
+            pem(&["A.example", "b.example"], (2026, 1, 1), (2026, 4, 1)).as_bytes(),
+        )
+        .unwrap();
         assert_eq!(leaf.names, ["a.example", "b.example"]);
-        assert_eq!(leaf.life().length(), Duration::from_secs(90 * 86_400));
+        assert_eq!(leaf.validity().length(), Duration::from_secs(90 * 86_400));
         assert!(leaf.covers(&["B.example".into()]));
         assert!(!leaf.covers(&["b.example".into(), "c.example".into()]));
         // The serial number has the leading zero that keeps it positive, as in RFC 9773, section 4.1.
         let identifier = leaf.identifier().unwrap().to_string();
         assert!(identifier.ends_with(".AIdlQyE"), "{identifier}");
         let at = |days: u64| leaf.from + Duration::from_secs(days * 86_400);
-        assert!(!leaf.ends_soon(at(75)) && leaf.ends_soon(at(77)) && leaf.ends_soon(at(100)));
+        assert!(!leaf.expires_soon(at(75)) && leaf.expires_soon(at(77)) && leaf.expires_soon(at(100)));
         assert_eq!(leaf.seconds_left(at(91)), -86_400.0);
     }
 
     #[test]
     fn what_is_none_is_none() {
-        assert_eq!(Leaf::of(b""), None);
-        assert_eq!(Leaf::of(&[0x30, 0x80, 0x30]), None);
+        assert_eq!(LeafCertificate::from_der(b""), None);
+        assert_eq!(LeafCertificate::from_der(&[0x30, 0x80, 0x30]), None);
         let der = CertificateDer::from_pem_slice(pem(&["a"], (2026, 1, 1), (2027, 1, 1)).as_bytes()).unwrap();
         for length in 0..der.len() {
-            assert_eq!(Leaf::of(&der[..length]), None, "{length}");
+            assert_eq!(LeafCertificate::from_der(&der[..length]), None, "{length}");
         }
     }
 }

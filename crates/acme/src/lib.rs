@@ -2,8 +2,8 @@
 //! they expire.
 //!
 //! One thread places the orders one after the other, apart from the threads that carry traffic. It reaches
-//! the rest of the process through [`Front`]: to answer challenges, to install certificates and to report
-//! results. This crate knows no listener and does not know how a certificate is served.
+//! the rest of the process through [`AcmeHandler`]: to answer challenges, to install certificates and to
+//! report results. This crate knows no listener and does not know how a certificate is served.
 //!
 //! A certificate is renewed at the time that the authority suggests (ARI, RFC 9773), otherwise when a third
 //! of its lifetime is left (`schedule.rs`). Failed attempts are retried with growing delays, and not before
@@ -20,38 +20,38 @@ mod order;
 mod schedule;
 mod settings;
 
-pub use cache::Cache;
-pub use client::{Trust, system_authorities};
-pub use keeper::{Keeper, State};
-pub use leaf::Leaf;
-pub use settings::{Binding, Directory, KeyType, Method, Settings};
+pub use cache::CertificateCache;
+pub use client::{TrustRoots, system_authorities};
+pub use keeper::{CertificateKeeper, CertificateState};
+pub use leaf::LeafCertificate;
+pub use settings::{AccountBinding, CertificateSettings, ChallengeMethod, DirectoryUrl, KeyType};
 
 use std::any::Any;
 
 /// The rest of the process. Its methods run on the keeper's thread and should return within milliseconds.
-pub trait Front: Send + Sync + 'static {
+pub trait AcmeHandler: Send + Sync + 'static {
     /// Answers a challenge of the authority until the returned value is dropped.
     ///
     /// # Errors
     /// Returns an error if the challenge cannot be answered.
-    fn answer(&self, answer: &Answer<'_>) -> Result<Box<dyn Any + Send>, String>;
+    fn answer_challenge(&self, answer: &ChallengeResponse<'_>) -> Result<Box<dyn Any + Send>, String>;
 
     /// Installs the certificate `id`: a private key and a chain in PEM form.
     ///
     /// # Errors
     /// Returns an error if the certificate cannot be used; the previous one stays installed.
-    fn show(&self, id: &str, pem: &[u8]) -> Result<(), String>;
+    fn install(&self, id: &str, pem: &[u8]) -> Result<(), String>;
 
     /// Reports in one sentence that a certificate was obtained.
-    fn obtained(&self, why: String);
+    fn certificate_obtained(&self, why: String);
 
     /// Reports in one sentence that a certificate could not be obtained or stored.
-    fn failed(&self, why: String);
+    fn certificate_failed(&self, why: String);
 }
 
 /// The response to a challenge.
 #[derive(Clone, Copy, Debug)]
-pub enum Answer<'a> {
+pub enum ChallengeResponse<'a> {
     /// `http-01`: the body at `/.well-known/acme-challenge/TOKEN`, over plain HTTP.
     Http {
         /// The last segment of the path.

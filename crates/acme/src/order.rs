@@ -12,47 +12,47 @@ use rcgen::{
     PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
 };
 
-use crate::account::{explain, is_general, told};
-use crate::{Answer, Front, KeyType, Leaf, Method, Settings};
+use crate::account::{explain, is_general, problem_text};
+use crate::{AcmeHandler, CertificateSettings, ChallengeMethod, ChallengeResponse, KeyType, LeafCertificate};
 
 /// The poll intervals and the timeout for each step of an order. Some authorities validate from several
 /// places and take half a minute.
-const POLICY: RetryPolicy = RetryPolicy::new()
+const POLL_POLICY: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(300))
     .backoff(1.5)
     .timeout(Duration::from_secs(120));
 
 /// The reason why an order failed.
-pub(crate) enum Failure {
+pub(crate) enum OrderFailure {
     /// An error of the authority or of the connection to it.
     Acme(Error),
     /// Any other reason, as a complete text.
-    Said(String),
+    Other(String),
 }
 
-impl From<Error> for Failure {
+impl From<Error> for OrderFailure {
     fn from(error: Error) -> Self {
         Self::Acme(error)
     }
 }
 
-impl From<String> for Failure {
+impl From<String> for OrderFailure {
     fn from(why: String) -> Self {
-        Self::Said(why)
+        Self::Other(why)
     }
 }
 
-impl From<rcgen::Error> for Failure {
+impl From<rcgen::Error> for OrderFailure {
     fn from(error: rcgen::Error) -> Self {
-        Self::Said(format!("cannot make a key or a request: {error}"))
+        Self::Other(format!("cannot make a key or a request: {error}"))
     }
 }
 
-impl Failure {
+impl OrderFailure {
     pub(crate) fn explain(&self) -> String {
         match self {
             Self::Acme(error) => explain(error),
-            Self::Said(why) => why.clone(),
+            Self::Other(why) => why.clone(),
         }
     }
 }
@@ -60,20 +60,20 @@ impl Failure {
 /// Orders a certificate and returns its key and chain in PEM form. `replaces` is the certificate that it
 /// renews, if the authority supports ARI.
 pub(crate) async fn order(
-    settings: &Settings,
+    settings: &CertificateSettings,
     account: &Account,
-    front: &dyn Front,
+    front: &dyn AcmeHandler,
     replaces: Option<CertificateIdentifier<'static>>,
-) -> Result<String, Failure> {
+) -> Result<String, OrderFailure> {
     let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
-    let mut order = place(settings, account, &names, replaces).await?;
+    let mut order = place_order(settings, account, &names, replaces).await?;
     // Keep the answers in place until the authority has validated all names or given up.
-    let answered = prove(settings, &mut order, front).await?;
-    match order.poll_ready(&POLICY).await {
+    let answered = answer_challenges(settings, &mut order, front).await?;
+    match order.poll_ready(&POLL_POLICY).await {
         Ok(OrderStatus::Ready) => {}
-        Ok(_) => return Err(refusal(&mut order, None).await),
+        Ok(_) => return Err(order_failure(&mut order, None).await),
         // The problem concerns one of the names and does not identify it.
-        Err(Error::Api(problem)) => return Err(refusal(&mut order, Some(problem)).await),
+        Err(Error::Api(problem)) => return Err(order_failure(&mut order, Some(problem)).await),
         Err(error) => return Err(error.into()),
     }
     drop(answered);
@@ -81,10 +81,11 @@ pub(crate) async fn order(
     let mut params = CertificateParams::new(settings.domains.clone())?;
     params.distinguished_name = DistinguishedName::new();
     order.finalize_csr(params.serialize_request(&key)?.der()).await?;
-    let chain = order.poll_certificate(&POLICY).await?;
-    let leaf = Leaf::first(chain.as_bytes()).ok_or_else(|| "the authority gave no certificate".to_owned())?;
+    let chain = order.poll_certificate(&POLL_POLICY).await?;
+    let leaf = LeafCertificate::first_in_pem(chain.as_bytes())
+        .ok_or_else(|| "the authority gave no certificate".to_owned())?;
     if !leaf.covers(&settings.domains) {
-        return Err(Failure::Said(format!(
+        return Err(OrderFailure::Other(format!(
             "the authority gave a certificate for {} alone",
             leaf.names.join(", ")
         )));
@@ -94,8 +95,8 @@ pub(crate) async fn order(
 
 /// Places the order. Retries without `replaces` if the authority rejects that field, because the certificate
 /// is unknown there or was replaced already.
-async fn place(
-    settings: &Settings,
+async fn place_order(
+    settings: &CertificateSettings,
     account: &Account,
     names: &[Identifier],
     replaces: Option<CertificateIdentifier<'static>>,
@@ -116,7 +117,7 @@ async fn place(
             // The problem has nothing to do with `replaces`.
             Err(Error::Api(problem)) if is_general(&problem) => return Err(Error::Api(problem)),
             Err(error) => {
-                tracing::debug!("{}: not by what it replaces: {}", settings.names(), explain(&error))
+                tracing::debug!("{}: not by what it replaces: {}", settings.names_text(), explain(&error))
             }
             placed => return placed,
         }
@@ -125,11 +126,11 @@ async fn place(
 }
 
 /// Answers a challenge for each name that the authority requires a proof for.
-async fn prove(
-    settings: &Settings,
+async fn answer_challenges(
+    settings: &CertificateSettings,
     order: &mut Order,
-    front: &dyn Front,
-) -> Result<Vec<Box<dyn Any + Send>>, Failure> {
+    front: &dyn AcmeHandler,
+) -> Result<Vec<Box<dyn Any + Send>>, OrderFailure> {
     let mut answered = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -143,36 +144,38 @@ async fn prove(
             }
         }
         let (wanted, label) = match settings.method {
-            Method::Http => (ChallengeType::Http01, "http-01"),
-            Method::Tls => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
+            ChallengeMethod::Http => (ChallengeType::Http01, "http-01"),
+            ChallengeMethod::Tls => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
         };
         let Some(mut challenge) = authorization.challenge(wanted) else {
             return Err(format!("{name}: the authority does not offer the challenge {label} for it").into());
         };
-        answered.push(answer(settings.method, &name, &challenge, front)?);
-        challenge.set_ready().await.map_err(|error| of_name(&name, error))?;
+        answered.push(build_response(settings.method, &name, &challenge, front)?);
+        challenge.set_ready().await.map_err(|error| failure_of_name(&name, error))?;
     }
     Ok(answered)
 }
 
 /// Adds the name to an authority's refusal. An authority that validates at once may respond with the result
 /// for the name, or with an unrelated problem.
-fn of_name(name: &str, error: Error) -> Failure {
+fn failure_of_name(name: &str, error: Error) -> OrderFailure {
     match error {
-        Error::Api(problem) if !is_general(&problem) => Failure::Said(format!("{name}: {}", told(&problem))),
+        Error::Api(problem) if !is_general(&problem) => {
+            OrderFailure::Other(format!("{name}: {}", problem_text(&problem)))
+        }
         error => error.into(),
     }
 }
 
-fn answer(
-    method: Method,
+fn build_response(
+    method: ChallengeMethod,
     name: &str,
     challenge: &ChallengeHandle<'_>,
-    front: &dyn Front,
-) -> Result<Box<dyn Any + Send>, Failure> {
+    front: &dyn AcmeHandler,
+) -> Result<Box<dyn Any + Send>, OrderFailure> {
     let proof = challenge.key_authorization();
     match method {
-        Method::Http => {
+        ChallengeMethod::Http => {
             // The token becomes a segment of a path.
             let token = challenge.token.as_str();
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -181,34 +184,40 @@ fn answer(
                     format!("{name}: the authority's token has other characters than base64url").into()
                 );
             }
-            Ok(front.answer(&Answer::Http { token, text: proof.as_str() })?)
+            Ok(front.answer_challenge(&ChallengeResponse::Http { token, text: proof.as_str() })?)
         }
-        Method::Tls => {
+        ChallengeMethod::Tls => {
             let mut params = CertificateParams::new(vec![name.to_owned()])?;
             params.custom_extensions = vec![CustomExtension::new_acme_identifier(proof.digest().as_ref())];
             let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
             let certificate = params.self_signed(&key)?.pem();
             let key = key.serialize_pem();
-            Ok(front.answer(&Answer::Tls { name, certificate: &certificate, key: &key })?)
+            Ok(front.answer_challenge(&ChallengeResponse::Tls {
+                name,
+                certificate: &certificate,
+                key: &key,
+            })?)
         }
     }
 }
 
 /// Returns the reason why an order was refused: the problem of each failed name, or else that of the whole
 /// order.
-async fn refusal(order: &mut Order, whole: Option<Problem>) -> Failure {
+async fn order_failure(order: &mut Order, whole: Option<Problem>) -> OrderFailure {
     let mut said = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
         let name = authorization.identifier().to_string();
         let Ok(state) = authorization.refresh().await else { continue };
         let problems = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
-        said.extend(problems.map(|problem| format!("{name}: {}", told(problem))));
+        said.extend(problems.map(|problem| format!("{name}: {}", problem_text(problem))));
     }
     match (said.is_empty(), whole) {
-        (false, _) => Failure::Said(said.join("; ")),
-        (true, Some(problem)) => Failure::Acme(Error::Api(problem)),
-        (true, None) => Failure::Said("the authority refuses the order and does not say why".to_owned()),
+        (false, _) => OrderFailure::Other(said.join("; ")),
+        (true, Some(problem)) => OrderFailure::Acme(Error::Api(problem)),
+        (true, None) => {
+            OrderFailure::Other("the authority refuses the order and does not say why".to_owned())
+        }
     }
 }
 
@@ -228,11 +237,11 @@ mod tests {
     fn an_authority_that_has_looked_already_is_quoted_with_the_name() {
         let failure = |kind: &str| {
             let text = format!(r#"{{"type": "urn:ietf:params:acme:error:{kind}", "detail": "refused"}}"#);
-            of_name("one.test", Error::Api(serde_json::from_str(&text).unwrap()))
+            failure_of_name("one.test", Error::Api(serde_json::from_str(&text).unwrap()))
         };
         assert_eq!(failure("connection").explain(), "one.test: refused (connection)");
-        assert!(matches!(failure("badNonce"), Failure::Acme(_)));
-        assert!(matches!(failure("accountDoesNotExist"), Failure::Acme(_)));
+        assert!(matches!(failure("badNonce"), OrderFailure::Acme(_)));
+        assert!(matches!(failure("accountDoesNotExist"), OrderFailure::Acme(_)));
     }
 
     #[test]

@@ -9,23 +9,23 @@ use std::time::{Duration, SystemTime};
 
 /// The first delay after a failure. Doubled each time, it allows five attempts in the first hour, which is
 /// Let's Encrypt's limit.
-const FIRST: Duration = Duration::from_secs(120);
+const FIRST_BACKOFF: Duration = Duration::from_secs(120);
 /// The longest delay, unless the authority asks for a longer one.
-const LAST: Duration = Duration::from_secs(6 * 3600);
+const MAX_BACKOFF: Duration = Duration::from_secs(6 * 3600);
 /// The longest `Retry-After` that is honoured: one request per day harms no authority.
-const TOLD: Duration = Duration::from_secs(24 * 3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// The least and the greatest interval between two requests for renewal information (RFC 9773, section
 /// 4.3.2).
-const ADVICE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
+const ARI_INTERVALS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
 
 /// The validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub(crate) struct ValidityPeriod {
     pub(crate) from: SystemTime,
     pub(crate) until: SystemTime,
 }
 
-impl Life {
+impl ValidityPeriod {
     pub(crate) fn length(self) -> Duration {
         self.until.duration_since(self.from).unwrap_or_default()
     }
@@ -39,7 +39,7 @@ impl Life {
 
     /// Returns the time of renewal in the authority's window. It is never later than a quarter of the
     /// lifetime before the end, so that a failure can be retried.
-    pub(crate) fn advised(self, window: (SystemTime, SystemTime), chance: f64) -> SystemTime {
+    pub(crate) fn renewal_in_window(self, window: (SystemTime, SystemTime), chance: f64) -> SystemTime {
         let (start, end) = window;
         let width = end.duration_since(start).unwrap_or_default();
         let chosen = start + width.mul_f64(chance.clamp(0.0, 1.0));
@@ -49,24 +49,29 @@ impl Life {
     /// Returns the earliest time at which a certificate that was just obtained may be renewed, whatever the
     /// authority advises. It prevents a loop with an authority that issues only certificates that are already
     /// due.
-    pub(crate) fn soonest(self, obtained: SystemTime) -> SystemTime {
+    pub(crate) fn earliest_renewal(self, obtained: SystemTime) -> SystemTime {
         obtained + (self.length() / 10).min(Duration::from_secs(3600))
     }
 }
 
 /// Returns the delay after `failures` failed attempts in a row, 1 or more. `told` is the authority's
 /// `Retry-After`. `life` is that of the certificate to be renewed, whose tenth bounds the delay.
-pub(crate) fn pause(failures: u32, told: Option<Duration>, life: Option<Life>, chance: f64) -> Duration {
-    let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LAST);
-    let bound = life.map_or(LAST, |life| (life.length() / 10).max(Duration::from_secs(1)));
+pub(crate) fn retry_delay(
+    failures: u32,
+    told: Option<Duration>,
+    life: Option<ValidityPeriod>,
+    chance: f64,
+) -> Duration {
+    let doubled = FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_BACKOFF);
+    let bound = life.map_or(MAX_BACKOFF, |life| (life.length() / 10).max(Duration::from_secs(1)));
     let own = doubled.min(bound).mul_f64(0.9 + 0.2 * chance.clamp(0.0, 1.0));
-    own.max(told.unwrap_or_default().min(TOLD))
+    own.max(told.unwrap_or_default().min(MAX_RETRY_AFTER))
 }
 
-/// Returns the interval until the next request for renewal information: the authority's, within `ADVICE`, and
-/// at most a tenth of the certificate's lifetime (but at least the minimum).
-pub(crate) fn look_again(told: Option<Duration>, life: Life) -> Duration {
-    let (least, most) = ADVICE;
+/// Returns the interval until the next request for renewal information: the authority's, within
+/// [`ARI_INTERVALS`], and at most a tenth of the certificate's lifetime (but at least the minimum).
+pub(crate) fn ari_interval(told: Option<Duration>, life: ValidityPeriod) -> Duration {
+    let (least, most) = ARI_INTERVALS;
     told.unwrap_or(Duration::from_secs(6 * 3600)).clamp(least, most).min((life.length() / 10).max(least))
 }
 
@@ -78,8 +83,8 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    fn life(length: Duration) -> Life {
-        Life { from: UNIX_EPOCH + 1000 * DAY, until: UNIX_EPOCH + 1000 * DAY + length }
+    fn life(length: Duration) -> ValidityPeriod {
+        ValidityPeriod { from: UNIX_EPOCH + 1000 * DAY, until: UNIX_EPOCH + 1000 * DAY + length }
     }
 
     #[test]
@@ -94,27 +99,27 @@ mod tests {
     fn a_window_is_heeded_but_not_to_its_last_moment() {
         let life = life(6 * DAY);
         let window = (life.from + 3 * DAY, life.from + 5 * DAY);
-        assert_eq!(life.advised(window, 0.0), life.from + 3 * DAY);
-        assert_eq!(life.advised(window, 0.5), life.from + 4 * DAY);
-        assert_eq!(life.advised((window.0, life.until), 1.0), life.from + 6 * DAY * 3 / 4);
+        assert_eq!(life.renewal_in_window(window, 0.0), life.from + 3 * DAY);
+        assert_eq!(life.renewal_in_window(window, 0.5), life.from + 4 * DAY);
+        assert_eq!(life.renewal_in_window((window.0, life.until), 1.0), life.from + 6 * DAY * 3 / 4);
         // A revoked certificate: its window is in the past.
-        assert!(life.advised((UNIX_EPOCH, UNIX_EPOCH + DAY), 0.3) < life.from);
+        assert!(life.renewal_in_window((UNIX_EPOCH, UNIX_EPOCH + DAY), 0.3) < life.from);
         // An empty window.
-        assert_eq!(life.advised((window.0, window.0), 0.7), window.0);
-        assert_eq!(life.soonest(life.from), life.from + Duration::from_secs(3600));
+        assert_eq!(life.renewal_in_window((window.0, window.0), 0.7), window.0);
+        assert_eq!(life.earliest_renewal(life.from), life.from + Duration::from_secs(3600));
     }
 
     #[test]
     fn pauses_grow_and_heed_what_is_told() {
-        let pauses = [1, 2, 3, 4, 5, 20].map(|failures| pause(failures, None, None, 0.5).as_secs());
+        let pauses = [1, 2, 3, 4, 5, 20].map(|failures| retry_delay(failures, None, None, 0.5).as_secs());
         assert_eq!(pauses, [120, 240, 480, 960, 1920, 21_600]);
-        assert_eq!(pause(1, Some(Duration::from_secs(3600)), None, 0.5).as_secs(), 3600);
-        assert_eq!(pause(1, Some(30 * DAY), None, 0.5), DAY);
+        assert_eq!(retry_delay(1, Some(Duration::from_secs(3600)), None, 0.5).as_secs(), 3600);
+        assert_eq!(retry_delay(1, Some(30 * DAY), None, 0.5), DAY);
         // A certificate with a lifetime of 15 seconds.
         let short = Some(life(Duration::from_secs(15)));
-        assert_eq!(pause(9, None, short, 0.5), Duration::from_millis(1500));
+        assert_eq!(retry_delay(9, None, short, 0.5), Duration::from_millis(1500));
         for chance in [0.0, 1.0] {
-            let pause = pause(1, None, None, chance).as_secs();
+            let pause = retry_delay(1, None, None, chance).as_secs();
             assert!((108..=132).contains(&pause), "{pause}");
         }
     }
@@ -122,7 +127,7 @@ mod tests {
     #[test]
     fn looks_are_neither_too_often_nor_too_rare() {
         let look = |told: Option<u64>, days: u32| {
-            look_again(told.map(Duration::from_secs), life(days * DAY)).as_secs()
+            ari_interval(told.map(Duration::from_secs), life(days * DAY)).as_secs()
         };
         assert_eq!(look(None, 90), 6 * 3600);
         assert_eq!(look(Some(1), 90), 60);

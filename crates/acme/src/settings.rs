@@ -6,23 +6,23 @@ use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{Cache, Trust};
+use crate::{CertificateCache, TrustRoots};
 
 /// The settings of one wanted certificate.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct CertificateSettings {
     /// The names that it is for, in lower case; at least one. The first becomes part of its file name.
     pub domains: Vec<String>,
     /// The URL of the authority's directory.
-    pub directory: Directory,
+    pub directory: DirectoryUrl,
     /// The root certificates that the authority's own TLS certificate must chain to.
-    pub trust: Trust,
+    pub trust: TrustRoots,
     /// The URLs by which the authority reaches a person.
     pub contact: Vec<String>,
     /// The existing account at the authority that the new ACME account is bound to.
-    pub binding: Option<Binding>,
+    pub binding: Option<AccountBinding>,
     /// The challenge that proves control of the names.
-    pub method: Method,
+    pub method: ChallengeMethod,
     /// The type of the certificate's key.
     pub key_type: KeyType,
     /// The authority's name of the certificate profile; `None` selects its default.
@@ -31,39 +31,39 @@ pub struct Settings {
     pub cache: PathBuf,
 }
 
-impl Settings {
+impl CertificateSettings {
     /// Returns the certificate's identifier, the path of its file. Settings with equal identifiers are for
     /// the same certificate.
     pub fn id(&self) -> String {
-        self.cache.join(self.file()).display().to_string()
+        self.cache.join(self.certificate_file()).display().to_string()
     }
 
     /// Returns the names as a comma-separated list.
-    pub fn names(&self) -> String {
+    pub fn names_text(&self) -> String {
         self.domains.join(", ")
     }
 
     /// Returns the stored private key and chain in PEM form, if the folder has them.
-    pub fn kept(&self) -> Option<Vec<u8>> {
-        Cache::new(&self.cache).read(&self.file()).ok().flatten()
+    pub fn stored_pem(&self) -> Option<Vec<u8>> {
+        CertificateCache::new(&self.cache).read(&self.certificate_file()).ok().flatten()
     }
 
     /// Returns the certificate's file name, derived from the first name, the authority and the key type.
-    pub(crate) fn file(&self) -> String {
+    pub(crate) fn certificate_file(&self) -> String {
         let first = self.domains.first().map_or("", String::as_str);
-        let mark = mark(&[self.directory.as_str(), first, self.key_type.name()]);
+        let mark = short_hash(&[self.directory.as_str(), first, self.key_type.name()]);
         format!("{first}-{mark}.pem")
     }
 
     /// Returns the account's file name, derived from the authority and the external account.
     pub(crate) fn account_file(&self) -> String {
         let bound = self.binding.as_ref().map_or("", |binding| binding.id.as_str());
-        format!("account-{}-{}.json", self.directory.host(), mark(&[self.directory.as_str(), bound]))
+        format!("account-{}-{}.json", self.directory.host(), short_hash(&[self.directory.as_str(), bound]))
     }
 }
 
 /// Returns a short hash of `parts` that is stable across versions.
-fn mark(parts: &[&str]) -> String {
+fn short_hash(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update(part.as_bytes());
@@ -78,12 +78,12 @@ fn mark(parts: &[&str]) -> String {
 
 /// The URL of an authority's directory, by https.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directory {
+pub struct DirectoryUrl {
     url: String,
     host: String,
 }
 
-impl Directory {
+impl DirectoryUrl {
     /// Returns the URL as written.
     pub fn as_str(&self) -> &str {
         &self.url
@@ -95,7 +95,7 @@ impl Directory {
     }
 }
 
-impl FromStr for Directory {
+impl FromStr for DirectoryUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -111,7 +111,7 @@ impl FromStr for Directory {
     }
 }
 
-impl Display for Directory {
+impl Display for DirectoryUrl {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.url)
     }
@@ -119,14 +119,14 @@ impl Display for Directory {
 
 /// An external account that the authority knows already (RFC 8555, section 7.3.4).
 #[derive(Clone, PartialEq, Eq)]
-pub struct Binding {
+pub struct AccountBinding {
     /// The authority's identifier of the account.
     pub id: String,
     /// The MAC key that the authority issued with it.
     pub key: Vec<u8>,
 }
 
-impl fmt::Debug for Binding {
+impl fmt::Debug for AccountBinding {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_struct("Binding").field("id", &self.id).finish_non_exhaustive()
     }
@@ -134,7 +134,7 @@ impl fmt::Debug for Binding {
 
 /// The challenge that proves control of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum ChallengeMethod {
     /// `tls-alpn-01` (RFC 8737): a certificate on port 443.
     Tls,
     /// `http-01` (RFC 8555, section 8.3): a page on port 80.
@@ -167,14 +167,14 @@ impl KeyType {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn settings(domains: &[&str], cache: PathBuf) -> Settings {
-        Settings {
+    pub(crate) fn settings(domains: &[&str], cache: PathBuf) -> CertificateSettings {
+        CertificateSettings {
             domains: domains.iter().map(ToString::to_string).collect(),
             directory: "https://ca.example:14000/dir".parse().unwrap(),
-            trust: Trust::nobody(),
+            trust: TrustRoots::empty(),
             contact: Vec::new(),
             binding: None,
-            method: Method::Http,
+            method: ChallengeMethod::Http,
             key_type: KeyType::P256,
             profile: None,
             cache,
@@ -185,23 +185,27 @@ pub(crate) mod tests {
     fn files_are_named_alike_for_ever() {
         let one = settings(&["a.example", "b.example"], "/c".into());
         assert_eq!(one.id(), "/c/a.example-3ccc0909b91f.pem");
-        let bound = Settings {
-            binding: Some(Binding { id: "kid".into(), key: vec![1] }),
+        let bound = CertificateSettings {
+            binding: Some(AccountBinding { id: "kid".into(), key: vec![1] }),
             key_type: KeyType::P384,
             domains: vec!["a.example".into()],
             ..one.clone()
         };
-        assert_ne!(bound.file(), one.file());
+        assert_ne!(bound.certificate_file(), one.certificate_file());
         assert_ne!(bound.account_file(), one.account_file());
         assert!(one.account_file().starts_with("account-ca.example-"), "{}", one.account_file());
-        let fewer = Settings { domains: vec!["a.example".into()], ..one.clone() };
-        assert_eq!(fewer.file(), one.file(), "a name more or less is the same certificate");
+        let fewer = CertificateSettings { domains: vec!["a.example".into()], ..one.clone() };
+        assert_eq!(
+            fewer.certificate_file(),
+            one.certificate_file(),
+            "a name more or less is the same certificate"
+        );
         assert!(!format!("{bound:?}").contains("key: ["), "{bound:?}");
     }
 
     #[test]
     fn a_directory_is_a_url() {
-        let read = |text: &str| text.parse::<Directory>();
+        let read = |text: &str| text.parse::<DirectoryUrl>();
         assert_eq!(read("https://[::1]:14000/dir").unwrap().host(), "::1");
         assert_eq!(read("https://CA.example/dir").unwrap().host(), "ca.example");
         for wrong in

@@ -12,39 +12,39 @@ mod role;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use caller::{Caller, Kind};
-pub use pattern::{Pattern, spiffe_id, trust_domain};
+pub use caller::{Caller, CredentialKind};
+pub use pattern::{CallerPattern, spiffe_id, trust_domain};
 pub use role::{BUILT_IN, Role};
 
-use crate::verb::{Reach, Verb};
+use crate::api::{Operation, OperationScope};
 
 /// A grant of a role to the callers that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The pattern.
-    pub pattern: Pattern,
+    pub pattern: CallerPattern,
     /// The name of a role: a built-in one or one of the same rules.
     pub role: String,
 }
 
 /// The rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    grants: Vec<(Pattern, Arc<Role>)>,
+pub struct AccessRules {
+    grants: Vec<(CallerPattern, Arc<Role>)>,
 }
 
 /// The extent of a caller's permission for one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Permit {
+pub enum GrantedScope {
     /// Nothing.
-    Nothing,
+    Denied,
     /// These groups.
     Groups(BTreeSet<String>),
     /// Everything.
     All,
 }
 
-impl Access {
+impl AccessRules {
     /// Creates rules from custom roles and grants.
     ///
     /// # Errors
@@ -62,36 +62,36 @@ impl Access {
     }
 
     /// Returns the permission of `caller` for `verb`.
-    pub fn permit(&self, caller: &Caller, verb: Verb) -> Permit {
-        if caller.owner() {
-            return Permit::All;
+    pub fn granted_scope(&self, caller: &Caller, verb: Operation) -> GrantedScope {
+        if caller.is_owner() {
+            return GrantedScope::All;
         }
-        let mut permit = Permit::Nothing;
-        for (_, role) in self.grants.iter().filter(|(pattern, _)| pattern.fits(caller)) {
-            if role.verbs.contains(&verb) {
-                permit = permit.and(role.groups.as_ref());
+        let mut permit = GrantedScope::Denied;
+        for (_, role) in self.grants.iter().filter(|(pattern, _)| pattern.matches(caller)) {
+            if role.operations.contains(&verb) {
+                permit = permit.union(role.groups.as_ref());
             }
         }
         match permit {
             // Roles with some groups and an operation of the whole process cannot be created; in doubt they
             // grant nothing.
-            Permit::Groups(_) if verb.route().reach == Reach::Process => Permit::Nothing,
+            GrantedScope::Groups(_) if verb.route().scope == OperationScope::Process => GrantedScope::Denied,
             permit => permit,
         }
     }
 
     /// Returns the number of grants.
-    pub fn grants(&self) -> usize {
+    pub fn grant_count(&self) -> usize {
         self.grants.len()
     }
 }
 
-impl Permit {
+impl GrantedScope {
     /// Adds a further role's groups.
-    fn and(self, groups: Option<&BTreeSet<String>>) -> Self {
+    fn union(self, groups: Option<&BTreeSet<String>>) -> Self {
         match (self, groups) {
             (Self::All, _) | (_, None) => Self::All,
-            (Self::Nothing, Some(groups)) => Self::Groups(groups.clone()),
+            (Self::Denied, Some(groups)) => Self::Groups(groups.clone()),
             (Self::Groups(mut held), Some(groups)) => {
                 held.extend(groups.iter().cloned());
                 Self::Groups(held)
@@ -101,9 +101,9 @@ impl Permit {
 
     /// Returns `true` if the permission covers this group. The empty name stands for the process, which every
     /// caller with any permission may see.
-    pub fn admits(&self, group: &str) -> bool {
+    pub fn covers(&self, group: &str) -> bool {
         match self {
-            Self::Nothing => false,
+            Self::Denied => false,
             Self::Groups(groups) => group.is_empty() || groups.contains(group),
             Self::All => true,
         }
@@ -113,12 +113,12 @@ impl Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verb::{Nature, ROUTES};
+    use crate::api::{OperationClass, ROUTES};
 
-    fn rules() -> Access {
+    fn rules() -> AccessRules {
         let own = Role {
             name: "web-drainers".into(),
-            verbs: [Verb::Status, Verb::Drain].into(),
+            operations: [Operation::Status, Operation::Drain].into(),
             groups: Some(["web".to_owned()].into()),
         };
         let other = Role { name: "mail".into(), groups: Some(["mail".to_owned()].into()), ..own.clone() };
@@ -131,7 +131,7 @@ mod tests {
             grant("jwt:web", "web-drainers"),
             grant("jwt:team=mail", "mail"),
         ];
-        Access::new(vec![own, other], grants).unwrap()
+        AccessRules::new(vec![own, other], grants).unwrap()
     }
 
     fn spiffe(path: &str) -> Caller {
@@ -147,16 +147,16 @@ mod tests {
     fn roles_have_the_verbs_of_their_nature_and_no_others() {
         let rules = rules();
         for route in ROUTES {
-            let all = |caller: &Caller| rules.permit(caller, route.verb) == Permit::All;
-            assert_eq!(all(&spiffe("view/a")), route.nature == Nature::Look, "{}", route.name);
-            let operates = matches!(route.nature, Nature::Look | Nature::Operate);
+            let all = |caller: &Caller| rules.granted_scope(caller, route.operation) == GrantedScope::All;
+            assert_eq!(all(&spiffe("view/a")), route.class == OperationClass::Query, "{}", route.name);
+            let operates = matches!(route.class, OperationClass::Query | OperationClass::Operate);
             assert_eq!(all(&spiffe("ops/a")), operates, "{}", route.name);
             assert!(all(&token("x", &[("groups", "root")])), "{}", route.name);
             assert!(all(&Caller::unix(1000)), "{}", route.name);
-            for stranger in [spiffe("else/a"), spiffe("ops"), token("ops", &[]), Caller::nobody()] {
+            for stranger in [spiffe("else/a"), spiffe("ops"), token("ops", &[]), Caller::unauthenticated()] {
                 assert_eq!(
-                    rules.permit(&stranger, route.verb),
-                    Permit::Nothing,
+                    rules.granted_scope(&stranger, route.operation),
+                    GrantedScope::Denied,
                     "{} {stranger:?}",
                     route.name
                 );
@@ -167,34 +167,40 @@ mod tests {
     #[test]
     fn without_a_grant_nobody_may_do_anything() {
         for route in ROUTES {
-            assert_eq!(Access::default().permit(&spiffe("ops/a"), route.verb), Permit::Nothing);
+            assert_eq!(
+                AccessRules::default().granted_scope(&spiffe("ops/a"), route.operation),
+                GrantedScope::Denied
+            );
         }
     }
 
     #[test]
     fn groups_add_up() {
         let rules = rules();
-        let one = rules.permit(&token("web", &[]), Verb::Drain);
-        assert!(one.admits("web") && !one.admits("mail") && one.admits(""));
-        let both = rules.permit(&token("web", &[("team", "mail")]), Verb::Drain);
-        assert!(both.admits("web") && both.admits("mail") && !both.admits("x"));
-        let all = rules.permit(&token("web", &[("groups", "root")]), Verb::Drain);
-        assert_eq!(all, Permit::All);
-        assert_eq!(rules.permit(&token("web", &[]), Verb::Undrain), Permit::Nothing);
+        let one = rules.granted_scope(&token("web", &[]), Operation::Drain);
+        assert!(one.covers("web") && !one.covers("mail") && one.covers(""));
+        let both = rules.granted_scope(&token("web", &[("team", "mail")]), Operation::Drain);
+        assert!(both.covers("web") && both.covers("mail") && !both.covers("x"));
+        let all = rules.granted_scope(&token("web", &[("groups", "root")]), Operation::Drain);
+        assert_eq!(all, GrantedScope::All);
+        assert_eq!(rules.granted_scope(&token("web", &[]), Operation::Undrain), GrantedScope::Denied);
     }
 
     #[test]
     fn a_role_that_there_is_not_is_placed() {
         let grant = |role: &str| Grant { pattern: "jwt:a".parse().unwrap(), role: role.into() };
-        assert_eq!(Access::new(vec![], vec![grant("viewer"), grant("veiwer")]), Err(1));
+        assert_eq!(AccessRules::new(vec![], vec![grant("viewer"), grant("veiwer")]), Err(1));
     }
 
     #[test]
     fn a_role_of_some_groups_never_reaches_the_process() {
-        let role =
-            Role { name: "odd".into(), verbs: [Verb::Stop].into(), groups: Some(["web".to_owned()].into()) };
+        let role = Role {
+            name: "odd".into(),
+            operations: [Operation::Stop].into(),
+            groups: Some(["web".to_owned()].into()),
+        };
         let grants = vec![Grant { pattern: "jwt:a".parse().unwrap(), role: "odd".into() }];
-        let rules = Access::new(vec![role], grants).unwrap();
-        assert_eq!(rules.permit(&token("a", &[]), Verb::Stop), Permit::Nothing);
+        let rules = AccessRules::new(vec![role], grants).unwrap();
+        assert_eq!(rules.granted_scope(&token("a", &[]), Operation::Stop), GrantedScope::Denied);
     }
 }

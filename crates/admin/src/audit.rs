@@ -3,9 +3,9 @@
 //! A change has two lines with the same `id`. `begun` is on the disk before the change is made; the second
 //! line has its outcome and is written before the response is sent. If the log cannot be written, changes are
 //! therefore rejected, and a single `begun` means that the process ended during the change. Queries are not
-//! logged, nor are secrets. Rejections are logged up to [`BURST`] at once and [`RATE`] per second, so that
-//! unauthenticated clients cannot fill the disk; the next line counts the omitted ones. The file is only
-//! appended to; if it was moved or removed, a new one is created.
+//! logged, nor are secrets. Rejections are logged up to [`REJECTION_BURST`] at once and [`REJECTION_RATE`]
+//! per second, so that unauthenticated clients cannot fill the disk; the next line counts the omitted ones.
+//! The file is only appended to; if it was moved or removed, a new one is created.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -21,36 +21,36 @@ use time::OffsetDateTime;
 use crate::access::Caller;
 
 /// The result in the first line of a change.
-const BEGUN: &str = "begun";
+const RESULT_BEGUN: &str = "begun";
 /// The maximum burst of logged rejections.
-const BURST: f64 = 50.0;
+const REJECTION_BURST: f64 = 50.0;
 /// The maximum rate of logged rejections per second.
-const RATE: f64 = 5.0;
+const REJECTION_RATE: f64 = 5.0;
 /// The maximum length of externally determined text in a line, in characters.
 const LONGEST: usize = 400;
 
 /// The log.
 #[derive(Debug)]
-pub struct Audit {
+pub struct AuditLog {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<AuditState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct AuditState {
     file: File,
     /// The ID of the last change.
     id: u64,
     /// The number of rejections that may be logged now.
-    budget: f64,
+    rejection_tokens: f64,
     refilled: Instant,
     /// The number of omitted rejections.
-    unwritten: u64,
+    omitted_rejections: u64,
 }
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Deed {
+pub struct AuditedRequest {
     /// The caller and its credential.
     pub caller: Caller,
     /// The origin: an address, or the process at the other end of a unix socket.
@@ -64,7 +64,7 @@ pub struct Deed {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct AuditLine<'a> {
     time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
@@ -85,14 +85,20 @@ struct Line<'a> {
     unwritten: Option<u64>,
 }
 
-impl Audit {
+impl AuditLog {
     /// Opens the file, or creates it (mode 0600).
     ///
     /// # Errors
     /// The file cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = appended(path)?;
-        let state = State { file, id: 0, budget: BURST, refilled: Instant::now(), unwritten: 0 };
+        let file = open_for_append(path)?;
+        let state = AuditState {
+            file,
+            id: 0,
+            rejection_tokens: REJECTION_BURST,
+            refilled: Instant::now(),
+            omitted_rejections: 0,
+        };
         Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
     }
 
@@ -100,17 +106,17 @@ impl Audit {
     ///
     /// # Errors
     /// The line is not on the disk: the change must not be made.
-    pub fn begin(&self, deed: &Deed) -> Result<u64, String> {
+    pub fn begin_change(&self, deed: &AuditedRequest) -> Result<u64, String> {
         let mut state = self.lock();
         let id = state.id + 1;
-        self.write(&mut state, Some(id), deed, BEGUN, None)
+        self.write(&mut state, Some(id), deed, RESULT_BEGUN, None)
             .map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;
         state.id = id;
         Ok(id)
     }
 
     /// Logs the outcome of a change.
-    pub fn end(&self, id: u64, deed: &Deed, outcome: Result<(), &str>) {
+    pub fn end_change(&self, id: u64, deed: &AuditedRequest, outcome: Result<(), &str>) {
         let mut state = self.lock();
         let (result, why) = match outcome {
             Ok(()) => ("done", None),
@@ -122,30 +128,36 @@ impl Audit {
     }
 
     /// Logs a rejection.
-    pub fn refuse(&self, deed: &Deed, why: &str) {
+    pub fn log_rejection(&self, deed: &AuditedRequest, why: &str) {
         let mut state = self.lock();
         let now = Instant::now();
-        let gained = now.duration_since(state.refilled).as_secs_f64() * RATE;
-        state.budget = (state.budget + gained).min(BURST);
+        let gained = now.duration_since(state.refilled).as_secs_f64() * REJECTION_RATE;
+        state.rejection_tokens = (state.rejection_tokens + gained).min(REJECTION_BURST);
         state.refilled = now;
-        if state.budget < 1.0 {
-            state.unwritten += 1;
+        if state.rejection_tokens < 1.0 {
+            state.omitted_rejections += 1;
             return;
         }
-        state.budget -= 1.0;
-        self.tell(&mut state, deed, "refused", Some(why));
+        state.rejection_tokens -= 1.0;
+        self.write_or_warn(&mut state, deed, "refused", Some(why));
     }
 
     /// Logs a change without a request: reloaded rules.
-    pub fn note(&self, deed: &Deed, outcome: Result<(), &str>) {
+    pub fn log_change(&self, deed: &AuditedRequest, outcome: Result<(), &str>) {
         let (result, why) = match outcome {
             Ok(()) => ("done", None),
             Err(why) => ("refused", Some(why)),
         };
-        self.tell(&mut self.lock(), deed, result, why);
+        self.write_or_warn(&mut self.lock(), deed, result, why);
     }
 
-    fn tell(&self, state: &mut State, deed: &Deed, result: &'static str, why: Option<&str>) {
+    fn write_or_warn(
+        &self,
+        state: &mut AuditState,
+        deed: &AuditedRequest,
+        result: &'static str,
+        why: Option<&str>,
+    ) {
         if let Err(error) = self.write(state, None, deed, result, why) {
             tracing::error!("cannot write {}: {error}", self.path.display());
         }
@@ -153,63 +165,63 @@ impl Audit {
 
     fn write(
         &self,
-        state: &mut State,
+        state: &mut AuditState,
         id: Option<u64>,
-        deed: &Deed,
+        deed: &AuditedRequest,
         result: &'static str,
         why: Option<&str>,
     ) -> io::Result<()> {
-        if !same(&state.file, &self.path) {
-            state.file = appended(&self.path)?;
+        if !is_same_file(&state.file, &self.path) {
+            state.file = open_for_append(&self.path)?;
         }
-        let line = Line {
+        let line = AuditLine {
             time: now(),
             id,
             pid: std::process::id(),
             kind: deed.caller.kind.name(),
-            who: &short(&deed.caller.name),
+            who: &shorten(&deed.caller.name),
             from: &deed.from,
             verb: deed.verb,
-            target: deed.target.as_deref().map(short),
+            target: deed.target.as_deref().map(shorten),
             arguments: &deed.arguments,
             result,
-            why: why.map(short),
-            unwritten: Some(state.unwritten).filter(|unwritten| *unwritten > 0),
+            why: why.map(shorten),
+            unwritten: Some(state.omitted_rejections).filter(|unwritten| *unwritten > 0),
         };
         let mut text = serde_json::to_string(&line)?;
         text.push('\n');
         // The previous line may be incomplete after a full disk or a crash.
-        if torn(&state.file) {
+        if is_last_line_torn(&state.file) {
             text.insert(0, '\n');
         }
         // A single write, so that lines of two processes do not mix.
         state.file.write_all(text.as_bytes())?;
-        if result == BEGUN {
+        if result == RESULT_BEGUN {
             state.file.sync_data()?;
         }
-        state.unwritten = 0;
+        state.omitted_rejections = 0;
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AuditState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns `true` if the last line is incomplete.
-fn torn(file: &File) -> bool {
+fn is_last_line_torn(file: &File) -> bool {
     let length = file.metadata().map_or(0, |about| about.len());
     let mut last = [b'\n'];
     // A file that cannot be read back, such as a pipe, counts as complete.
     length > 0 && file.read_at(&mut last, length - 1).is_ok() && last != [b'\n']
 }
 
-fn appended(path: &Path) -> io::Result<File> {
+fn open_for_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).read(true).create(true).mode(0o600).open(path)
 }
 
 /// Returns `true` if the open file is the one at that path.
-fn same(file: &File, path: &Path) -> bool {
+fn is_same_file(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
     (open.dev(), open.ino()) == (there.dev(), there.ino())
 }
@@ -225,7 +237,7 @@ fn now() -> String {
     format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z", u8::from(month))
 }
 
-fn short(text: &str) -> String {
+fn shorten(text: &str) -> String {
     text.chars().take(LONGEST).collect()
 }
 
@@ -237,8 +249,8 @@ mod tests {
 
     use super::*;
 
-    fn deed() -> Deed {
-        Deed {
+    fn deed() -> AuditedRequest {
+        AuditedRequest {
             caller: Caller::spiffe("spiffe://example.org/ops/a"),
             from: "10.0.0.9:5".into(),
             verb: "drain",
@@ -262,11 +274,11 @@ mod tests {
     fn a_change_has_two_lines_and_a_refusal_one() {
         let folder = folder("lines");
         let path = folder.join("audit.log");
-        let audit = Audit::open(&path).unwrap();
-        let id = audit.begin(&deed()).unwrap();
+        let audit = AuditLog::open(&path).unwrap();
+        let id = audit.begin_change(&deed()).unwrap();
         assert_eq!(lines(&path).len(), 1, "before anything is done");
-        audit.end(id, &deed(), Err("no such member"));
-        audit.refuse(&deed(), "no grant\ngives it");
+        audit.end_change(id, &deed(), Err("no such member"));
+        audit.log_rejection(&deed(), "no grant\ngives it");
         let lines = lines(&path);
         let results: Vec<_> = lines.iter().map(|line| line["result"].as_str().unwrap()).collect();
         assert_eq!(results, ["begun", "failed", "refused"]);
@@ -282,13 +294,13 @@ mod tests {
     fn a_log_that_was_moved_is_made_anew_and_one_that_cannot_be_refuses() {
         let folder = folder("moved");
         let path = folder.join("audit.log");
-        let audit = Audit::open(&path).unwrap();
-        audit.begin(&deed()).unwrap();
+        let audit = AuditLog::open(&path).unwrap();
+        audit.begin_change(&deed()).unwrap();
         std::fs::rename(&path, folder.join("audit.log.1")).unwrap();
-        audit.begin(&deed()).unwrap();
+        audit.begin_change(&deed()).unwrap();
         assert_eq!((lines(&path).len(), lines(&folder.join("audit.log.1")).len()), (1, 1));
         std::fs::remove_dir_all(&folder).unwrap();
-        let why = audit.begin(&deed()).unwrap_err();
+        let why = audit.begin_change(&deed()).unwrap_err();
         assert!(why.contains("audit.log"), "{why}");
     }
 
@@ -297,13 +309,13 @@ mod tests {
         let folder = folder("torn");
         let path = folder.join("audit.log");
         std::fs::write(&path, "{\"time\":\"2026").unwrap();
-        let audit = Audit::open(&path).unwrap();
-        audit.begin(&deed()).unwrap();
+        let audit = AuditLog::open(&path).unwrap();
+        audit.begin_change(&deed()).unwrap();
         // The state after a full disk.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"time\"").unwrap();
-        audit.begin(&deed()).unwrap();
-        audit.refuse(&deed(), "no");
+        audit.begin_change(&deed()).unwrap();
+        audit.log_rejection(&deed(), "no");
         let text = std::fs::read_to_string(&path).unwrap();
         let whole = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
         assert_eq!((text.lines().count(), whole), (5, 3), "{text}");
@@ -314,13 +326,13 @@ mod tests {
     fn a_stranger_cannot_fill_the_disk() {
         let folder = folder("flood");
         let path = folder.join("audit.log");
-        let audit = Audit::open(&path).unwrap();
+        let audit = AuditLog::open(&path).unwrap();
         let begun = Instant::now();
-        (0..10_000).for_each(|_| audit.refuse(&deed(), "no"));
-        let id = audit.begin(&deed()).unwrap();
+        (0..10_000).for_each(|_| audit.log_rejection(&deed(), "no"));
+        let id = audit.begin_change(&deed()).unwrap();
         let lines = lines(&path);
         // bound: what may be written at once and in the time that it took, and the line of the change
-        let most = BURST + RATE * begun.elapsed().as_secs_f64() + 1.0;
+        let most = REJECTION_BURST + REJECTION_RATE * begun.elapsed().as_secs_f64() + 1.0;
         assert!((50..=most as usize).contains(&lines.len()), "{}", lines.len());
         let unwritten: u64 = lines.iter().filter_map(|line| line["unwritten"].as_u64()).sum();
         assert_eq!(unwritten as usize + lines.len() - 1, 10_000);

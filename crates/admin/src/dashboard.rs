@@ -3,33 +3,33 @@
 //! The server renders complete pages, which work without JavaScript; a small script inserts changes as they
 //! arrive. Pages load no external resources. They show the same data as the API, at the same endpoints. Each
 //! page requires the permission `dashboard` and those for its contents. Actions are handled as `POST /v1/…`,
-//! with the same rules and the same audit log. `door` handles attacks through browsers.
+//! with the same rules and the same audit log. `csrf` handles attacks through browsers.
 //!
-//! `place` knows the pages' addresses, `words` formats numbers, `bar` and `chart` draw. `view` has the common
-//! parts, and each page has a file. `render` produces HTML by minijinja, which the workspace already uses and
-//! which escapes by default. The alternative, askama, checks templates at compile time. It would cost a
-//! derive, a second parser, and a build of the crate for each change of a page. A test replaces these checks:
-//! it renders every template with undefined names as errors.
+//! `urls` knows the pages' addresses, `format` formats numbers, `load_bar` and `chart` draw. `view_models`
+//! has the common parts, and each page has a file. `render` produces HTML by minijinja, which the workspace
+//! already uses and which escapes by default. The alternative, askama, checks templates at compile time. It
+//! would cost a derive, a second parser, and a build of the crate for each change of a page. A test replaces
+//! these checks: it renders every template with undefined names as errors.
 
-mod act;
-mod bar;
+mod actions;
 mod chart;
-mod door;
-mod live;
+mod csrf;
+mod format;
+mod load_bar;
 mod log;
+mod lottery_and_supervisor;
 mod member;
-mod others;
 mod pages;
-mod place;
 mod process;
 mod render;
+mod sse;
 #[cfg(test)]
-mod sample;
-mod suppose;
+mod test_data;
 #[cfg(test)]
 mod tests;
-mod view;
-mod words;
+mod urls;
+mod view_models;
+mod what_if;
 
 use std::sync::Arc;
 
@@ -38,185 +38,217 @@ use hyper::header::{ACCEPT, HeaderValue, LOCATION, SET_COOKIE};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::Serialize;
 
-use crate::Subject;
+use crate::BalancerBackend;
 use crate::access::Caller;
-use crate::act::Outcome;
-use crate::plane::{Arrival, Behind, Plane, Powers};
-use crate::reply::{Body, header, text, whole};
-use crate::verb::Verb;
-use place::{Place, fields};
-use view::{Base, Eye};
+use crate::api::Operation;
+use crate::commands::CommandOutcome;
+use crate::endpoint::{AdminBackend, AdminEndpoint, EndpointCapability, PeerConnection};
+use crate::reply::{ResponseBody, header, read_body, text};
+use urls::{PageUrl, parse_fields};
+use view_models::{PageContext, PageFrame};
 
-pub(crate) use act::Wanted;
-pub(crate) use door::token;
-pub(crate) use place::has;
+pub(crate) use actions::RequestedAction;
+pub(crate) use csrf::cookie_token;
+pub(crate) use urls::is_dashboard_path;
 
 /// Returns `true` if forms are sent to the path.
-pub(crate) fn acts(path: &str) -> bool {
-    Place::find(path) == Some(Place::Act)
+pub(crate) fn is_form_path(path: &str) -> bool {
+    PageUrl::parse(path) == Some(PageUrl::Action)
 }
 
 /// Returns `true` if a request for the index asks for HTML, as browsers do.
-pub(crate) fn wanted(plane: &Plane, headers: &HeaderMap) -> bool {
+pub(crate) fn wants_html(plane: &AdminEndpoint, headers: &HeaderMap) -> bool {
     let html = header(headers, ACCEPT).is_some_and(|accept| accept.contains("text/html"));
-    html && plane.has(Verb::Dashboard.route())
+    html && plane.serves(Operation::Dashboard.route())
 }
 
 /// Redirects to the dashboard.
-pub(crate) fn there() -> Response<Body> {
-    to(place::ROOT)
+pub(crate) fn redirect_home() -> Response<ResponseBody> {
+    redirect(urls::ROOT)
 }
 
-fn to(place: &'static str) -> Response<Body> {
-    let mut answer = render::guarded(text(StatusCode::SEE_OTHER, format!("see {place}\n")));
+fn redirect(place: &'static str) -> Response<ResponseBody> {
+    let mut answer = render::with_security_headers(text(StatusCode::SEE_OTHER, format!("see {place}\n")));
     answer.headers_mut().insert(LOCATION, HeaderValue::from_static(place));
     answer
 }
 
 /// Responds to a browser that uses a foreign host name.
-pub(crate) fn misdirected(why: &str) -> Response<Body> {
-    render::guarded(text(StatusCode::MISDIRECTED_REQUEST, format!("{why}\n")))
+pub(crate) fn wrong_host(why: &str) -> Response<ResponseBody> {
+    render::with_security_headers(text(StatusCode::MISDIRECTED_REQUEST, format!("{why}\n")))
 }
 
 /// Handles requests before authentication: the style sheet and the sign-in form are public. Returns the
 /// request if there is more to do, or the response.
 pub(crate) async fn open(
-    plane: &Plane,
-    arrival: &Arrival,
+    plane: &AdminEndpoint,
+    arrival: &PeerConnection,
     path: &str,
     request: Request<Incoming>,
-) -> Result<Request<Incoming>, Response<Body>> {
+) -> Result<Request<Incoming>, Response<ResponseBody>> {
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
-    match Place::find(path) {
-        Some(Place::Asset(name)) if reads => {
-            let none =
-                || message(plane, &Caller::nobody(), StatusCode::NOT_FOUND, "There is no such file.".into());
+    match PageUrl::parse(path) {
+        Some(PageUrl::Asset(name)) if reads => {
+            let none = || {
+                message_page(
+                    plane,
+                    &Caller::unauthenticated(),
+                    StatusCode::NOT_FOUND,
+                    "There is no such file.".into(),
+                )
+            };
             Err(render::asset(&name).unwrap_or_else(none))
         }
-        Some(Place::SignIn) if plane.takes_tokens() && reads => Err(sign_in(plane, StatusCode::OK, None)),
-        Some(Place::SignIn) if plane.takes_tokens() && request.method() == Method::POST => {
-            Err(signed_in(plane, arrival, request).await)
+        Some(PageUrl::SignIn) if plane.accepts_tokens() && reads => {
+            Err(sign_in_page(plane, StatusCode::OK, None))
         }
-        Some(Place::SignOut) if request.method() == Method::POST => {
-            let own = door::origin(request.headers(), plane.secure());
-            let _ = whole(request).await;
+        Some(PageUrl::SignIn) if plane.accepts_tokens() && request.method() == Method::POST => {
+            Err(handle_sign_in(plane, arrival, request).await)
+        }
+        Some(PageUrl::SignOut) if request.method() == Method::POST => {
+            let own = csrf::check_origin(request.headers(), plane.is_secured());
+            let _ = read_body(request).await;
             let mut answer = match own {
-                Ok(()) => to(place::ROOT),
-                Err(why) => return Err(message(plane, &Caller::nobody(), StatusCode::FORBIDDEN, why)),
+                Ok(()) => redirect(urls::ROOT),
+                Err(why) => {
+                    return Err(message_page(plane, &Caller::unauthenticated(), StatusCode::FORBIDDEN, why));
+                }
             };
-            keep(&mut answer, None);
+            set_token_cookie(&mut answer, None);
             Err(answer)
         }
         _ => Ok(request),
     }
 }
 
-fn keep(answer: &mut Response<Body>, token: Option<&str>) {
-    if let Ok(value) = HeaderValue::from_str(&door::cookie(token)) {
+fn set_token_cookie(answer: &mut Response<ResponseBody>, token: Option<&str>) {
+    if let Ok(value) = HeaderValue::from_str(&csrf::set_cookie(token)) {
         answer.headers_mut().insert(SET_COOKIE, value);
     }
 }
 
 #[derive(Serialize)]
-struct SignIn {
-    base: Base,
+struct SignInPage {
+    base: PageFrame,
     why: Option<String>,
     tokens: bool,
 }
 
-fn sign_in(plane: &Plane, status: StatusCode, why: Option<String>) -> Response<Body> {
-    let mut base = Base::of("Sign in", plane, &Caller::nobody());
+fn sign_in_page(plane: &AdminEndpoint, status: StatusCode, why: Option<String>) -> Response<ResponseBody> {
+    let mut base = PageFrame::new("Sign in", plane, &Caller::unauthenticated());
     base.sign_in = false;
-    render::page(status, "sign_in.html", &SignIn { base, why, tokens: plane.takes_tokens() })
+    render::render_page(status, "sign_in.html", &SignInPage { base, why, tokens: plane.accepts_tokens() })
 }
 
 /// Handles the sign-in form: the browser stores a valid token as a cookie.
-async fn signed_in(plane: &Plane, arrival: &Arrival, request: Request<Incoming>) -> Response<Body> {
-    let own = door::origin(request.headers(), plane.secure());
-    let body = match whole(request).await {
+async fn handle_sign_in(
+    plane: &AdminEndpoint,
+    arrival: &PeerConnection,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let own = csrf::check_origin(request.headers(), plane.is_secured());
+    let body = match read_body(request).await {
         Ok(body) => body,
         Err(answer) => return answer,
     };
     if let Err(why) = own {
-        return sign_in(plane, StatusCode::FORBIDDEN, Some(why));
+        return sign_in_page(plane, StatusCode::FORBIDDEN, Some(why));
     }
-    let form = fields(&String::from_utf8_lossy(&body));
-    let token = place::field(&form, "token").unwrap_or_default().trim().to_owned();
-    let shown = plane.token(token.clone()).filter(|_| door::sound(&token));
+    let form = parse_fields(&String::from_utf8_lossy(&body));
+    let token = urls::first_field(&form, "token").unwrap_or_default().trim().to_owned();
+    let shown = plane.token_credential(token.clone()).filter(|_| csrf::is_token(&token));
     let judged = match shown {
-        Some(shown) => shown.judge().await,
+        Some(shown) => shown.verify().await,
         None => Err("that is no token: it has letters, digits and three parts with dots between".into()),
     };
     match judged {
         Ok(_) => {
-            arrival.guest.prove();
-            let mut answer = to(place::ROOT);
-            keep(&mut answer, Some(&token));
+            arrival.slot.mark_authenticated();
+            let mut answer = redirect(urls::ROOT);
+            set_token_cookie(&mut answer, Some(&token));
             answer
         }
         Err(why) => {
-            plane.turned_away(&arrival.from, &why);
-            sign_in(plane, StatusCode::UNAUTHORIZED, Some(why))
+            plane.log_rejected_connection(&arrival.origin, &why);
+            sign_in_page(plane, StatusCode::UNAUTHORIZED, Some(why))
         }
     }
 }
 
 /// Responds to an unauthenticated caller with the sign-in page, and the status and the challenges of
 /// `answer`.
-pub(crate) fn stranger(plane: &Plane, answer: Response<Body>, why: String) -> Response<Body> {
-    let mut page = sign_in(plane, answer.status(), Some(why));
+pub(crate) fn unauthenticated(
+    plane: &AdminEndpoint,
+    answer: Response<ResponseBody>,
+    why: String,
+) -> Response<ResponseBody> {
+    let mut page = sign_in_page(plane, answer.status(), Some(why));
     for (name, value) in answer.headers().iter().filter(|(name, _)| *name == hyper::header::WWW_AUTHENTICATE)
     {
         page.headers_mut().append(name.clone(), value.clone());
     }
     // An expired token would take precedence over a valid certificate.
-    if plane.takes_tokens() {
-        keep(&mut page, None);
+    if plane.accepts_tokens() {
+        set_token_cookie(&mut page, None);
     }
     page
 }
 
 /// Responds to an authenticated caller without the permission.
-pub(crate) fn refused(plane: &Plane, caller: &Caller, status: StatusCode, why: String) -> Response<Body> {
-    message(plane, caller, status, why)
+pub(crate) fn forbidden(
+    plane: &AdminEndpoint,
+    caller: &Caller,
+    status: StatusCode,
+    why: String,
+) -> Response<ResponseBody> {
+    message_page(plane, caller, status, why)
 }
 
 #[derive(Serialize)]
-struct Message {
-    base: Base,
+struct MessagePage {
+    base: PageFrame,
     title: String,
     says: String,
 }
 
-fn message(plane: &Plane, caller: &Caller, status: StatusCode, says: String) -> Response<Body> {
+fn message_page(
+    plane: &AdminEndpoint,
+    caller: &Caller,
+    status: StatusCode,
+    says: String,
+) -> Response<ResponseBody> {
     let title = status.canonical_reason().unwrap_or("Error").to_owned();
-    let base = Base::of(&title, plane, caller);
-    render::page(status, "message.html", &Message { base, title, says })
+    let base = PageFrame::new(&title, plane, caller);
+    render::render_page(status, "message.html", &MessagePage { base, title, says })
 }
 
 /// Shows a page.
-pub(crate) async fn look(plane: &Arc<Plane>, caller: Caller, request: &Request<Incoming>) -> Response<Body> {
+pub(crate) async fn show_page(
+    plane: &Arc<AdminEndpoint>,
+    caller: Caller,
+    request: &Request<Incoming>,
+) -> Response<ResponseBody> {
     let path = request.uri().path();
-    let query = fields(request.uri().query().unwrap_or_default());
+    let query = parse_fields(request.uri().query().unwrap_or_default());
     let none = || {
-        message(
+        message_page(
             plane,
             &caller,
             StatusCode::NOT_FOUND,
             "There is no such page. The overview has what there is.".into(),
         )
     };
-    let Some(place) = Place::find(path) else { return none() };
-    if place == Place::Live {
-        return live::answer(plane, caller, request.method() == Method::HEAD, &query);
+    let Some(place) = PageUrl::parse(path) else { return none() };
+    if place == PageUrl::Live {
+        return sse::begin_stream(plane, caller, request.method() == Method::HEAD, &query);
     }
-    if let (Place::Suppose(group), Behind::Balancer(subject)) = (&place, &plane.behind) {
-        return suppose(plane, subject, &caller, group, &query, path).await.unwrap_or_else(none);
+    if let (PageUrl::WhatIf(group), AdminBackend::Balancer(subject)) = (&place, &plane.backend) {
+        return solve_what_if(plane, subject, &caller, group, &query, path).await.unwrap_or_else(none);
     }
-    match made(plane, &caller, &place, path, &query).await {
-        Ok(Some(text)) => render::finished(text),
+    match build_page(plane, &caller, &place, path, &query).await {
+        Ok(Some(text)) => render::html_response(text),
         Ok(None) => none(),
-        Err(why) => message(plane, &caller, StatusCode::BAD_REQUEST, why),
+        Err(why) => message_page(plane, &caller, StatusCode::BAD_REQUEST, why),
     }
 }
 
@@ -224,47 +256,52 @@ pub(crate) async fn look(plane: &Arc<Plane>, caller: Caller, request: &Request<I
 ///
 /// # Errors
 /// The reason why the parameters are invalid.
-async fn made(
-    plane: &Arc<Plane>,
+async fn build_page(
+    plane: &Arc<AdminEndpoint>,
     caller: &Caller,
-    place: &Place,
+    place: &PageUrl,
     path: &str,
     query: &[(String, String)],
 ) -> Result<Option<Result<String, String>>, String> {
-    let subject = match &plane.behind {
-        Behind::Balancer(subject) => subject,
-        Behind::Lottery(daemon) if *place == Place::Home => {
-            return Ok(Some(others::lottery(plane, daemon, caller, path).await));
+    let subject = match &plane.backend {
+        AdminBackend::Balancer(subject) => subject,
+        AdminBackend::Lottery(daemon) if *place == PageUrl::Home => {
+            return Ok(Some(lottery_and_supervisor::lottery_response(plane, daemon, caller, path).await));
         }
-        Behind::Supervisor(supervisor) if *place == Place::Home => {
-            return Ok(Some(others::supervisor(plane, supervisor, caller, path).await));
+        AdminBackend::Supervisor(supervisor) if *place == PageUrl::Home => {
+            return Ok(Some(
+                lottery_and_supervisor::supervisor_response(plane, supervisor, caller, path).await,
+            ));
         }
         _ => return Ok(None),
     };
-    of_balancer(plane, &**subject, caller, place, path, query)
+    build_balancer_page(plane, &**subject, caller, place, path, query)
 }
 
-fn of_balancer(
-    plane: &Plane,
-    subject: &dyn Subject,
+fn build_balancer_page(
+    plane: &AdminEndpoint,
+    subject: &dyn BalancerBackend,
     caller: &Caller,
-    place: &Place,
+    place: &PageUrl,
     path: &str,
     query: &[(String, String)],
 ) -> Result<Option<Result<String, String>>, String> {
-    let eye = Eye::new(plane, subject, caller);
+    let eye = PageContext::new(plane, subject, caller);
     let made = match place {
-        Place::Home => Some(render::text("home.html", &pages::home(&eye, path))),
-        Place::Group(group) => pages::group(&eye, group, path).map(|page| render::text("group.html", &page)),
-        Place::Member { group, member } => {
-            member::member(&eye, group, member, path).map(|page| render::text("member.html", &page))
+        PageUrl::Home => Some(render::render_text("home.html", &pages::home_page(&eye, path))),
+        PageUrl::Group(group) => {
+            pages::group_page(&eye, group, path).map(|page| render::render_text("group.html", &page))
         }
-        Place::Events => Some(render::text("events.html", &log::events(&eye, path))),
-        Place::Event(seq) => log::event(&eye, *seq, path).map(|page| render::text("event.html", &page)),
-        Place::Process => Some(render::text("process.html", &process::process(&eye, path))),
-        Place::Act => {
-            let wanted = Wanted::read(query)?;
-            Some(render::text("act.html", &act::confirm(&eye, &wanted, path)?))
+        PageUrl::Member { group, member } => member::member_page(&eye, group, member, path)
+            .map(|page| render::render_text("member.html", &page)),
+        PageUrl::Events => Some(render::render_text("events.html", &log::events_page(&eye, path))),
+        PageUrl::Event(seq) => {
+            log::event_page(&eye, *seq, path).map(|page| render::render_text("event.html", &page))
+        }
+        PageUrl::Process => Some(render::render_text("process.html", &process::process_page(&eye, path))),
+        PageUrl::Action => {
+            let wanted = RequestedAction::parse(query)?;
+            Some(render::render_text("act.html", &actions::confirm_page(&eye, &wanted, path)?))
         }
         _ => None,
     };
@@ -272,55 +309,60 @@ fn of_balancer(
 }
 
 /// Solves the model of a group on a thread that may block; one at a time.
-async fn suppose(
-    plane: &Arc<Plane>,
-    subject: &Arc<dyn Subject>,
+async fn solve_what_if(
+    plane: &Arc<AdminEndpoint>,
+    subject: &Arc<dyn BalancerBackend>,
     caller: &Caller,
     group: &str,
     query: &[(String, String)],
     path: &str,
-) -> Option<Response<Body>> {
-    let (ask, page) = suppose::asked(&Eye::new(plane, &**subject, caller), group, query)?;
-    let _turn = plane.turns.looks.lock().await;
+) -> Option<Response<ResponseBody>> {
+    let (ask, page) = what_if::read_inputs(&PageContext::new(plane, &**subject, caller), group, query)?;
+    let _turn = plane.locks.slow_query.lock().await;
     let (solver, asked) = (Arc::clone(subject), ask.clone());
-    let found = tokio::task::spawn_blocking(move || suppose::solve(&*solver, &asked)).await;
+    let found = tokio::task::spawn_blocking(move || what_if::solve(&*solver, &asked)).await;
     let found = found.unwrap_or_else(|why| Err(why.to_string()));
-    let eye = Eye::new(plane, &**subject, caller);
-    let page = suppose::page(&eye, &ask, page, found, path);
-    Some(render::page(StatusCode::OK, "suppose.html", &page))
+    let eye = PageContext::new(plane, &**subject, caller);
+    let page = what_if::what_if_page(&eye, &ask, page, found, path);
+    Some(render::render_page(StatusCode::OK, "suppose.html", &page))
 }
 
 /// Reads the action of a form, if a page of the dashboard sent it and the user confirmed it. Otherwise
 /// returns the response.
-pub(crate) async fn form(
-    plane: &Plane,
+pub(crate) async fn read_form(
+    plane: &AdminEndpoint,
     caller: &Caller,
     request: Request<Incoming>,
-) -> Result<Wanted, Response<Body>> {
-    let own = door::origin(request.headers(), plane.secure());
-    let body = whole(request).await?;
-    let refuse = |status, why| message(plane, caller, status, why);
-    if !matches!(plane.behind, Behind::Balancer(_)) {
+) -> Result<RequestedAction, Response<ResponseBody>> {
+    let own = csrf::check_origin(request.headers(), plane.is_secured());
+    let body = read_body(request).await?;
+    let refuse = |status, why| message_page(plane, caller, status, why);
+    if !matches!(plane.backend, AdminBackend::Balancer(_)) {
         return Err(refuse(
             StatusCode::NOT_FOUND,
             "Nothing is done here by forms: use the command line.".into(),
         ));
     }
-    if plane.powers != Powers::Act {
-        let why = act::how(plane, caller, Verb::Drain, "").unwrap_or_default();
+    if plane.capability != EndpointCapability::Command {
+        let why = actions::unavailable_reason(plane, caller, Operation::Drain, "").unwrap_or_default();
         return Err(refuse(StatusCode::FORBIDDEN, why));
     }
     if let Err(why) = own {
         return Err(refuse(StatusCode::FORBIDDEN, why));
     }
-    match act::confirmed(&fields(&String::from_utf8_lossy(&body)), caller) {
+    match actions::read_confirmed(&parse_fields(&String::from_utf8_lossy(&body)), caller) {
         Ok(wanted) => Ok(wanted),
         Err(why) => Err(refuse(StatusCode::FORBIDDEN, why)),
     }
 }
 
 /// Responds with the outcome.
-pub(crate) fn done(plane: &Plane, caller: &Caller, wanted: &Wanted, outcome: &Outcome) -> Response<Body> {
-    let (status, page) = act::done(plane, caller, wanted, outcome);
-    render::page(status, "act.html", &page)
+pub(crate) fn outcome_page(
+    plane: &AdminEndpoint,
+    caller: &Caller,
+    wanted: &RequestedAction,
+    outcome: &CommandOutcome,
+) -> Response<ResponseBody> {
+    let (status, page) = actions::outcome_page(plane, caller, wanted, outcome);
+    render::render_page(status, "act.html", &page)
 }

@@ -20,23 +20,23 @@ use hyper::body::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::access::{Caller, Permit};
-use crate::plane::Plane;
-use crate::verb::Verb;
-use crate::{Entry, Subject};
+use crate::access::{Caller, GrantedScope};
+use crate::api::Operation;
+use crate::endpoint::AdminEndpoint;
+use crate::{BalancerBackend, EventEntry};
 
 /// The interval of keep-alive messages on a stream without news.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The minimum interval of reads of the log: a storm of events is read in batches.
-const PACE: Duration = Duration::from_millis(50);
+const READ_INTERVAL: Duration = Duration::from_millis(50);
 /// The number of entries in one piece of the body.
 const BATCH: usize = 64;
 
 /// Removes the entries that a caller may not see. The text of entries about the whole process may quote any
 /// group, so callers with some groups see only that they occurred.
-pub(crate) fn seen(entries: &mut Vec<Entry>, permit: &Permit) {
-    entries.retain(|entry| permit.admits(&entry.group));
-    if *permit != Permit::All {
+pub(crate) fn retain_visible(entries: &mut Vec<EventEntry>, permit: &GrantedScope) {
+    entries.retain(|entry| permit.covers(&entry.group));
+    if *permit != GrantedScope::All {
         entries.iter_mut().filter(|entry| entry.group.is_empty()).for_each(|entry| entry.why.clear());
     }
 }
@@ -44,20 +44,20 @@ pub(crate) fn seen(entries: &mut Vec<Entry>, permit: &Permit) {
 /// Sends the entries above `since` (all kept ones, if it is `None`) and then each new one that `caller` may
 /// see. The stream ends when the client disconnects, has no permission left, or the admin plane ends.
 pub(crate) async fn stream(
-    plane: Arc<Plane>,
-    subject: Arc<dyn Subject>,
+    plane: Arc<AdminEndpoint>,
+    subject: Arc<dyn BalancerBackend>,
     caller: Caller,
     since: Option<u64>,
     mut out: Sender<Bytes>,
     _slot: OwnedSemaphorePermit,
 ) {
     // An error means that the client has disconnected.
-    let _ = follow(&plane, &*subject, &caller, since, &mut out).await;
+    let _ = send_entries(&plane, &*subject, &caller, since, &mut out).await;
 }
 
-async fn follow(
-    plane: &Plane,
-    subject: &dyn Subject,
+async fn send_entries(
+    plane: &AdminEndpoint,
+    subject: &dyn BalancerBackend,
     caller: &Caller,
     since: Option<u64>,
     out: &mut Sender<Bytes>,
@@ -67,12 +67,12 @@ async fn follow(
     let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
         // Called before the read, so that no event is missed between the two.
-        let changed = subject.changed();
-        let last = plane.ended();
+        let changed = subject.next_change();
+        let last = plane.has_ended();
         let mut fresh = subject.events(cursor.unwrap_or(0));
         // The rules may have changed since the stream began.
-        let permit = plane.permit(caller, Verb::Events);
-        if permit == Permit::Nothing {
+        let permit = plane.granted_scope(caller, Operation::Events);
+        if permit == GrantedScope::Denied {
             return Ok(());
         }
         if let (Some(cursor), Some(first)) = (cursor, fresh.first())
@@ -82,9 +82,9 @@ async fn follow(
             out.send_data(format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n").into()).await?;
         }
         cursor = fresh.last().map(|entry| entry.seq).or(cursor).or(Some(0));
-        seen(&mut fresh, &permit);
+        retain_visible(&mut fresh, &permit);
         for batch in fresh.chunks(BATCH) {
-            out.send_data(batch.iter().map(message).collect::<String>().into()).await?;
+            out.send_data(batch.iter().map(format_event).collect::<String>().into()).await?;
             heartbeat = Instant::now() + HEARTBEAT;
         }
         if last {
@@ -92,11 +92,11 @@ async fn follow(
         }
         let news = async {
             changed.await;
-            sleep(PACE).await;
+            sleep(READ_INTERVAL).await;
         };
         tokio::select! {
             () = news => {}
-            () = plane.end() => {}
+            () = plane.wait_for_end() => {}
             () = sleep_until(heartbeat) => {
                 out.send_data(": alive\n\n".into()).await?;
                 heartbeat = Instant::now() + HEARTBEAT;
@@ -105,7 +105,7 @@ async fn follow(
     }
 }
 
-fn message(entry: &Entry) -> String {
+fn format_event(entry: &EventEntry) -> String {
     // An entry has only text and finite numbers, and JSON has no raw line break that could end the message
     // early.
     let data = serde_json::to_string(entry).unwrap_or_default();

@@ -35,7 +35,8 @@ pub(crate) fn check<B>(request: &Request<B>, names: &[Box<str>]) -> Result<(), S
     }
     let name: String = name.chars().take(100).collect();
     Err(format!(
-        "not the host {name}: ask by the address of this host, by localhost or by the name of the machine, or add the name to names \
+        "not the host {name}: ask by the address of this host, by localhost or by the name of the machine, \
+         or add the name to names \
          in [admin]; a page of somebody else could read this otherwise"
     ))
 }

@@ -4,7 +4,7 @@
 //! audience. It must be within its time limits, with half a minute of tolerance. The key determines the
 //! algorithm, never the token alone. This prevents the attacks with `none` and with public keys used as
 //! secrets. Keys are a JWK set (RFC 7517): a file that is reloaded on changes, or the provider's published
-//! set, which is fetched (`remote.rs`).
+//! set, which is fetched (`refresh.rs`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::access::Caller;
-use crate::files::Files;
-use crate::remote::{Remote, Url};
+use crate::refresh::{RefreshedResource, Url};
+use crate::reload::WatchedFiles;
 
 /// The tolerance for clocks, in seconds.
 const LEEWAY: u64 = 30;
@@ -27,7 +27,7 @@ const LONGEST: usize = 8 * 1024;
 
 /// The conditions on tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Jwt {
+pub struct JwtSettings {
     /// The required issuer (`iss`).
     pub issuer: String,
     /// The accepted audiences (`aud`).
@@ -52,58 +52,58 @@ pub enum KeySet {
 
 /// Verifies tokens.
 #[derive(Debug)]
-pub(crate) struct Tokens {
-    config: Jwt,
-    keys: Source,
+pub(crate) struct TokenVerifier {
+    config: JwtSettings,
+    keys: KeySource,
 }
 
 #[derive(Debug)]
-enum Source {
-    File(Files<Vec<Key>>),
-    Published(Arc<Remote<Vec<Key>>>),
+enum KeySource {
+    File(WatchedFiles<Vec<VerificationKey>>),
+    Published(Arc<RefreshedResource<Vec<VerificationKey>>>),
 }
 
 /// The reason why a token is invalid.
-enum Bad {
+enum TokenError {
     /// Its key is unknown.
-    Key,
-    Otherwise(String),
+    UnknownKey,
+    Invalid(String),
 }
 
-impl From<String> for Bad {
+impl From<String> for TokenError {
     fn from(why: String) -> Self {
-        Self::Otherwise(why)
+        Self::Invalid(why)
     }
 }
 
-impl From<&str> for Bad {
+impl From<&str> for TokenError {
     fn from(why: &str) -> Self {
-        Self::Otherwise(why.into())
+        Self::Invalid(why.into())
     }
 }
 
-struct Key {
+struct VerificationKey {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
 }
 
-impl Tokens {
+impl TokenVerifier {
     /// Reads the keys of a file, or prepares to fetch them.
     ///
     /// # Errors
     /// The keys cannot be read, or none is usable.
-    pub(crate) fn open(config: Jwt) -> Result<Self, String> {
+    pub(crate) fn open(config: JwtSettings) -> Result<Self, String> {
         let keys = match &config.keys {
             KeySet::File(path) => {
                 let name = path.display().to_string();
-                Source::File(Files::open(vec![path.clone()], move |bytes| {
+                KeySource::File(WatchedFiles::open(vec![path.clone()], move |bytes| {
                     let set = bytes.first().map_or(&[][..], Vec::as_slice);
                     keys(set).map_err(|why| format!("{name}: {why}"))
                 })?)
             }
             KeySet::Published { url, authorities } => {
-                Source::Published(Remote::new(url.clone(), authorities.clone(), keys)?)
+                KeySource::Published(RefreshedResource::new(url.clone(), authorities.clone(), keys)?)
             }
         };
         Ok(Self { config, keys })
@@ -111,7 +111,7 @@ impl Tokens {
 
     /// Fetches the published keys while the runtime lives.
     pub(crate) fn keep(&self) {
-        if let Source::Published(remote) = &self.keys {
+        if let KeySource::Published(remote) = &self.keys {
             tokio::spawn(Arc::clone(remote).keep());
         }
     }
@@ -121,26 +121,28 @@ impl Tokens {
     /// # Errors
     /// The reason why the token is invalid, without its contents.
     pub(crate) async fn check(&self, token: &str) -> Result<Caller, String> {
-        let again = match (self.judge(token), &self.keys) {
-            (Err(Bad::Key), Source::Published(remote)) if remote.refresh().await => self.judge(token),
+        let again = match (self.verify_cached(token), &self.keys) {
+            (Err(TokenError::UnknownKey), KeySource::Published(remote)) if remote.refresh().await => {
+                self.verify_cached(token)
+            }
             (judged, _) => judged,
         };
         again.map_err(|bad| match bad {
-            Bad::Key => "the token is signed by a key that is not known here".into(),
-            Bad::Otherwise(why) => why,
+            TokenError::UnknownKey => "the token is signed by a key that is not known here".into(),
+            TokenError::Invalid(why) => why,
         })
     }
 
-    fn judge(&self, token: &str) -> Result<Caller, Bad> {
+    fn verify_cached(&self, token: &str) -> Result<Caller, TokenError> {
         let keys = match &self.keys {
-            Source::File(files) => files.now("the keys of tokens"),
-            Source::Published(remote) => remote.now().ok_or(Bad::Key)?,
+            KeySource::File(files) => files.current_or_log("the keys of tokens"),
+            KeySource::Published(remote) => remote.current().ok_or(TokenError::UnknownKey)?,
         };
-        judge(&keys, &self.config, token)
+        verify_with(&keys, &self.config, token)
     }
 }
 
-fn judge(keys: &[Key], config: &Jwt, token: &str) -> Result<Caller, Bad> {
+fn verify_with(keys: &[VerificationKey], config: &JwtSettings, token: &str) -> Result<Caller, TokenError> {
     if token.len() > LONGEST {
         return Err("the token is too long".into());
     }
@@ -148,31 +150,31 @@ fn judge(keys: &[Key], config: &Jwt, token: &str) -> Result<Caller, Bad> {
     if header.crit.is_some() {
         return Err("the token asks for extensions that are not known here".into());
     }
-    let key = choose(keys, &header)?;
+    let key = select_key(keys, &header)?;
     let mut validation = Validation::new(key.algorithm);
     validation.leeway = LEEWAY;
     validation.validate_nbf = true;
     validation.set_issuer(&[&config.issuer]);
     validation.set_audience(&config.audience);
     validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-    let said =
-        decode::<Map<String, Value>>(token, &key.key, &validation).map_err(|error| wrong(error.kind()))?;
-    Ok(caller(&said.claims)?)
+    let said = decode::<Map<String, Value>>(token, &key.key, &validation)
+        .map_err(|error| error_text(error.kind()))?;
+    Ok(caller_of(&said.claims)?)
 }
 
 /// Returns the key for a token. Without a key ID there must be only one candidate.
-fn choose<'k>(keys: &'k [Key], header: &Header) -> Result<&'k Key, Bad> {
+fn select_key<'k>(keys: &'k [VerificationKey], header: &Header) -> Result<&'k VerificationKey, TokenError> {
     let mut fitting = keys.iter().filter(|key| {
         key.algorithm == header.alg && (header.kid.is_none() || key.id.as_ref() == header.kid.as_ref())
     });
     match (fitting.next(), fitting.next()) {
         (Some(key), None) => Ok(key),
         (Some(_), Some(_)) => Err("the token does not say which of several keys signed it".into()),
-        (None, _) => Err(Bad::Key),
+        (None, _) => Err(TokenError::UnknownKey),
     }
 }
 
-fn caller(claims: &Map<String, Value>) -> Result<Caller, String> {
+fn caller_of(claims: &Map<String, Value>) -> Result<Caller, String> {
     let texts = |value: &Value| match value {
         Value::String(text) => Some(vec![text.clone()]),
         Value::Array(list) => list.iter().map(|one| one.as_str().map(str::to_owned)).collect(),
@@ -185,10 +187,10 @@ fn caller(claims: &Map<String, Value>) -> Result<Caller, String> {
     // A number of seconds, not necessarily an integer (RFC 7519 section 2).
     let until = claims.get("exp").and_then(Value::as_f64).ok_or("the token's exp is no number")?;
     let until = Some((until as u64).saturating_add(LEEWAY));
-    Ok(Caller { until, ..Caller::jwt(subject, told) })
+    Ok(Caller { valid_until: until, ..Caller::jwt(subject, told) })
 }
 
-fn wrong(kind: &ErrorKind) -> &'static str {
+fn error_text(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired",
         ErrorKind::ImmatureSignature => "the token is not valid yet",
@@ -201,22 +203,22 @@ fn wrong(kind: &ErrorKind) -> &'static str {
 }
 
 /// Returns the keys of a set that may sign tokens; others are ignored.
-fn keys(set: &[u8]) -> Result<Vec<Key>, String> {
+fn keys(set: &[u8]) -> Result<Vec<VerificationKey>, String> {
     #[derive(Deserialize)]
-    struct Set {
+    struct RawKeySet {
         keys: Vec<Value>,
     }
-    let set: Set = serde_json::from_slice(set).map_err(|why| format!("is not a JWK set: {why}"))?;
+    let set: RawKeySet = serde_json::from_slice(set).map_err(|why| format!("is not a JWK set: {why}"))?;
     // Key types that the library does not know are not usable.
     let known = set.keys.into_iter().filter_map(|one| Jwk::deserialize(one).ok());
-    let keys: Vec<Key> = known.filter_map(|jwk| key(&jwk)).collect();
+    let keys: Vec<VerificationKey> = known.filter_map(|jwk| parse_key(&jwk)).collect();
     if keys.is_empty() {
         return Err("has no key for ES256, RS256 or EdDSA".into());
     }
     Ok(keys)
 }
 
-fn key(jwk: &Jwk) -> Option<Key> {
+fn parse_key(jwk: &Jwk) -> Option<VerificationKey> {
     let (algorithm, name) = match &jwk.algorithm {
         AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => {
             (Algorithm::ES256, KeyAlgorithm::ES256)
@@ -232,16 +234,16 @@ fn key(jwk: &Jwk) -> Option<Key> {
         return None;
     }
     let key = DecodingKey::from_jwk(jwk).ok()?;
-    Some(Key { id: jwk.common.key_id.clone(), algorithm, key })
+    Some(VerificationKey { id: jwk.common.key_id.clone(), algorithm, key })
 }
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for VerificationKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Key").field("id", &self.id).field("algorithm", &self.algorithm).finish()
     }
 }
 
 #[cfg(any(test, fuzzing))]
-pub(crate) mod law;
+pub(crate) mod invariants;
 #[cfg(test)]
 mod tests;

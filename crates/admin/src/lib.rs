@@ -8,59 +8,59 @@
 //! * The *control socket* (unix, mode 0600) shows the same and takes commands; the file's permissions decide
 //!   who may connect.
 //! * *Control over TLS* does the same for callers that authenticate with a client certificate, a token or a
-//!   ticket, within the [access rules](Access).
+//!   ticket, within the [access rules](AccessRules).
 //! * The *reports* endpoint (TCP, only if configured) records members' load reports and grants leases of
 //!   members to clients. It shows nothing, and is for the members' network. Any host that can reach it can
 //!   send false loads or hold leases, but no more.
 //!
 //! All operations are in one table, [`ROUTES`]: path, permission, request and response. The [OpenAPI
 //! document](openapi::document) is generated from it. Changes and rejected attempts are written to the [audit
-//! log](Audit).
+//! log](AuditLog).
 //!
 //! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate does not depend on the
-//! data plane, which implements [`Subject`].
+//! data plane, which implements [`BalancerBackend`].
 //!
-//! A lottery [`Daemon`] and a [`Supervisor`] of processes have the same endpoints except that for reports,
-//! with the same access control. The same table lists which of them serves each operation.
+//! A lottery [`DaemonBackend`] and a [`SupervisorBackend`] of processes have the same endpoints except that
+//! for reports, with the same access control. The same table lists which of them serves each operation.
 
 mod access;
-mod act;
+mod active_rules;
+mod api;
 mod audit;
-mod bind;
+mod balancer;
+mod commands;
+mod connection_slots;
 mod dashboard;
+mod endpoint;
 mod events;
-mod files;
 mod host;
+mod integers;
+mod json_body;
 mod jwt;
+mod kerberos;
 mod lease;
-mod lobby;
+mod listen;
 mod lottery;
 mod member;
+pub mod member_table;
 mod metrics;
 #[cfg(test)]
 #[path = "../../../fuzz/near.rs"]
 mod near;
 pub mod openapi;
+mod operation_lock;
 mod otlp;
-mod patience;
-mod plane;
 mod process;
-mod remote;
+mod queries;
+mod refresh;
+mod reload;
 mod reply;
 mod report;
 mod route;
-mod rules;
-mod sent;
 mod serve;
-mod show;
-mod subject;
 mod supervisor;
-pub mod table;
-mod ticket;
 mod tls;
-mod turn;
-mod verb;
-mod whole;
+mod write_timeout;
 
 use std::io;
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use plane::Behind;
+use endpoint::AdminBackend;
 use tokio::sync::{Notify, oneshot};
 
 /// The laws of requests to the admin plane, for the fuzz targets: each panics if its law is broken.
@@ -78,48 +78,58 @@ use tokio::sync::{Notify, oneshot};
 #[expect(missing_docs, reason = "named like the targets")]
 pub mod laws {
     pub fn jwt(input: &[u8]) {
-        crate::jwt::law::check(input);
+        crate::jwt::invariants::check(input);
     }
 
     pub fn report(input: &[u8]) {
-        crate::report::law::check(input);
+        crate::report::invariants::check(input);
     }
 }
 
-pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
-pub use audit::{Audit, Deed};
-pub use jwt::{Jwt, KeySet};
+pub use access::{
+    AccessRules, BUILT_IN, Caller, CallerPattern, CredentialKind, Grant, GrantedScope, Role, spiffe_id,
+    trust_domain,
+};
+pub use active_rules::ActiveRules;
+pub use api::{
+    ApiRoute, Operation, OperationClass, OperationScope, ProcessKind, ROUTES, RequestKind, ResponseKind,
+};
+pub use audit::{AuditLog, AuditedRequest};
+pub use balancer::{
+    BalancerBackend, ChangeFuture, CompletedUpgrade, EventEntry, LEASE_SECONDS, Lease, LeaseError,
+    LeaseHolder, LeaseRequest, LoadReport, ObjectReference, ReportRejection, SwitchTarget, UPGRADE_SECONDS,
+    UpgradeRequest, WhatIfInput, WhatIfResult,
+};
+pub use jwt::{JwtSettings, KeySet};
 pub use lottery::{
-    Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret, Whose,
+    DaemonBackend, DaemonCounters, DaemonStatus, KeyHolder, KeyRing, KeySecret, KeyStep, ObservedDaemon,
+    ObservedService, OwnService,
 };
-pub use member::{REGISTER_SECONDS, Registered, Registration, Unregistered};
-pub use otlp::{Collector, Exporter, endpoint};
-pub use remote::Url;
-pub use rules::Rules;
-pub use subject::{
-    Changed, Entry, LEASE_SECONDS, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Supposed,
-    Supposition, Switch, UPGRADE_SECONDS, UpgradeWish, Upgraded, Wish,
+pub use member::{REGISTER_SECONDS, RegisteredMember, Registration, RegistrationError};
+pub use otlp::{OtlpCollector, SpanExporter, traces_url};
+pub use refresh::Url;
+pub use supervisor::{
+    LastExit, ProcessActionError, ProcessCommand, ProcessStatus, SelfStatus, ShutdownMode, SupervisorBackend,
+    SupervisorStatus,
 };
-pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
-pub use tls::Tls;
-pub use verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes, Verb};
+pub use tls::TlsSettings;
 
 /// The maximum number of connections to the reports endpoint; each needs a file descriptor.
-pub const REPORTERS: u32 = serve::REPORTERS;
+pub const MAX_REPORT_CONNECTIONS: u32 = serve::MAX_REPORT_CONNECTIONS;
 
 /// The maximum number of connections to control over TLS; each needs a file descriptor.
-pub const GUESTS: u32 = serve::GUESTS;
+pub const MAX_SECURED_CONNECTIONS: u32 = serve::MAX_SECURED_CONNECTIONS;
 
 /// The endpoints.
 #[derive(Debug, Default)]
 pub struct Config {
     /// Sockets that another process bound, by purpose: `listen`, `control`, `reports`, `secured`. They
     /// replace binding new ones.
-    pub given: Vec<(&'static str, OwnedFd)>,
+    pub inherited_sockets: Vec<(&'static str, OwnedFd)>,
     /// Whether another process owns the given control socket. Then its file stays when this process ends.
-    pub stays: bool,
+    pub keeps_control_file: bool,
     /// If it is set, requests are served only after its notification.
-    pub opening: Option<Arc<Notify>>,
+    pub open_signal: Option<Arc<Notify>>,
     /// The address of the read-only listener; `None` for no listener. Port 0 selects a free one.
     pub listen: Option<SocketAddr>,
     /// The host names, in lower case, that the read-only listener accepts besides its addresses, `localhost`
@@ -135,27 +145,27 @@ pub struct Config {
     /// Whether that endpoint registers members.
     pub register: bool,
     /// Control over TLS; `None` to disable it.
-    pub secured: Option<Secured>,
+    pub secured: Option<SecuredConfig>,
     /// The log of changes and rejected attempts; `None` for no log.
-    pub audit: Option<Arc<Audit>>,
+    pub audit: Option<Arc<AuditLog>>,
 }
 
 /// Control over TLS: its address, the accepted credentials, and the access rules.
 #[derive(Clone, Debug)]
-pub struct Secured {
+pub struct SecuredConfig {
     /// The address and the certificates.
-    pub tls: Tls,
+    pub tls: TlsSettings,
     /// The accepted tokens; `None` to accept none.
-    pub jwt: Option<Jwt>,
+    pub jwt: Option<JwtSettings>,
     /// The keytab for Kerberos tickets; `None` to accept none.
     pub keytab: Option<PathBuf>,
     /// The access rules.
-    pub rules: Arc<Rules>,
+    pub rules: Arc<ActiveRules>,
 }
 
 /// The reason why the admin plane did not start: one line with the problem, its place and a remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StartError {
     /// The TCP address cannot be bound.
     #[error("admin: cannot listen on {addr}: {why}; {hint}")]
     Listen {
@@ -178,7 +188,8 @@ pub enum Error {
     },
     /// A requirement of control over TLS is missing or wrong.
     #[error(
-        "admin: control over TLS: {0}; mend [admin.tls], [admin.jwt] or [admin.kerberos], or take tls:// out of [admin] control"
+        "admin: control over TLS: {0}; mend [admin.tls], [admin.jwt] or [admin.kerberos], or take tls:// out \
+         of [admin] control"
     )]
     Secured(String),
     /// The system provides no thread or no event queue.
@@ -189,23 +200,23 @@ pub enum Error {
 /// A running admin plane, which ends when it is dropped. Responses in progress are completed within half a
 /// second, event streams end after the last event, and the control socket's file is removed.
 #[derive(Debug)]
-pub struct Admin {
-    addresses: Addresses,
+pub struct AdminServer {
+    addresses: BoundAddresses,
     copies: Vec<(&'static str, OwnedFd)>,
-    left: Arc<AtomicBool>,
+    is_handed_over: Arc<AtomicBool>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The bound addresses of the TCP endpoints.
 #[derive(Clone, Copy, Debug, Default)]
-struct Addresses {
+struct BoundAddresses {
     listen: Option<SocketAddr>,
     reports: Option<SocketAddr>,
     secured: Option<SocketAddr>,
 }
 
-impl Admin {
+impl AdminServer {
     /// Returns the bound address of the read-only listener.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addresses.listen
@@ -221,7 +232,7 @@ impl Admin {
         self.addresses.secured
     }
 
-    /// Returns copies of the sockets of all endpoints, for another process' [`Config::given`].
+    /// Returns copies of the sockets of all endpoints, for another process' [`Config::inherited_sockets`].
     ///
     /// # Errors
     /// The system provides no more file descriptors.
@@ -230,12 +241,12 @@ impl Admin {
     }
 
     /// Ends as on drop, but leaves the control socket and its file to the process that has taken it over.
-    pub fn leave(self) {
-        self.left.store(true, Relaxed);
+    pub fn hand_over(self) {
+        self.is_handed_over.store(true, Relaxed);
     }
 }
 
-impl Drop for Admin {
+impl Drop for AdminServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -246,21 +257,24 @@ impl Drop for Admin {
 }
 
 /// Binds the configured endpoints and serves them on a thread of its own. Returns once all of them are open.
-pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> {
-    open(config, Behind::Balancer(subject))
+pub fn start(config: Config, subject: Arc<dyn BalancerBackend>) -> Result<AdminServer, StartError> {
+    open(config, AdminBackend::Balancer(subject))
 }
 
 /// Starts the admin plane of a lottery daemon, which has no reports endpoint.
-pub fn attend(config: Config, daemon: Arc<dyn Daemon>) -> Result<Admin, Error> {
-    open(Config { reports: None, ..config }, Behind::Lottery(daemon))
+pub fn start_daemon(config: Config, daemon: Arc<dyn DaemonBackend>) -> Result<AdminServer, StartError> {
+    open(Config { reports: None, ..config }, AdminBackend::Lottery(daemon))
 }
 
 /// Starts the admin plane of a Supervisor, which has no reports endpoint.
-pub fn supervise(config: Config, supervisor: Arc<dyn Supervisor>) -> Result<Admin, Error> {
-    open(Config { reports: None, ..config }, Behind::Supervisor(supervisor))
+pub fn start_supervisor(
+    config: Config,
+    supervisor: Arc<dyn SupervisorBackend>,
+) -> Result<AdminServer, StartError> {
+    open(Config { reports: None, ..config }, AdminBackend::Supervisor(supervisor))
 }
 
-fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
+fn open(config: Config, behind: AdminBackend) -> Result<AdminServer, StartError> {
     let (stop, stopped) = oneshot::channel();
     let (ready, outcome) = mpsc::sync_channel(1);
     let left = Arc::<AtomicBool>::default();
@@ -274,11 +288,11 @@ fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
                 .build()
             {
                 Ok(runtime) => runtime,
-                Err(error) => return drop(ready.send(Err(Error::Thread(error)))),
+                Err(error) => return drop(ready.send(Err(StartError::Thread(error)))),
             };
             runtime.block_on(async {
-                let opened = match serve::Doors::open(config, leaves).await {
-                    Ok(doors) => doors.copies().map_err(Error::Thread).map(|copies| (doors, copies)),
+                let opened = match serve::BoundEndpoints::open(config, leaves).await {
+                    Ok(doors) => doors.copies().map_err(StartError::Thread).map(|copies| (doors, copies)),
                     Err(error) => Err(error),
                 };
                 let doors = match opened {
@@ -293,8 +307,8 @@ fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
             // A reload that hangs must not keep the process from ending.
             runtime.shutdown_background();
         })
-        .map_err(Error::Thread)?;
-    let lost = || Err(Error::Thread(io::Error::other("it ended before it began")));
+        .map_err(StartError::Thread)?;
+    let lost = || Err(StartError::Thread(io::Error::other("it ended before it began")));
     let (addresses, copies) = outcome.recv().unwrap_or_else(|_| lost())?;
-    Ok(Admin { addresses, copies, left, stop: Some(stop), thread: Some(thread) })
+    Ok(AdminServer { addresses, copies, is_handed_over: left, stop: Some(stop), thread: Some(thread) })
 }

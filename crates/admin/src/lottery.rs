@@ -10,25 +10,25 @@ use hyper::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::access::Permit;
-use crate::act::{Order, Outcome, refused};
-use crate::plane::Plane;
-use crate::reply::{Body, error, to_json};
-use crate::sent;
-use crate::verb::Verb;
-use crate::whole::whole;
-use crate::{Refused, Report, show};
+use crate::access::GrantedScope;
+use crate::api::Operation;
+use crate::commands::{AdminCommand, CommandOutcome, rejection};
+use crate::endpoint::AdminEndpoint;
+use crate::integers::whole;
+use crate::json_body;
+use crate::reply::{ResponseBody, error, to_json};
+use crate::{LoadReport, ReportRejection, queries};
 
-pub use status::{Counts, DaemonStatus, MemberSeen, OwnService, Part};
+pub use status::{DaemonCounters, DaemonStatus, ObservedDaemon, ObservedService, OwnService};
 
 /// The running daemon behind the admin plane.
 ///
-/// [`Daemon::stopping`] and [`Daemon::report`] are called on the admin thread and must not block. All other
-/// methods run on a thread that may block, commands one at a time. Operators see the text of an error
-/// unchanged.
-pub trait Daemon: Send + Sync + 'static {
+/// [`DaemonBackend::is_stopping`] and [`DaemonBackend::report`] are called on the admin thread and must not
+/// block. All other methods run on a thread that may block, commands one at a time. Operators see the text of
+/// an error unchanged.
+pub trait DaemonBackend: Send + Sync + 'static {
     /// Returns `true` during the shutdown.
-    fn stopping(&self) -> bool;
+    fn is_stopping(&self) -> bool;
 
     /// Returns the status.
     ///
@@ -40,13 +40,13 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// The daemon has ended.
-    fn drain(&self, drain: bool) -> Result<(), String>;
+    fn set_drained(&self, drain: bool) -> Result<(), String>;
 
     /// Enables or disables one service. Returns one line for each difference.
     ///
     /// # Errors
     /// There is no such service, or the daemon has ended.
-    fn switch(&self, service: &str, on: bool) -> Result<Vec<String>, String>;
+    fn set_service_enabled(&self, service: &str, on: bool) -> Result<Vec<String>, String>;
 
     /// Changes a setting of one service or of the daemon until the next reload. Returns one line for each
     /// difference.
@@ -68,7 +68,7 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// The report is rejected.
-    fn report(&self, report: Report) -> Result<(), Refused>;
+    fn report(&self, report: LoadReport) -> Result<(), ReportRejection>;
 
     /// Returns the numbers of its keys.
     ///
@@ -81,7 +81,7 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// The step is impossible; nothing has changed.
-    fn key(&self, step: KeyStep) -> Result<KeyRing, String>;
+    fn rotate_key(&self, step: KeyStep) -> Result<KeyRing, String>;
 }
 
 /// The keys of a daemon.
@@ -104,7 +104,7 @@ pub struct KeyRing {
 #[derive(Clone, PartialEq, Eq)]
 pub enum KeyStep {
     /// Adds a key.
-    Accept(u32, Secret, Whose),
+    Accept(u32, KeySecret, KeyHolder),
     /// Seals with this key.
     Seal(u32),
     /// Removes this key.
@@ -114,7 +114,7 @@ pub enum KeyStep {
 /// The holders that a key is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Whose {
+pub enum KeyHolder {
     /// Daemons, and equally trusted clients.
     #[default]
     Daemon,
@@ -124,16 +124,16 @@ pub enum Whose {
 
 /// 64 hexadecimal digits that are never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct KeySecret(String);
 
-impl Secret {
+impl KeySecret {
     /// Returns the digits, for the key file.
     pub fn digits(&self) -> &str {
         &self.0
     }
 }
 
-impl std::str::FromStr for Secret {
+impl std::str::FromStr for KeySecret {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -147,7 +147,7 @@ impl std::str::FromStr for Secret {
 }
 
 /// Omits the digits.
-impl fmt::Debug for Secret {
+impl fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
@@ -174,42 +174,44 @@ impl KeyStep {
 }
 
 /// Parses the body of a new key. Errors do not quote it: it may contain the secret.
-pub(crate) fn read_secret(body: &[u8]) -> Result<KeyStep, String> {
+pub(crate) fn parse_new_key(body: &[u8]) -> Result<KeyStep, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Key {
+    struct NewKeyBody {
         #[serde(deserialize_with = "whole")]
         id: u32,
         secret: String,
         #[serde(default)]
-        role: Whose,
+        role: KeyHolder,
     }
     let wrong = || {
-        "the body: give {\"id\": NUMBER, \"secret\": 64 hexadecimal digits}, and \"role\": \"client\" if it is for clients"
+        "the body: give {\"id\": NUMBER, \"secret\": 64 hexadecimal digits}, and \"role\": \"client\" if it \
+         is for clients"
             .to_owned()
     };
-    let key: Key = serde_json::from_slice(body).map_err(|_| wrong())?;
+    let key: NewKeyBody = serde_json::from_slice(body).map_err(|_| wrong())?;
     Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| wrong())?, key.role))
 }
 
 /// Parses the body of a disable or enable: the service, or nothing for the daemon as a whole.
-pub(crate) fn read_switch(body: &[u8]) -> Result<Option<String>, String> {
+pub(crate) fn parse_service(body: &[u8]) -> Result<Option<String>, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Switch {
+    struct ServiceSwitchBody {
         balancing: Option<String>,
     }
     if matches!(body.trim_ascii(), b"" | b"null") {
         return Ok(None);
     }
-    let switch: Switch = sent::read(body, "give {\"balancing\": SERVICE}, or nothing for all of them")?;
+    let switch: ServiceSwitchBody =
+        json_body::parse(body, "give {\"balancing\": SERVICE}, or nothing for all of them")?;
     Ok(switch.balancing)
 }
 
 /// The body of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Setting {
+pub(crate) struct DaemonSettingBody {
     /// The service; `None` for settings of the daemon.
     pub(crate) group: Option<String>,
     pub(crate) key: String,
@@ -217,39 +219,45 @@ pub(crate) struct Setting {
     pub(crate) value: String,
 }
 
-pub(crate) fn read_setting(body: &[u8]) -> Result<Setting, String> {
-    sent::read(body, "give {\"key\": …, \"value\": …}, and \"group\": SERVICE where the key is of a service")
+pub(crate) fn parse_setting(body: &[u8]) -> Result<DaemonSettingBody, String> {
+    json_body::parse(
+        body,
+        "give {\"key\": …, \"value\": …}, and \"group\": SERVICE where the key is of a service",
+    )
 }
 
 /// Parses the body with a key's number.
-pub(crate) fn read_id(body: &[u8]) -> Result<u32, String> {
+pub(crate) fn parse_key_id(body: &[u8]) -> Result<u32, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Key {
+    struct KeyIdBody {
         #[serde(deserialize_with = "whole")]
         id: u32,
     }
     // Errors do not quote this body either: the sender may have included a secret.
-    let key: Key = serde_json::from_slice(body).map_err(|_| "the body: give {\"id\": NUMBER}".to_owned())?;
+    let key: KeyIdBody =
+        serde_json::from_slice(body).map_err(|_| "the body: give {\"id\": NUMBER}".to_owned())?;
     Ok(key.id)
 }
 
 /// Responds to a query about a daemon; `permit` admits some of its services.
-pub(crate) async fn show(
-    plane: &Plane,
-    daemon: &Arc<dyn Daemon>,
-    verb: Verb,
-    permit: &Permit,
-) -> Response<Body> {
-    if verb == Verb::Health {
-        return show::health(daemon.stopping());
+pub(crate) async fn respond(
+    plane: &AdminEndpoint,
+    daemon: &Arc<dyn DaemonBackend>,
+    verb: Operation,
+    permit: &GrantedScope,
+) -> Response<ResponseBody> {
+    if verb == Operation::Health {
+        return queries::health(daemon.is_stopping());
     }
-    let _turn = plane.turns.looks.lock().await;
+    let _turn = plane.locks.slow_query.lock().await;
     let (daemon, permit) = (Arc::clone(daemon), permit.clone());
     let looked = tokio::task::spawn_blocking(move || match verb {
-        Verb::Keys => Ok(to_json(StatusCode::OK, &daemon.keys()?)),
-        Verb::Metrics => Ok(show::page(metrics::page(&seen(daemon.status()?, &permit)))),
-        _ => Ok::<_, String>(to_json(StatusCode::OK, &seen(daemon.status()?, &permit))),
+        Operation::Keys => Ok(to_json(StatusCode::OK, &daemon.keys()?)),
+        Operation::Metrics => {
+            Ok(queries::metrics_response(metrics::metrics_page(&redact(daemon.status()?, &permit))))
+        }
+        _ => Ok::<_, String>(to_json(StatusCode::OK, &redact(daemon.status()?, &permit))),
     });
     match looked.await {
         Ok(Ok(answer)) => answer,
@@ -259,9 +267,9 @@ pub(crate) async fn show(
 }
 
 /// Reduces a status to what the caller may see.
-pub(crate) fn seen(mut status: DaemonStatus, permit: &Permit) -> DaemonStatus {
-    status.services.retain(|service| permit.admits(&service.name));
-    if *permit != Permit::All {
+pub(crate) fn redact(mut status: DaemonStatus, permit: &GrantedScope) -> DaemonStatus {
+    status.services.retain(|service| permit.covers(&service.name));
+    if *permit != GrantedScope::All {
         let ids: Vec<u32> = status.services.iter().map(|service| service.id).collect();
         for member in &mut status.members {
             member.services.retain(|part| ids.contains(&part.service));
@@ -273,30 +281,32 @@ pub(crate) fn seen(mut status: DaemonStatus, permit: &Permit) -> DaemonStatus {
 }
 
 /// Executes a command on a daemon.
-pub(crate) fn done(daemon: &dyn Daemon, order: Order) -> Outcome {
+pub(crate) fn execute(daemon: &dyn DaemonBackend, order: AdminCommand) -> CommandOutcome {
     let ok = |value: Value| Ok((StatusCode::OK, value));
     match order {
-        Order::Rest(drain) => {
-            daemon.drain(drain).map_err(refused)?;
+        AdminCommand::DrainDaemon(drain) => {
+            daemon.set_drained(drain).map_err(rejection)?;
             let word = if drain { "draining" } else { "undrained" };
             ok(json!({word: "daemon"}))
         }
-        Order::Hold { service, on } => ok(json!({"changes": daemon.switch(&service, on).map_err(refused)?})),
-        Order::Whole(on) => {
-            daemon.drain(!on).map_err(refused)?;
+        AdminCommand::SetServiceEnabled { service, on } => {
+            ok(json!({"changes": daemon.set_service_enabled(&service, on).map_err(rejection)?}))
+        }
+        AdminCommand::SetDaemonEnabled(on) => {
+            daemon.set_drained(!on).map_err(rejection)?;
             ok(json!({"changes": [format!("~ daemon: {}", if on { "enabled" } else { "disabled" })]}))
         }
-        Order::Tune(Setting { group, key, value }) => {
-            ok(json!({"changes": daemon.set(group.as_deref(), &key, &value).map_err(refused)?}))
+        AdminCommand::SetDaemon(DaemonSettingBody { group, key, value }) => {
+            ok(json!({"changes": daemon.set(group.as_deref(), &key, &value).map_err(rejection)?}))
         }
-        Order::Key(step) => ok(json!(daemon.key(step).map_err(refused)?)),
-        Order::Reload => ok(json!({"changes": daemon.reload().map_err(refused)?})),
-        Order::Stop => {
+        AdminCommand::RotateKey(step) => ok(json!(daemon.rotate_key(step).map_err(rejection)?)),
+        AdminCommand::Reload => ok(json!({"changes": daemon.reload().map_err(rejection)?})),
+        AdminCommand::Stop => {
             daemon.stop();
             Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
         }
         // The path belongs to a daemon, so the command is one of those above.
-        _ => Err(refused("a lottery daemon does nothing of the kind".into())),
+        _ => Err(rejection("a lottery daemon does nothing of the kind".into())),
     }
 }
 
@@ -307,12 +317,12 @@ mod tests {
     #[test]
     fn a_secret_is_never_shown() {
         let digits = "5A".repeat(32);
-        let step = read_secret(format!("{{\"id\":7,\"secret\":\"{digits}\"}}").as_bytes()).unwrap();
+        let step = parse_new_key(format!("{{\"id\":7,\"secret\":\"{digits}\"}}").as_bytes()).unwrap();
         assert_eq!(format!("{step:?}"), "Accept(7)");
-        let KeyStep::Accept(7, secret, Whose::Daemon) = step else { panic!() };
+        let KeyStep::Accept(7, secret, KeyHolder::Daemon) = step else { panic!() };
         assert_eq!((secret.digits(), format!("{secret:?}")), ("5a".repeat(32).as_str(), "Secret".into()));
         let theirs = format!("{{\"id\":7,\"secret\":\"{digits}\",\"role\":\"client\"}}");
-        assert!(matches!(read_secret(theirs.as_bytes()), Ok(KeyStep::Accept(7, _, Whose::Client))));
+        assert!(matches!(parse_new_key(theirs.as_bytes()), Ok(KeyStep::Accept(7, _, KeyHolder::Client))));
         for body in [
             format!("{{\"id\":7,\"secret\":\"{digits}\",\"role\":\"admin\"}}"),
             format!("{{\"id\":\"{digits}\"}}"),
@@ -320,7 +330,8 @@ mod tests {
             format!("{{\"id\":7,\"secret\":[\"{digits}\"]}}"),
             digits.clone(),
         ] {
-            let said = read_secret(body.as_bytes()).unwrap_err() + &read_id(body.as_bytes()).unwrap_err();
+            let said =
+                parse_new_key(body.as_bytes()).unwrap_err() + &parse_key_id(body.as_bytes()).unwrap_err();
             assert!(!said.contains("5A"), "{said}");
         }
     }

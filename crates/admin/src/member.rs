@@ -8,12 +8,12 @@ use hyper::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::plane::Behind;
-use crate::reply::{Body, error, to_json};
-use crate::sent;
-use crate::subject::Subject;
-use crate::verb::Verb;
-use crate::whole::whole_or_none;
+use crate::api::Operation;
+use crate::balancer::BalancerBackend;
+use crate::endpoint::AdminBackend;
+use crate::integers::whole_or_none;
+use crate::json_body;
+use crate::reply::{ResponseBody, error, to_json};
 
 /// The range of a registration's duration, in seconds.
 pub const REGISTER_SECONDS: std::ops::RangeInclusive<f64> = 2.0..=3600.0;
@@ -50,7 +50,7 @@ impl Default for Registration {
 
 /// The result of a registration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Registered {
+pub struct RegisteredMember {
     /// The group.
     pub group: String,
     /// The member's name from now on: `host:port`.
@@ -67,18 +67,18 @@ pub struct Registered {
 
 /// The reason of a rejection: one line for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unregistered {
+pub enum RegistrationError {
     /// There is no such group or member (404).
     Unknown(String),
     /// The settings are invalid (422).
-    Wrong(String),
+    Invalid(String),
     /// The store is unreachable: another balancer may succeed (503).
-    Away(String),
+    StoreUnavailable(String),
 }
 
 /// A client's request.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Ask {
+pub(crate) enum MemberOperation {
     Register(Registration),
     Deregister,
 }
@@ -90,16 +90,16 @@ const GIVE: &str =
 ///
 /// # Errors
 /// The reason why it is invalid, for its sender.
-pub(crate) fn read(verb: Verb, body: &[u8]) -> Result<Ask, String> {
+pub(crate) fn parse(verb: Operation, body: &[u8]) -> Result<MemberOperation, String> {
     let asked: Registration = match body.trim_ascii() {
         b"" => Registration::default(),
-        _ if verb == Verb::Deregister => return Err("a member is taken away without a body".into()),
+        _ if verb == Operation::Deregister => return Err("a member is taken away without a body".into()),
         // serde would also accept a list.
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
-        body => sent::read(body, GIVE)?,
+        body => json_body::parse(body, GIVE)?,
     };
-    if verb == Verb::Deregister {
-        return Ok(Ask::Deregister);
+    if verb == Operation::Deregister {
+        return Ok(MemberOperation::Deregister);
     }
     if !(0.001..=1e6).contains(&asked.capacity) {
         return Err("capacity: from 0.001 to 1000000".into());
@@ -111,10 +111,10 @@ pub(crate) fn read(verb: Verb, body: &[u8]) -> Result<Ask, String> {
         let (least, most) = (REGISTER_SECONDS.start(), REGISTER_SECONDS.end());
         return Err(format!("ttl_seconds: {least} to {most} seconds"));
     }
-    Ok(Ask::Register(asked))
+    Ok(MemberOperation::Register(asked))
 }
 
-impl Ask {
+impl MemberOperation {
     /// Returns the arguments for the audit log.
     pub(crate) fn arguments(&self) -> Value {
         match self {
@@ -124,19 +124,19 @@ impl Ask {
     }
 
     /// Executes the request.
-    pub(crate) fn done(
+    pub(crate) fn execute(
         self,
-        subject: &dyn Subject,
+        subject: &dyn BalancerBackend,
         group: &str,
         member: &str,
     ) -> Result<(StatusCode, Value), (StatusCode, String)> {
         match self {
             Self::Register(asked) => {
-                let done = subject.register(group, member, &asked).map_err(refused)?;
+                let done = subject.register(group, member, &asked).map_err(rejection)?;
                 Ok((StatusCode::OK, json!(done)))
             }
             Self::Deregister => {
-                subject.deregister(group, member).map_err(refused)?;
+                subject.deregister(group, member).map_err(rejection)?;
                 Ok((StatusCode::OK, json!({"deregistered": member})))
             }
         }
@@ -144,22 +144,29 @@ impl Ask {
 }
 
 /// Responds to a renewal with unchanged settings; `None` if they differ.
-pub(crate) fn renewed(behind: &Behind, group: &str, member: &str, ask: &Ask) -> Option<Response<Body>> {
-    let (Behind::Balancer(subject), Ask::Register(asked)) = (behind, ask) else { return None };
-    Some(match subject.renewed(group, member, asked)? {
+pub(crate) fn renew_unchanged(
+    behind: &AdminBackend,
+    group: &str,
+    member: &str,
+    ask: &MemberOperation,
+) -> Option<Response<ResponseBody>> {
+    let (AdminBackend::Balancer(subject), MemberOperation::Register(asked)) = (behind, ask) else {
+        return None;
+    };
+    Some(match subject.renew_registration(group, member, asked)? {
         Ok(done) => to_json(StatusCode::OK, &done),
         Err(why) => {
-            let (status, why) = refused(why);
+            let (status, why) = rejection(why);
             error(status, why)
         }
     })
 }
 
-fn refused(why: Unregistered) -> (StatusCode, String) {
+fn rejection(why: RegistrationError) -> (StatusCode, String) {
     match why {
-        Unregistered::Unknown(why) => (StatusCode::NOT_FOUND, why),
-        Unregistered::Wrong(why) => (StatusCode::UNPROCESSABLE_ENTITY, why),
-        Unregistered::Away(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+        RegistrationError::Unknown(why) => (StatusCode::NOT_FOUND, why),
+        RegistrationError::Invalid(why) => (StatusCode::UNPROCESSABLE_ENTITY, why),
+        RegistrationError::StoreUnavailable(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     }
 }
 
@@ -169,12 +176,12 @@ mod tests {
 
     #[test]
     fn a_registration_may_say_nothing_and_must_make_sense() {
-        let read = |body: &str| read(Verb::Register, body.as_bytes());
-        assert_eq!(read(" "), Ok(Ask::Register(Registration::default())));
+        let read = |body: &str| parse(Operation::Register, body.as_bytes());
+        assert_eq!(read(" "), Ok(MemberOperation::Register(Registration::default())));
         let whole = r#"{"capacity":2,"max_connections":9,"ttl_seconds":2,"draining":true}"#;
         let wanted =
             Registration { capacity: 2.0, max_connections: Some(9), ttl_seconds: Some(2.0), draining: true };
-        assert_eq!(read(whole), Ok(Ask::Register(wanted)));
+        assert_eq!(read(whole), Ok(MemberOperation::Register(wanted)));
         for (body, why) in [
             ("[]", "is no object"),
             ("{", "the body: "),
@@ -187,7 +194,7 @@ mod tests {
             let said = read(body).expect_err(body);
             assert!(said.contains(why), "{body}: {said}");
         }
-        assert_eq!(super::read(Verb::Deregister, b""), Ok(Ask::Deregister));
-        assert!(super::read(Verb::Deregister, b"{}").unwrap_err().contains("without a body"));
+        assert_eq!(parse(Operation::Deregister, b""), Ok(MemberOperation::Deregister));
+        assert!(parse(Operation::Deregister, b"{}").unwrap_err().contains("without a body"));
     }
 }

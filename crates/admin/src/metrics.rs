@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use plimsoll_brain::State;
+use plimsoll_brain::MemberState;
 use plimsoll_brain::status::{
-    BindingStatus, CertificateStatus, GroupStatus, ListenerStatus, MemberStatus, Status,
+    BindingStatus, CertificateStatus, GroupStatus, ListenerStatus, MemberStatus, StatusReport,
 };
 
-use crate::process::Process;
+use crate::process::ProcessSnapshot;
 
 mod discovery;
 mod fleet;
@@ -22,21 +22,21 @@ mod load_line;
 mod scaler;
 mod store;
 
-const STATES: [State; 7] = [
-    State::Up,
-    State::SlowStart,
-    State::Unchecked,
-    State::Down,
-    State::Ejected,
-    State::Draining,
-    State::Disabled,
+const STATES: [MemberState; 7] = [
+    MemberState::Up,
+    MemberState::SlowStart,
+    MemberState::Unchecked,
+    MemberState::Down,
+    MemberState::Ejected,
+    MemberState::Draining,
+    MemberState::Disabled,
 ];
 const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
 
 /// Returns the whole page. `buckets` returns the latency histogram of a group, see
-/// [`crate::Subject::buckets`].
-pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -> String {
-    let mut page = Page::default();
+/// [`crate::BalancerBackend::buckets`].
+pub(crate) fn metrics_page(status: &StatusReport, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -> String {
+    let mut page = MetricsPage::default();
     process(&mut page, status);
     listeners(&mut page, &status.listeners);
     bindings(&mut page, &status.listeners);
@@ -52,8 +52,8 @@ pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -
     page.text
 }
 
-fn process(page: &mut Page, status: &Status) {
-    page.family("plimsoll_build_info", Kind::Gauge, "What runs; always 1.");
+fn process(page: &mut MetricsPage, status: &StatusReport) {
+    page.family("plimsoll_build_info", MetricKind::Gauge, "What runs; always 1.");
     page.sample("", &[("version", &status.version)], 1.0);
     let mut one = |name, kind, help, value| {
         page.family(name, kind, help);
@@ -61,66 +61,81 @@ fn process(page: &mut Page, status: &Status) {
     };
     one(
         "plimsoll_config_last_reload_successful",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "1 if the configuration in force is the last one given, 0 if that was refused.",
         flag(status.last_reload_successful),
     );
-    one("plimsoll_config_reloads_total", Kind::Counter, "Reloads that succeeded.", status.reloads as f64);
-    one("plimsoll_stopping", Kind::Gauge, "1 while the process lets its work end.", flag(status.stopping));
-    one("plimsoll_uptime_seconds", Kind::Gauge, "Since the start of the process.", status.uptime_seconds);
+    one(
+        "plimsoll_config_reloads_total",
+        MetricKind::Counter,
+        "Reloads that succeeded.",
+        status.reloads as f64,
+    );
+    one(
+        "plimsoll_stopping",
+        MetricKind::Gauge,
+        "1 while the process lets its work end.",
+        flag(status.stopping),
+    );
+    one(
+        "plimsoll_uptime_seconds",
+        MetricKind::Gauge,
+        "Since the start of the process.",
+        status.uptime_seconds,
+    );
     let memory = &status.memory;
     one(
         "plimsoll_memory_budget_bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Most bytes kept of what peers did not finish or do not read (max_memory).",
         memory.budget_bytes as f64,
     );
     one(
         "plimsoll_memory_kept_bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Bytes kept of what peers did not finish or do not read.",
         memory.kept_bytes as f64,
     );
     one(
         "plimsoll_memory_refused_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Connections and requests refused because the memory budget was used up.",
         memory.refused as f64,
     );
-    one("plimsoll_threads", Kind::Gauge, "Data-plane threads.", status.threads as f64);
+    one("plimsoll_threads", MetricKind::Gauge, "Data-plane threads.", status.threads as f64);
     one(
         "plimsoll_access_log_dropped_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Access log lines dropped because the disk was slow or full.",
         status.access_log_dropped as f64,
     );
     one(
         "plimsoll_spans_exported_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Spans that the collector took.",
         status.spans_exported as f64,
     );
     one(
         "plimsoll_spans_dropped_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Spans dropped because the collector was slow, away or did not want them.",
         status.spans_dropped as f64,
     );
     if let Ok(unix) = SystemTime::now().duration_since(UNIX_EPOCH) {
         let start = unix.as_secs_f64() - status.uptime_seconds;
-        one("process_start_time_seconds", Kind::Gauge, "Since 1970.", start.round());
+        one("process_start_time_seconds", MetricKind::Gauge, "Since 1970.", start.round());
     }
-    own(page);
+    process_metrics(page);
 }
 
 /// Writes the kernel's figures of this process.
-pub(crate) fn own(page: &mut Page) {
-    let now = Process::now();
+pub(crate) fn process_metrics(page: &mut MetricsPage) {
+    let now = ProcessSnapshot::read();
     let mut one = |name, kind, help, value| {
         page.family(name, kind, help);
         page.sample("", &[], value);
     };
-    one("process_cpu_seconds_total", Kind::Counter, "User and system time.", now.cpu_seconds);
+    one("process_cpu_seconds_total", MetricKind::Counter, "User and system time.", now.cpu_seconds);
     for (name, help, value) in [
         ("process_resident_memory_bytes", "Memory in use.", now.resident_bytes),
         ("process_virtual_memory_bytes", "Address space in use.", now.virtual_bytes),
@@ -128,12 +143,12 @@ pub(crate) fn own(page: &mut Page) {
         ("process_max_fds", "Limit on open file descriptors.", now.max_fds),
     ] {
         if let Some(value) = value {
-            one(name, Kind::Gauge, help, value);
+            one(name, MetricKind::Gauge, help, value);
         }
     }
 }
 
-fn listeners(page: &mut Page, listeners: &[ListenerStatus]) {
+fn listeners(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
     let mut each = |name, kind, help, value: fn(&ListenerStatus) -> u64| {
         page.family(name, kind, help);
         for listener in listeners {
@@ -145,22 +160,24 @@ fn listeners(page: &mut Page, listeners: &[ListenerStatus]) {
             page.sample("", &labels, value(listener) as f64);
         }
     };
-    each("plimsoll_connections", Kind::Gauge, "Client connections or flows open now.", |l| l.connections);
+    each("plimsoll_connections", MetricKind::Gauge, "Client connections or flows open now.", |l| {
+        l.connections
+    });
     each(
         "plimsoll_connections_accepted_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Client connections or flows accepted.",
         |l| l.accepted,
     );
     each(
         "plimsoll_connections_refused_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Client connections refused because of the limit on connections.",
         |l| l.refused,
     );
 }
 
-fn bindings(page: &mut Page, listeners: &[ListenerStatus]) {
+fn bindings(page: &mut MetricsPage, listeners: &[ListenerStatus]) {
     let mut each = |name, kind, help, value: fn(&BindingStatus) -> u64| {
         page.family(name, kind, help);
         for listener in listeners {
@@ -175,30 +192,32 @@ fn bindings(page: &mut Page, listeners: &[ListenerStatus]) {
             }
         }
     };
-    each("plimsoll_sessions_bound", Kind::Gauge, "Sessions of a listener bound to a member.", |b| b.bound);
+    each("plimsoll_sessions_bound", MetricKind::Gauge, "Sessions of a listener bound to a member.", |b| {
+        b.bound
+    });
     each(
         "plimsoll_sessions_moved_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Sessions of a listener that a member under alert sent elsewhere.",
         |b| b.moved,
     );
 }
 
-fn certificates(page: &mut Page, certificates: &[CertificateStatus]) {
+fn certificates(page: &mut MetricsPage, certificates: &[CertificateStatus]) {
     let help = "Seconds until a certificate that clients are shown ends, below 0 when it is over.";
-    page.family("plimsoll_certificate_expiry_seconds", Kind::Gauge, help);
+    page.family("plimsoll_certificate_expiry_seconds", MetricKind::Gauge, help);
     for (one, left) in certificates.iter().filter_map(|one| Some((one, one.expires_seconds?))) {
         page.sample("", &[("certificate", &one.name), ("source", &one.source)], left.round());
     }
     let help = "1 if a certificate could not be obtained or renewed the last time (ACME).";
-    page.family("plimsoll_certificate_failing", Kind::Gauge, help);
+    page.family("plimsoll_certificate_failing", MetricKind::Gauge, help);
     for one in certificates.iter().filter(|one| one.acme) {
         page.sample("", &[("certificate", &one.name), ("source", &one.source)], flag(one.failure.is_some()));
     }
 }
 
-fn groups(page: &mut Page, groups: &[GroupStatus]) {
-    page.family("plimsoll_group_info", Kind::Gauge, "Strategy in force; always 1.");
+fn groups(page: &mut MetricsPage, groups: &[GroupStatus]) {
+    page.family("plimsoll_group_info", MetricKind::Gauge, "Strategy in force; always 1.");
     for group in groups {
         page.sample("", &[("group", &group.name), ("strategy", &group.strategy)], 1.0);
     }
@@ -208,26 +227,26 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
             page.sample("", &[("group", &group.name)], value(group));
         }
     };
-    each("plimsoll_group_healthy", Kind::Gauge, "1 if a member of the group can be used.", |g| {
+    each("plimsoll_group_healthy", MetricKind::Gauge, "1 if a member of the group can be used.", |g| {
         flag(g.healthy)
     });
     each(
         "plimsoll_group_refused_ratio",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Share of the requests of the last ten seconds that were refused for want of room; 0 if none was.",
         |g| g.shedding_share.unwrap_or(0.0),
     );
-    each("plimsoll_retries_total", Kind::Counter, "Requests tried again.", |g| g.retries as f64);
+    each("plimsoll_retries_total", MetricKind::Counter, "Requests tried again.", |g| g.retries as f64);
     each(
         "plimsoll_retries_denied_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Retries not done because the budget was spent.",
         |g| g.retries_denied as f64,
     );
-    each("plimsoll_queued", Kind::Gauge, "Requests waiting for a member.", |g| g.queued as f64);
+    each("plimsoll_queued", MetricKind::Gauge, "Requests waiting for a member.", |g| g.queued as f64);
     page.family(
         "plimsoll_hand_overs_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Sessions' state handed over before they go, by outcome.",
     );
     for group in groups {
@@ -237,7 +256,7 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
     }
     page.family(
         "plimsoll_queue_wait_seconds",
-        Kind::Summary,
+        MetricKind::Summary,
         "How long requests waited for a member, whatever came of it.",
     );
     for group in groups {
@@ -246,7 +265,7 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
     }
     page.family(
         "plimsoll_urgency_waits_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Requests that found no room, by how urgent they said they are.",
     );
     for group in groups {
@@ -258,7 +277,7 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
             }
         }
     }
-    page.family("plimsoll_rejected_total", Kind::Counter, "Requests answered by the balancer itself.");
+    page.family("plimsoll_rejected_total", MetricKind::Counter, "Requests answered by the balancer itself.");
     for group in groups {
         for (reason, &count) in &group.rejected {
             page.sample("", &[("group", &group.name), ("reason", reason)], count as f64);
@@ -266,10 +285,10 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
     }
 }
 
-fn durations(page: &mut Page, groups: &[GroupStatus], buckets: impl Fn(&str) -> Vec<(f64, u64)>) {
+fn durations(page: &mut MetricsPage, groups: &[GroupStatus], buckets: impl Fn(&str) -> Vec<(f64, u64)>) {
     page.family(
         "plimsoll_request_duration_seconds",
-        Kind::Histogram,
+        MetricKind::Histogram,
         "From the first byte of a request to the last of its answer.",
     );
     for group in groups {
@@ -286,10 +305,14 @@ fn durations(page: &mut Page, groups: &[GroupStatus], buckets: impl Fn(&str) -> 
     }
 }
 
-fn members(page: &mut Page, groups: &[GroupStatus]) {
+fn members(page: &mut MetricsPage, groups: &[GroupStatus]) {
     let pairs = || groups.iter().flat_map(|group| group.members.iter().map(move |member| (group, member)));
 
-    page.family("plimsoll_requests_total", Kind::Counter, "Requests, sessions or flows ended, by answer.");
+    page.family(
+        "plimsoll_requests_total",
+        MetricKind::Counter,
+        "Requests, sessions or flows ended, by answer.",
+    );
     for (group, member) in pairs() {
         let known = member.answers.keys().map(String::as_str);
         for class in CLASSES.into_iter().chain(known).collect::<BTreeSet<_>>() {
@@ -299,7 +322,7 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
     }
     page.family(
         "plimsoll_member_refused_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Requests that the group refused while the member took none, by the reason why it did not.",
     );
     for (group, member) in pairs() {
@@ -309,16 +332,20 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
             page.sample("", &labels, *count as f64);
         }
     }
-    page.family("plimsoll_member_state", Kind::Gauge, "1 for the state the member is in, 0 for the others.");
+    page.family(
+        "plimsoll_member_state",
+        MetricKind::Gauge,
+        "1 for the state the member is in, 0 for the others.",
+    );
     for (group, member) in pairs() {
         for state in STATES {
-            let labels = [("group", &*group.name), ("member", &member.name), ("state", word(state))];
+            let labels = [("group", &*group.name), ("member", &member.name), ("state", state_label(state))];
             page.sample("", &labels, flag(member.state == state));
         }
     }
     page.family(
         "plimsoll_member_request_duration_seconds",
-        Kind::Summary,
+        MetricKind::Summary,
         "From choosing the member to the last byte of its answer.",
     );
     for (group, member) in pairs() {
@@ -332,49 +359,57 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
             page.sample("", &[("group", &group.name), ("member", &member.name)], value(member));
         }
     };
-    each("plimsoll_member_in_flight", Kind::Gauge, "Requests, sessions or flows it works on.", |m| {
+    each("plimsoll_member_in_flight", MetricKind::Gauge, "Requests, sessions or flows it works on.", |m| {
         f64::from(m.in_flight)
     });
-    each("plimsoll_member_capacity", Kind::Gauge, "Configured, relative to the others.", |m| m.capacity);
-    each("plimsoll_member_weight", Kind::Gauge, "Capacity times what slow start allows.", |m| m.weight);
-    each("plimsoll_member_idle_connections", Kind::Gauge, "Connections kept for reuse.", |m| {
+    each("plimsoll_member_capacity", MetricKind::Gauge, "Configured, relative to the others.", |m| {
+        m.capacity
+    });
+    each("plimsoll_member_weight", MetricKind::Gauge, "Capacity times what slow start allows.", |m| m.weight);
+    each("plimsoll_member_idle_connections", MetricKind::Gauge, "Connections kept for reuse.", |m| {
         m.idle_connections as f64
     });
     each(
         "plimsoll_member_alert_share",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Part of its sessions that is to go; 0 without an alert.",
         |m| m.alert_share,
     );
-    each("plimsoll_member_failures_total", Kind::Counter, "Requests that failed.", |m| m.failures as f64);
-    each("plimsoll_member_clients_left_total", Kind::Counter, "Requests that clients gave up.", |m| {
+    each("plimsoll_member_failures_total", MetricKind::Counter, "Requests that failed.", |m| {
+        m.failures as f64
+    });
+    each("plimsoll_member_clients_left_total", MetricKind::Counter, "Requests that clients gave up.", |m| {
         m.clients_left as f64
     });
-    each("plimsoll_member_leases", Kind::Gauge, "Leases of it in force.", |m| m.leases as f64);
+    each("plimsoll_member_leases", MetricKind::Gauge, "Leases of it in force.", |m| m.leases as f64);
     each(
         "plimsoll_member_moved_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Sessions sent elsewhere: under alert, drained, or at their wish.",
         |m| m.moved as f64,
     );
-    each("plimsoll_member_connects_total", Kind::Counter, "Connections opened to it.", |m| m.connects as f64);
-    each("plimsoll_member_sent_bytes_total", Kind::Counter, "Bytes sent to it.", |m| m.bytes_out as f64);
-    each("plimsoll_member_received_bytes_total", Kind::Counter, "Bytes received from it.", |m| {
+    each("plimsoll_member_connects_total", MetricKind::Counter, "Connections opened to it.", |m| {
+        m.connects as f64
+    });
+    each("plimsoll_member_sent_bytes_total", MetricKind::Counter, "Bytes sent to it.", |m| {
+        m.bytes_out as f64
+    });
+    each("plimsoll_member_received_bytes_total", MetricKind::Counter, "Bytes received from it.", |m| {
         m.bytes_in as f64
     });
     loads(page, groups);
 }
 
 /// Writes the members' loads. Unknown values have no sample: 0 would be an idle member.
-fn loads(page: &mut Page, groups: &[GroupStatus]) {
-    page.family("plimsoll_group_load", Kind::Gauge, "Mean of the loads that strategies go by.");
+fn loads(page: &mut MetricsPage, groups: &[GroupStatus]) {
+    page.family("plimsoll_group_load", MetricKind::Gauge, "Mean of the loads that strategies go by.");
     for group in groups {
         if let Some(load) = group.load {
             page.sample("", &[("group", &group.name)], load);
         }
     }
     let mut each = |name, help, value: fn(&MemberStatus) -> Option<f64>| {
-        page.family(name, Kind::Gauge, help);
+        page.family(name, MetricKind::Gauge, help);
         for (group, member) in
             groups.iter().flat_map(|group| group.members.iter().map(move |one| (group, one)))
         {
@@ -405,20 +440,20 @@ pub(crate) fn flag(yes: bool) -> f64 {
     f64::from(u8::from(yes))
 }
 
-fn word(state: State) -> &'static str {
+fn state_label(state: MemberState) -> &'static str {
     match state {
-        State::Up => "up",
-        State::SlowStart => "slow_start",
-        State::Unchecked => "unchecked",
-        State::Down => "down",
-        State::Ejected => "ejected",
-        State::Draining => "draining",
-        State::Disabled => "disabled",
+        MemberState::Up => "up",
+        MemberState::SlowStart => "slow_start",
+        MemberState::Unchecked => "unchecked",
+        MemberState::Down => "down",
+        MemberState::Ejected => "ejected",
+        MemberState::Draining => "draining",
+        MemberState::Disabled => "disabled",
     }
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     Counter,
     Gauge,
     Histogram,
@@ -427,18 +462,18 @@ pub(crate) enum Kind {
 
 /// A page being written: a family, then its samples.
 #[derive(Default)]
-pub(crate) struct Page {
+pub(crate) struct MetricsPage {
     pub(crate) text: String,
     name: &'static str,
 }
 
-impl Page {
-    pub(crate) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+impl MetricsPage {
+    pub(crate) fn family(&mut self, name: &'static str, kind: MetricKind, help: &str) {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-            Kind::Summary => "summary",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+            MetricKind::Summary => "summary",
         };
         self.name = name;
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");

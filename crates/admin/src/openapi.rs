@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes};
+use crate::api::{ApiRoute, OperationClass, OperationScope, ProcessKind, ROUTES, RequestKind, ResponseKind};
 
 mod lease;
 mod load_line;
@@ -17,17 +17,17 @@ mod upgrade;
 /// Returns the whole document: the paths of balancers, lottery daemons and Supervisors, with the servers of
 /// each (`x-served-by`).
 pub fn document() -> Value {
-    made(None)
+    build_document(None)
 }
 
 /// Returns the document of one kind of process.
-pub fn document_of(by: By) -> Value {
-    made(Some(by))
+pub fn document_of(by: ProcessKind) -> Value {
+    build_document(Some(by))
 }
 
-fn made(by: Option<By>) -> Value {
+fn build_document(by: Option<ProcessKind>) -> Value {
     let mut paths = Map::new();
-    for route in ROUTES.iter().filter(|route| by.is_none_or(|by| route.served(by))) {
+    for route in ROUTES.iter().filter(|route| by.is_none_or(|by| route.is_served_by(by))) {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
         item[route.method.to_ascii_lowercase()] = operation(route, by);
     }
@@ -35,12 +35,14 @@ fn made(by: Option<By>) -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Plimsoll",
-            "summary": "What a running balancer, lottery daemon or Supervisor shows, and what can be done with it.",
+            "summary": "What a running balancer, lottery daemon or Supervisor shows, and what can be done \
+             with it.",
             "version": "1",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [
-            {"url": "https://127.0.0.1:9905", "description": "[admin] control = \"tls://…\": everything, with a credential"},
+            {"url": "https://127.0.0.1:9905", "description": "[admin] control = \"tls://…\": everything, \
+                with a credential"},
             {"url": "http://127.0.0.1:9900", "description": "[admin] listen: what only looks, without"},
         ],
         "security": [{"certificate": []}, {"token": []}, {"ticket": []}],
@@ -49,50 +51,53 @@ fn made(by: Option<By>) -> Value {
             "securitySchemes": {
                 "certificate": {"type": "mutualTLS", "description": "a client certificate with an SPIFFE id"},
                 "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
-                "ticket": {"type": "http", "scheme": "negotiate", "description": "a Kerberos ticket, bound to the connection by tls-exporter, where [admin.kerberos] is set"},
+                "ticket": {"type": "http", "scheme": "negotiate", "description": "a Kerberos ticket, bound \
+                 to the connection by tls-exporter, where [admin.kerberos] is set"},
             },
             "schemas": schemas(),
         },
     })
 }
 
-fn operation(route: &Route, by: Option<By>) -> Value {
-    let (status, gives) = route.gives;
+fn operation(route: &ApiRoute, by: Option<ProcessKind>) -> Value {
+    let (status, gives) = route.response;
     let mut responses = Map::new();
-    responses.insert(status.to_string(), answer(route, gives));
+    responses.insert(status.to_string(), response(route, gives));
     let mut refused = vec![
         (401, "no credential, or one that does not count (control over TLS)"),
         (403, "the caller has no role with this verb (control over TLS)"),
     ];
-    match route.takes {
-        Takes::Nothing => {}
-        Takes::Groups => refused.push((404, "there is no such group")),
-        Takes::Children => refused.push((400, "the query is malformed")),
-        Takes::Since => refused.extend([(400, "the query is malformed"), (503, "too many event streams")]),
-        Takes::Report => refused.extend([
+    match route.request {
+        RequestKind::Nothing => {}
+        RequestKind::Groups => refused.push((404, "there is no such group")),
+        RequestKind::ShutdownMode => refused.push((400, "the query is malformed")),
+        RequestKind::Since => {
+            refused.extend([(400, "the query is malformed"), (503, "too many event streams")])
+        }
+        RequestKind::Report => refused.extend([
             (400, "the body is malformed"),
             (404, "there is no such group or member"),
             (413, "the body is longer than 16 KiB"),
             (422, "a value cannot be used"),
             (429, "reports of this member come too fast"),
         ]),
-        Takes::Wish | Takes::Renewal | Takes::Registration => {
+        RequestKind::LeaseRequest | RequestKind::Renewal | RequestKind::Registration => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
-        Takes::Lessees
-        | Takes::Member
-        | Takes::Switch
-        | Takes::Setting
-        | Takes::Secret
-        | Takes::KeyId
-        | Takes::Upgrade => {
+        RequestKind::EndLeases
+        | RequestKind::Member
+        | RequestKind::Switch
+        | RequestKind::Setting
+        | RequestKind::Secret
+        | RequestKind::KeyId
+        | RequestKind::Upgrade => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
     }
-    if route.takes == Takes::Upgrade {
+    if route.request == RequestKind::Upgrade {
         refused.push((409, "an upgrade or another command is under way"));
     }
-    if route.takes == Takes::Wish {
+    if route.request == RequestKind::LeaseRequest {
         refused.push((429, "every member has as much to do as it can, or there are too many leases"));
         refused.push((503, "there is no member that could be used"));
     }
@@ -101,83 +106,83 @@ fn operation(route: &Route, by: Option<By>) -> Value {
         refused.push((422, "it cannot be so; nothing has changed"));
         refused.push((503, "where it would be kept is away, or the audit log cannot be written"));
     }
-    if route.verb.acts() {
+    if route.operation.changes_state() {
         refused.push((422, "it cannot be done; nothing has changed"));
         refused.push((503, "the audit log cannot be written; nothing has changed"));
     }
-    match route.named() {
-        Some("group") if route.names().any(|name| name == "lease") => {
+    match route.object_placeholder() {
+        Some("group") if route.placeholders().any(|name| name == "lease") => {
             refused.push((400, "there is a body, and it is malformed"));
             refused.push((404, "there is no such group, or it has no such lease any more"));
         }
         Some("group") => refused.push((404, "there is no such group, or it has none")),
         Some(_) => {
             refused.push((404, "there is no such process"));
-            if route.verb.acts() {
+            if route.operation.changes_state() {
                 refused.push((400, "the query is malformed"));
             }
         }
         None => {}
     }
     if route.name == "health" {
-        responses.insert("503".into(), answer(route, Gives::Text));
+        responses.insert("503".into(), response(route, ResponseKind::Text));
     }
     for (status, about) in refused {
         let content = match gives {
-            Gives::Html => json!({"text/html": {"schema": {"type": "string"}}}),
+            ResponseKind::Html => json!({"text/html": {"schema": {"type": "string"}}}),
             _ => json!({"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}),
         };
         responses.insert(status.to_string(), json!({"description": about, "content": content}));
     }
-    if let Takes::Report = route.takes {
+    if let RequestKind::Report = route.request {
         let content = json!({"application/json": {"schema": {"$ref": "#/components/schemas/Shed"}}});
         let about = "taken; the member is under alert and is to let go this part of its sessions";
         responses.insert("200".into(), json!({"description": about, "content": content}));
     }
     let mut operation = json!({
         "operationId": route.name,
-        "summary": route.about,
-        "description": needs(route),
+        "summary": route.summary,
+        "description": required_permission(route),
         "x-verb": route.name,
-        "x-served-by": route.by.iter().map(|by| by.name()).collect::<Vec<_>>(),
+        "x-served-by": route.served_by.iter().map(|by| by.name()).collect::<Vec<_>>(),
         "responses": responses,
     });
     let parameters = parameters(route);
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    if let Some(body) = body(route, by) {
+    if let Some(body) = request_body(route, by) {
         operation["requestBody"] = body;
     }
     operation
 }
 
-fn needs(route: &Route) -> String {
-    let who = match route.nature {
-        Nature::Look => "viewer, operator or admin",
-        Nature::Operate => "operator or admin",
-        Nature::Administer | Nature::Tell => "admin",
+fn required_permission(route: &ApiRoute) -> String {
+    let who = match route.class {
+        OperationClass::Query => "viewer, operator or admin",
+        OperationClass::Operate => "operator or admin",
+        OperationClass::Administer | OperationClass::Automate => "admin",
     };
-    let reach = match route.reach {
-        Reach::Process => "It is about the whole process.",
-        Reach::Groups => "A role of some groups sees those.",
-        Reach::Group => "A role of some groups has it for those.",
+    let reach = match route.scope {
+        OperationScope::Process => "It is about the whole process.",
+        OperationScope::Groups => "A role of some groups sees those.",
+        OperationScope::Group => "A role of some groups has it for those.",
     };
-    let by: Vec<&str> = route.by.iter().map(|by| by.name()).collect();
+    let by: Vec<&str> = route.served_by.iter().map(|by| by.name()).collect();
     format!("Verb `{}`: role {who}, or one of your own. {reach} Served by: {}.", route.name, by.join(", "))
 }
 
-fn parameters(route: &Route) -> Vec<Value> {
+fn parameters(route: &ApiRoute) -> Vec<Value> {
     let mut parameters = Vec::new();
-    for name in route.names() {
+    for name in route.placeholders() {
         let schema = json!({"type": "string"});
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
     }
-    if route.takes == Takes::Children {
+    if route.request == RequestKind::ShutdownMode {
         let children = json!({"type": "string", "enum": ["stop", "leave"], "default": "stop"});
         parameters.push(json!({"name": "children", "in": "query", "schema": children}));
     }
-    if route.takes == Takes::Groups {
+    if route.request == RequestKind::Groups {
         let about =
             "a balancer's group that has to have a usable member and refuse no requests; may be repeated";
         let schema = json!({"type": "array", "items": {"type": "string"}});
@@ -185,7 +190,7 @@ fn parameters(route: &Route) -> Vec<Value> {
             "name": "group", "in": "query", "schema": schema, "explode": true, "description": about,
         }));
     }
-    if route.takes == Takes::Since {
+    if route.request == RequestKind::Since {
         let since = json!({"type": "integer", "minimum": 0, "maximum": u64::MAX});
         let follow = json!({"type": "string", "enum": ["0", "1"]});
         let id = json!({"type": "string"});
@@ -197,28 +202,29 @@ fn parameters(route: &Route) -> Vec<Value> {
 }
 
 /// Returns the bodies that daemons take in another form than balancers; `None` if there is no difference.
-fn of_daemon(takes: Takes) -> Option<(bool, Option<&'static str>)> {
+fn of_daemon(takes: RequestKind) -> Option<(bool, Option<&'static str>)> {
     match takes {
         // Drains the daemon as a whole.
-        Takes::Member => Some((false, None)),
-        Takes::Switch => Some((false, Some("ServiceSwitch"))),
-        Takes::Setting => Some((true, Some("ServiceSetting"))),
-        Takes::Report => Some((true, Some("OwnReport"))),
+        RequestKind::Member => Some((false, None)),
+        RequestKind::Switch => Some((false, Some("ServiceSwitch"))),
+        RequestKind::Setting => Some((true, Some("ServiceSetting"))),
+        RequestKind::Report => Some((true, Some("OwnReport"))),
         _ => None,
     }
 }
 
-fn body(route: &Route, by: Option<By>) -> Option<Value> {
-    let takes = route.takes;
-    let daemons = of_daemon(takes).filter(|_| route.served(By::Lottery) && by != Some(By::Balancer));
-    let Some((required, name)) = daemons else { return usual(takes) };
+fn request_body(route: &ApiRoute, by: Option<ProcessKind>) -> Option<Value> {
+    let takes = route.request;
+    let daemons = of_daemon(takes)
+        .filter(|_| route.is_served_by(ProcessKind::Lottery) && by != Some(ProcessKind::Balancer));
+    let Some((required, name)) = daemons else { return balancer_body(takes) };
     let theirs = name.map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-    if by == Some(By::Lottery) {
+    if by == Some(ProcessKind::Lottery) {
         let content = json!({"application/json": {"schema": theirs?}});
         return Some(json!({"required": required, "content": content}));
     }
     // The whole document contains both forms.
-    let mut both = usual(takes)?;
+    let mut both = balancer_body(takes)?;
     let schema = both["content"]["application/json"]["schema"].take();
     let either: Vec<Value> = [schema].into_iter().chain(theirs).collect();
     both["content"]["application/json"]["schema"] = match either.as_slice() {
@@ -229,49 +235,55 @@ fn body(route: &Route, by: Option<By>) -> Option<Value> {
     Some(both)
 }
 
-fn usual(takes: Takes) -> Option<Value> {
+fn balancer_body(takes: RequestKind) -> Option<Value> {
     let refer = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
     let name = match takes {
-        Takes::Wish => Some("Wish"),
-        Takes::Renewal => Some("Renewal"),
-        Takes::Lessees => Some("Lessees"),
-        Takes::Registration => Some("Registration"),
-        Takes::Upgrade => Some("Upgrade"),
+        RequestKind::LeaseRequest => Some("Wish"),
+        RequestKind::Renewal => Some("Renewal"),
+        RequestKind::EndLeases => Some("Lessees"),
+        RequestKind::Registration => Some("Registration"),
+        RequestKind::Upgrade => Some("Upgrade"),
         _ => None,
     };
     if let Some(name) = name {
         return Some(json!({"required": false, "content": {"application/json": refer(name)}}));
     }
     let content = match takes {
-        Takes::Wish | Takes::Renewal | Takes::Lessees | Takes::Registration | Takes::Upgrade => return None,
-        Takes::Nothing | Takes::Groups | Takes::Since | Takes::Children => return None,
-        Takes::Secret => json!({"application/json": refer("Key")}),
-        Takes::KeyId => json!({"application/json": refer("KeyId")}),
-        Takes::Report => json!({"application/json": refer("Report")}),
-        Takes::Member => json!({"application/json": refer("Target")}),
-        Takes::Switch => json!({"application/json": refer("Switch")}),
-        Takes::Setting => json!({"application/json": refer("Setting")}),
+        RequestKind::LeaseRequest
+        | RequestKind::Renewal
+        | RequestKind::EndLeases
+        | RequestKind::Registration
+        | RequestKind::Upgrade => return None,
+        RequestKind::Nothing | RequestKind::Groups | RequestKind::Since | RequestKind::ShutdownMode => {
+            return None;
+        }
+        RequestKind::Secret => json!({"application/json": refer("Key")}),
+        RequestKind::KeyId => json!({"application/json": refer("KeyId")}),
+        RequestKind::Report => json!({"application/json": refer("Report")}),
+        RequestKind::Member => json!({"application/json": refer("Target")}),
+        RequestKind::Switch => json!({"application/json": refer("Switch")}),
+        RequestKind::Setting => json!({"application/json": refer("Setting")}),
     };
     Some(json!({"required": true, "content": content}))
 }
 
-fn answer(route: &Route, gives: Gives) -> Value {
+fn response(route: &ApiRoute, gives: ResponseKind) -> Value {
     let text = json!({"schema": {"type": "string"}});
     let content = match gives {
-        Gives::Text => json!({"text/plain": text}),
-        Gives::Page => json!({"text/plain": text}),
-        Gives::Html => json!({"text/html": text}),
-        Gives::Object(name) => {
+        ResponseKind::Text => json!({"text/plain": text}),
+        ResponseKind::Page => json!({"text/plain": text}),
+        ResponseKind::Html => json!({"text/html": text}),
+        ResponseKind::Object(name) => {
             json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}})
         }
-        Gives::Stream => {
+        ResponseKind::Stream => {
             let entries = json!({"type": "array", "items": {"$ref": "#/components/schemas/Entry"}});
             json!({"text/event-stream": text, "application/json": {"schema": entries}})
         }
-        Gives::Shed => return json!({"description": "taken"}),
-        Gives::Nothing => return json!({"description": route.about}),
+        ResponseKind::Shed => return json!({"description": "taken"}),
+        ResponseKind::Nothing => return json!({"description": route.summary}),
     };
-    json!({"description": route.about, "content": content})
+    json!({"description": route.summary, "content": content})
 }
 
 fn schemas() -> Value {
@@ -390,10 +402,10 @@ fn schemas() -> Value {
         "Key": lottery::key(),
         "KeyId": lottery::key_id(),
         "Keys": lottery::keys(),
-        "Lease": lease::given(),
+        "Lease": lease::lease(),
         "Leases": lease::list(),
         "LeasesEnded": lease::ended(),
-        "Lessees": lease::lessees(),
+        "Lessees": lease::end_request(),
         "LoadLine": load_line::group(),
         "Scaler": scaler::group(),
         "MemberLoadLine": load_line::member(),
@@ -420,10 +432,10 @@ fn schemas() -> Value {
             closed(&["balancing"], json!({"balancing": text()})),
         ]}),
         "Target": closed(&["member"], target),
-        "Upgrade": upgrade::wish(),
-        "Upgraded": upgrade::done(),
+        "Upgrade": upgrade::request(),
+        "Upgraded": upgrade::result(),
         "Undrained": object(&["undrained"], json!({"undrained": text()})),
-        "Wish": lease::wish(),
+        "Wish": lease::request(),
     })
 }
 
@@ -450,15 +462,21 @@ mod tests {
         for route in ROUTES {
             let operation = &document["paths"][route.path][route.method.to_ascii_lowercase()];
             assert_eq!(operation["x-verb"], route.name);
-            assert_eq!(operation["x-served-by"].as_array().unwrap().len(), route.by.len());
+            assert_eq!(operation["x-served-by"].as_array().unwrap().len(), route.served_by.len());
         }
-        let own = document_of(By::Lottery);
+        let own = document_of(ProcessKind::Lottery);
         assert!(own["paths"]["/v1/drain"]["post"]["requestBody"].is_null());
         let set = "/paths/~1v1~1set/post/requestBody/content/application~1json/schema";
-        let schema = |by: Option<By>| made(by).pointer(set).unwrap().clone();
-        assert_eq!(schema(Some(By::Lottery)), json!({"$ref": "#/components/schemas/ServiceSetting"}));
-        assert_eq!(schema(Some(By::Balancer)), json!({"$ref": "#/components/schemas/Setting"}));
-        assert_eq!(schema(None), json!({"anyOf": [schema(Some(By::Balancer)), schema(Some(By::Lottery))]}));
+        let schema = |by: Option<ProcessKind>| build_document(by).pointer(set).unwrap().clone();
+        assert_eq!(
+            schema(Some(ProcessKind::Lottery)),
+            json!({"$ref": "#/components/schemas/ServiceSetting"})
+        );
+        assert_eq!(schema(Some(ProcessKind::Balancer)), json!({"$ref": "#/components/schemas/Setting"}));
+        assert_eq!(
+            schema(None),
+            json!({"anyOf": [schema(Some(ProcessKind::Balancer)), schema(Some(ProcessKind::Lottery))]})
+        );
         assert!(own["paths"]["/v1/keys/accept"].is_object() && own["paths"]["/v1/shutdown"].is_null());
     }
 

@@ -15,7 +15,8 @@ use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use plimsoll_wire::otlp::{
-    self, Export, Exported, KeyValue, Message as _, Resource, ResourceSpans, Scope, ScopeSpans, Span,
+    self, ExportTraceRequest, ExportTraceResponse, InstrumentationScope, Message as _, OtlpKeyValue,
+    Resource, ResourceSpans, ScopeSpans, Span,
 };
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -24,22 +25,22 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::files::Files;
-use crate::remote::{Url, over, trusting};
+use crate::refresh::{Url, client_config, drive_connection};
+use crate::reload::WatchedFiles;
 
 /// The maximum number of attempts.
-const TRIES: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 /// The pause before the second attempt.
-const FIRST: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The maximum pause that the collector may request.
-const MOST: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// The maximum length of a response, in bytes.
-const ANSWER: usize = 64 * 1024;
-const AGENT: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
+const MAX_RESPONSE: usize = 64 * 1024;
+const USER_AGENT_VALUE: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
 
 /// The destination of spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collector {
+pub struct OtlpCollector {
     /// The address, with the path for spans.
     pub url: Url,
     /// Additional header fields, names in lower case.
@@ -54,9 +55,9 @@ pub struct Collector {
 
 /// Sends spans.
 #[derive(Debug)]
-pub struct Exporter {
-    collector: Collector,
-    authorities: Option<Files<ClientConfig>>,
+pub struct SpanExporter {
+    collector: OtlpCollector,
+    authorities: Option<WatchedFiles<ClientConfig>>,
     resource: Resource,
     /// Whether the last export failed. A failure is logged once, until an export succeeds.
     failing: bool,
@@ -64,38 +65,38 @@ pub struct Exporter {
 
 /// The reason why spans were not accepted.
 #[derive(Debug, PartialEq, Eq)]
-struct Trouble {
+struct ExportError {
     why: String,
     /// The pause until a retry: `None` for a permanent error, `Some(None)` for the default.
-    again: Option<Option<Duration>>,
+    retry: Option<Option<Duration>>,
 }
 
-impl Trouble {
-    fn passing(why: impl ToString) -> Self {
-        Self { why: why.to_string(), again: Some(None) }
+impl ExportError {
+    fn transient(why: impl ToString) -> Self {
+        Self { why: why.to_string(), retry: Some(None) }
     }
 
-    fn lasting(why: impl ToString) -> Self {
-        Self { why: why.to_string(), again: None }
+    fn permanent(why: impl ToString) -> Self {
+        Self { why: why.to_string(), retry: None }
     }
 }
 
-impl Exporter {
+impl SpanExporter {
     /// Creates the exporter without a connection.
     ///
     /// # Errors
     /// The authorities cannot be read; only https needs them.
-    pub fn new(collector: Collector) -> Result<Self, String> {
+    pub fn new(collector: OtlpCollector) -> Result<Self, String> {
         let path = collector.authorities.clone();
         let name = path.display().to_string();
-        let open = || Files::open(vec![path], move |files| trusting(&name, files.first()));
+        let open = || WatchedFiles::open(vec![path], move |files| client_config(&name, files.first()));
         let authorities = if collector.url.https { Some(open()?) } else { None };
-        let text = |key: &str, value: &str| KeyValue::new(key, value);
+        let text = |key: &str, value: &str| OtlpKeyValue::new(key, value);
         let attributes = vec![
             text("service.name", &collector.service),
             text("service.version", env!("CARGO_PKG_VERSION")),
-            text("service.instance.id", &instance()),
-            KeyValue::new("process.pid", i64::from(std::process::id())),
+            text("service.instance.id", &instance_id()),
+            OtlpKeyValue::new("process.pid", i64::from(std::process::id())),
         ];
         Ok(Self { collector, authorities, resource: Resource { attributes }, failing: false })
     }
@@ -104,29 +105,31 @@ impl Exporter {
     /// unreachable.
     pub async fn send(&mut self, spans: Vec<Span>) -> usize {
         let count = spans.len();
-        let scope = Scope { name: "plimsoll".into(), version: env!("CARGO_PKG_VERSION").into() };
+        let scope =
+            InstrumentationScope { name: "plimsoll".into(), version: env!("CARGO_PKG_VERSION").into() };
         let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
         let resource_spans = vec![ResourceSpans { resource: Some(self.resource.clone()), scope_spans }];
-        let body = Bytes::from(Export { resource_spans }.encode_to_vec());
-        let mut wait = FIRST;
-        for turn in 1..=TRIES {
+        let body = Bytes::from(ExportTraceRequest { resource_spans }.encode_to_vec());
+        let mut wait = FIRST_PAUSE;
+        for turn in 1..=MAX_ATTEMPTS {
             let limit = self.collector.timeout;
             let sent = timeout(limit, self.post(body.clone())).await;
-            let trouble =
-                match sent.unwrap_or_else(|_| Err(Trouble::passing(format!("no answer in {limit:?}")))) {
-                    Ok(rejected) => {
-                        if std::mem::take(&mut self.failing) {
-                            tracing::info!("spans are sent to {} again", self.collector.url);
-                        }
-                        return count.saturating_sub(rejected);
+            let trouble = match sent
+                .unwrap_or_else(|_| Err(ExportError::transient(format!("no answer in {limit:?}"))))
+            {
+                Ok(rejected) => {
+                    if std::mem::take(&mut self.failing) {
+                        tracing::info!("spans are sent to {} again", self.collector.url);
                     }
-                    Err(trouble) => trouble,
-                };
+                    return count.saturating_sub(rejected);
+                }
+                Err(trouble) => trouble,
+            };
             if !std::mem::replace(&mut self.failing, true) {
                 tracing::warn!("cannot send spans to {}: {}", self.collector.url, trouble.why);
             }
-            match trouble.again {
-                Some(said) if turn < TRIES => sleep(said.unwrap_or(wait).min(MOST)).await,
+            match trouble.retry {
+                Some(said) if turn < MAX_ATTEMPTS => sleep(said.unwrap_or(wait).min(MAX_PAUSE)).await,
                 _ => break,
             }
             wait *= 2;
@@ -135,54 +138,57 @@ impl Exporter {
     }
 
     /// Sends a request once. Returns the number of rejected spans.
-    async fn post(&self, body: Bytes) -> Result<usize, Trouble> {
-        let Collector { url, .. } = &self.collector;
-        let stream = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(Trouble::passing)?;
+    async fn post(&self, body: Bytes) -> Result<usize, ExportError> {
+        let OtlpCollector { url, .. } = &self.collector;
+        let stream =
+            TcpStream::connect((url.host.as_str(), url.port)).await.map_err(ExportError::transient)?;
         // A delay of the body would add only latency.
         let _ = stream.set_nodelay(true);
         match &self.authorities {
-            None => self.ask(stream, body).await,
+            None => self.exchange(stream, body).await,
             Some(authorities) => {
-                let config = authorities.now("the authorities of the collector of spans");
-                let name = ServerName::try_from(url.host.clone()).map_err(Trouble::lasting)?;
+                let config = authorities.current_or_log("the authorities of the collector of spans");
+                let name = ServerName::try_from(url.host.clone()).map_err(ExportError::permanent)?;
                 let secure = TlsConnector::from(config).connect(name, stream).await;
-                self.ask(secure.map_err(|error: io::Error| Trouble::passing(error))?, body).await
+                self.exchange(secure.map_err(|error: io::Error| ExportError::transient(error))?, body).await
             }
         }
     }
 
-    async fn ask<S>(&self, stream: S, body: Bytes) -> Result<usize, Trouble>
+    async fn exchange<S>(&self, stream: S, body: Bytes) -> Result<usize, ExportError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Collector { url, headers, .. } = &self.collector;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::passing)?;
+        let OtlpCollector { url, headers, .. } = &self.collector;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(ExportError::transient)?;
         let mut request = Request::post(&url.path)
             .header(HOST, url.authority())
-            .header(USER_AGENT, AGENT)
+            .header(USER_AGENT, USER_AGENT_VALUE)
             .header(CONTENT_TYPE, otlp::CONTENT_TYPE);
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let request = request.body(Full::new(body)).map_err(Trouble::lasting)?;
+        let request = request.body(Full::new(body)).map_err(ExportError::permanent)?;
         let exchange = async {
-            let answer = sender.send_request(request).await.map_err(Trouble::passing)?;
+            let answer = sender.send_request(request).await.map_err(ExportError::transient)?;
             let (head, body) = answer.into_parts();
-            let body = Limited::new(body, ANSWER).collect().await.map_err(Trouble::passing)?.to_bytes();
+            let body =
+                Limited::new(body, MAX_RESPONSE).collect().await.map_err(ExportError::transient)?.to_bytes();
             let later = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-            judge(head.status, &body, later.map(Duration::from_secs))
+            interpret(head.status, &body, later.map(Duration::from_secs))
         };
-        over(connection, exchange).await
+        drive_connection(connection, exchange).await
     }
 }
 
 /// Interprets a response: the number of rejected spans, or the reason why none was accepted.
-fn judge(status: StatusCode, body: &[u8], later: Option<Duration>) -> Result<usize, Trouble> {
+fn interpret(status: StatusCode, body: &[u8], later: Option<Duration>) -> Result<usize, ExportError> {
     match status.as_u16() {
         200..=299 => {
             // A collector with an unknown response body has accepted the spans nevertheless.
-            let said = Exported::decode(body).ok().and_then(|answer| answer.partial_success);
+            let said = ExportTraceResponse::decode(body).ok().and_then(|answer| answer.partial_success);
             let Some(said) = said else { return Ok(0) };
             if said.rejected_spans > 0 {
                 let why = printable(&said.error_message);
@@ -190,8 +196,10 @@ fn judge(status: StatusCode, body: &[u8], later: Option<Duration>) -> Result<usi
             }
             Ok(usize::try_from(said.rejected_spans).unwrap_or_default())
         }
-        429 | 502 | 503 | 504 => Err(Trouble { why: format!("it answered {status}"), again: Some(later) }),
-        _ => Err(Trouble::lasting(format!("it answered {status}"))),
+        429 | 502 | 503 | 504 => {
+            Err(ExportError { why: format!("it answered {status}"), retry: Some(later) })
+        }
+        _ => Err(ExportError::permanent(format!("it answered {status}"))),
     }
 }
 
@@ -200,13 +208,13 @@ fn printable(text: &str) -> String {
 }
 
 /// Returns an identifier of this process among those of the same service.
-fn instance() -> String {
+fn instance_id() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{name}-{}", std::process::id())
 }
 
 /// Returns the address for spans below a collector's base address for all signals.
-pub fn endpoint(base: &Url) -> Url {
+pub fn traces_url(base: &Url) -> Url {
     let path = base.path.trim_end_matches('/');
     let path = if path.ends_with(otlp::PATH) { path.to_owned() } else { format!("{path}{}", otlp::PATH) };
     Url { path, ..base.clone() }
@@ -252,11 +260,17 @@ mod tests {
         (Url { https: false, host: "127.0.0.1".into(), port, path: "/v1/traces".into() }, asked)
     }
 
-    fn exporter(url: Url) -> Exporter {
+    fn exporter(url: Url) -> SpanExporter {
         let headers = vec![("authorization".to_owned(), "Bearer x".to_owned())];
         let timeout = Duration::from_secs(60);
-        Exporter::new(Collector { url, headers, timeout, service: "lb".into(), authorities: PathBuf::new() })
-            .unwrap()
+        SpanExporter::new(OtlpCollector {
+            url,
+            headers,
+            timeout,
+            service: "lb".into(),
+            authorities: PathBuf::new(),
+        })
+        .unwrap()
     }
 
     fn spans() -> Vec<Span> {
@@ -281,11 +295,11 @@ mod tests {
         );
         let body = |request: &[u8]| {
             let head = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
-            Export::decode(&request[head + 4..]).unwrap()
+            ExportTraceRequest::decode(&request[head + 4..]).unwrap()
         };
         assert_eq!(body(&asked[0]), body(&asked[2]));
         let sent = &body(&asked[0]).resource_spans[0];
-        assert_eq!(sent.resource.as_ref().unwrap().attributes[0], KeyValue::new("service.name", "lb"));
+        assert_eq!(sent.resource.as_ref().unwrap().attributes[0], OtlpKeyValue::new("service.name", "lb"));
         assert_eq!(sent.scope_spans[0].spans, spans());
     }
 
@@ -316,7 +330,7 @@ mod tests {
             ("https://a/otlp", "https://a:443/otlp/v1/traces"),
             ("https://a/otlp/v1/traces", "https://a:443/otlp/v1/traces"),
         ] {
-            assert_eq!(endpoint(&given.parse().unwrap()).to_string(), full);
+            assert_eq!(traces_url(&given.parse().unwrap()).to_string(), full);
         }
     }
 }

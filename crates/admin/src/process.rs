@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// A snapshot; a value that cannot be read is `None`.
 #[derive(Debug, Default)]
-pub(crate) struct Process {
+pub(crate) struct ProcessSnapshot {
     /// The user and system time of all threads, in seconds.
     pub(crate) cpu_seconds: f64,
     pub(crate) resident_bytes: Option<f64>,
@@ -17,8 +17,8 @@ pub(crate) struct Process {
     pub(crate) max_fds: Option<f64>,
 }
 
-impl Process {
-    pub(crate) fn now() -> Self {
+impl ProcessSnapshot {
+    pub(crate) fn read() -> Self {
         // This uses libc: rustix' own access to the clock does not run under valgrind, which the gates use
         // with this page.
         let cpu = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID);
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_everything() {
-        let now = Process::now();
+        let now = ProcessSnapshot::read();
         assert!(now.cpu_seconds > 0.0);
         assert!(now.resident_bytes.unwrap() > 100e3);
         assert!(now.virtual_bytes > now.resident_bytes);

@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::Report;
+use crate::LoadReport;
 
 /// Parses the body of a report; the text of an error is for its sender. `named` means that the member is
 /// required; a lottery daemon's is the server beside it.
-pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
+pub(crate) fn parse(body: &[u8], named: bool) -> Result<LoadReport, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8 text".to_owned())?.trim();
     let body = if text.starts_with('{') { json(text)? } else { form(text)? };
     let member = body.member.unwrap_or_default();
@@ -29,7 +29,9 @@ pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
     match (body.name, body.value) {
         (Some(name), Some(value)) => values.push((name, value)),
         (None, None) if !values.is_empty() => {}
-        (Some(name), None) => return Err(format!("the report has no value for {}: {GIVE}", plain(&name))),
+        (Some(name), None) => {
+            return Err(format!("the report has no value for {}: {GIVE}", quote_short(&name)));
+        }
         (None, Some(_)) => return Err(format!("the report has a value without a name: {GIVE}")),
         (None, None) => return Err(format!("the report has no value: {GIVE}")),
     }
@@ -37,7 +39,7 @@ pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
     if let Some(age) = body.age_seconds.filter(|age| *age < 0.0) {
         return Err(format!("age_seconds is {age}: give how many seconds ago the values were, 0 or more"));
     }
-    Ok(Report { group: body.group, member, values, age_seconds: body.age_seconds })
+    Ok(LoadReport { group: body.group, member, values, age_seconds: body.age_seconds })
 }
 
 const GIVE: &str =
@@ -45,7 +47,7 @@ const GIVE: &str =
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct ReportBody {
     group: Option<String>,
     member: Option<String>,
     name: Option<String>,
@@ -55,15 +57,15 @@ struct Body {
     age_seconds: Option<f64>,
 }
 
-fn json(text: &str) -> Result<Body, String> {
-    crate::sent::read(text.as_bytes(), GIVE)
+fn json(text: &str) -> Result<ReportBody, String> {
+    crate::json_body::parse(text.as_bytes(), GIVE)
 }
 
-fn form(text: &str) -> Result<Body, String> {
-    let mut body = Body::default();
+fn form(text: &str) -> Result<ReportBody, String> {
+    let mut body = ReportBody::default();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
-            return Err(format!("the body: `{}` has no `=`; {GIVE}", plain(pair)));
+            return Err(format!("the body: `{}` has no `=`; {GIVE}", quote_short(pair)));
         };
         let (name, value) = (unescaped(name)?, unescaped(value)?);
         match &*name {
@@ -82,7 +84,10 @@ fn form(text: &str) -> Result<Body, String> {
 }
 
 fn number(name: &str, value: &str) -> Result<f64, String> {
-    value.trim().parse().map_err(|_| format!("{}: `{}` is not a number", plain(name), plain(value)))
+    value
+        .trim()
+        .parse()
+        .map_err(|_| format!("{}: `{}` is not a number", quote_short(name), quote_short(value)))
 }
 
 /// Decodes the escapes of a form.
@@ -100,33 +105,35 @@ fn unescaped(text: &str) -> Result<String, String> {
                     let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.contains('+'))?;
                     u8::from_str_radix(digits, 16).ok()
                 });
-                bytes.push(digits.ok_or_else(|| format!("the body: `{}` has a broken escape", plain(text)))?);
+                bytes.push(
+                    digits.ok_or_else(|| format!("the body: `{}` has a broken escape", quote_short(text)))?,
+                );
             }
             byte => bytes.push(*byte),
         }
     }
-    String::from_utf8(bytes).map_err(|_| format!("the body: `{}` is not UTF-8 text", plain(text)))
+    String::from_utf8(bytes).map_err(|_| format!("the body: `{}` is not UTF-8 text", quote_short(text)))
 }
 
 /// Shortens external text for a message.
-fn plain(word: &str) -> String {
+fn quote_short(word: &str) -> String {
     word.chars().take(80).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 #[cfg(any(test, fuzzing))]
-pub(crate) mod law;
+pub(crate) mod invariants;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(body: &str) -> Result<Report, String> {
-        read(body.as_bytes(), true)
+    fn said(body: &str) -> Result<LoadReport, String> {
+        parse(body.as_bytes(), true)
     }
 
-    fn cpu(value: f64) -> Report {
+    fn cpu(value: f64) -> LoadReport {
         let values = vec![("cpu".into(), value)];
-        Report { group: None, member: "10.0.0.1:80".into(), values, age_seconds: None }
+        LoadReport { group: None, member: "10.0.0.1:80".into(), values, age_seconds: None }
     }
 
     #[test]
@@ -142,7 +149,7 @@ mod tests {
         }
         let body = r#"{"group":"web","member":"10.0.0.1:80","values":{"b":2,"a":1},"age_seconds":0.2}"#;
         let values = vec![("a".into(), 1.0), ("b".into(), 2.0)];
-        let report = Report { group: Some("web".into()), values, age_seconds: Some(0.2), ..cpu(0.0) };
+        let report = LoadReport { group: Some("web".into()), values, age_seconds: Some(0.2), ..cpu(0.0) };
         assert_eq!(said(body), Ok(report));
     }
 
@@ -170,10 +177,10 @@ mod tests {
             let said = said(body).expect_err(body);
             assert!(said.contains(why), "{body}: {said}");
         }
-        assert!(read(b"\xff", true).is_err());
+        assert!(parse(b"\xff", true).is_err());
         assert_eq!(said("member=a:1&cpu=1&age_seconds=-0").unwrap().age_seconds, Some(0.0));
         // The server beside a daemon needs no name.
-        assert_eq!(read(b"cpu=1", false).unwrap().member, "");
+        assert_eq!(parse(b"cpu=1", false).unwrap().member, "");
         // The receiver validates it.
         assert!(said("member=a:1&cpu=NaN").unwrap().values[0].1.is_nan());
     }

@@ -9,22 +9,22 @@ use hyper::header::{CONNECTION, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
 
-use crate::access::{Caller, Kind, Permit};
-use crate::act::Order;
-use crate::audit::Deed;
-use crate::plane::{Arrival, Behind, Plane, Powers};
-use crate::reply::{Body, error, not_allowed, whole};
-use crate::verb::{By, Named, ROUTES, Route, Verb};
-use crate::{act, dashboard, lottery, show, supervisor};
+use crate::access::{Caller, CredentialKind, GrantedScope};
+use crate::api::{ApiRoute, Operation, PathNames, ProcessKind, ROUTES};
+use crate::audit::AuditedRequest;
+use crate::commands::AdminCommand;
+use crate::endpoint::{AdminBackend, AdminEndpoint, EndpointCapability, PeerConnection};
+use crate::reply::{ResponseBody, error, not_allowed, read_body};
+use crate::{commands, dashboard, lottery, queries, supervisor};
 
 /// Responds to one request.
 pub(crate) async fn answer(
-    plane: Arc<Plane>,
-    arrival: Arc<Arrival>,
+    plane: Arc<AdminEndpoint>,
+    arrival: Arc<PeerConnection>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
+) -> Result<Response<ResponseBody>, Infallible> {
     let mut answer = respond(&plane, &arrival, request).await;
-    if plane.powers == Powers::Report {
+    if plane.capability == EndpointCapability::Report {
         // Agents are many, and none needs a connection for long.
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -32,38 +32,40 @@ pub(crate) async fn answer(
 }
 
 /// Returns the kind of process that serves the path, if it is another one.
-fn elsewhere(plane: &Plane, path: &str) -> Option<&'static str> {
-    let by = plane.behind.by();
-    let mut others = ROUTES.iter().filter(|route| !route.served(by) && route.fits(path).is_some());
-    Some(others.next()?.by.first()?.name())
+fn serving_process_kind(plane: &AdminEndpoint, path: &str) -> Option<&'static str> {
+    let by = plane.backend.process_kind();
+    let mut others =
+        ROUTES.iter().filter(|route| !route.is_served_by(by) && route.match_path(path).is_some());
+    Some(others.next()?.served_by.first()?.name())
 }
 
-async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incoming>) -> Response<Body> {
+async fn respond(
+    plane: &Arc<AdminEndpoint>,
+    arrival: &PeerConnection,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
     let path = match request.uri().path() {
         // An alias that Supervisors also accept.
         "/v1/healthz" => "/healthz".to_owned(),
         path => path.to_owned(),
     };
-    let fits = |route: &'static Route| Some((route, route.fits(&path)?));
+    let fits = |route: &'static ApiRoute| Some((route, route.match_path(&path)?));
     // A path may have several lines, one for each method.
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
-    let found = ROUTES.iter().filter(|route| plane.has(route) && route.method == method).find_map(fits);
-    let found = found.or_else(|| ROUTES.iter().filter(|route| plane.has(route)).find_map(fits));
+    let found = ROUTES.iter().filter(|route| plane.serves(route) && route.method == method).find_map(fits);
+    let found = found.or_else(|| ROUTES.iter().filter(|route| plane.serves(route)).find_map(fits));
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
-    let pages = dashboard::has(&path) && plane.has(Verb::Dashboard.route());
-    let found = if pages { Some((Verb::Dashboard.route(), Named::default())) } else { found };
-    if let Err(why) = plane.check_host(&request, found.as_ref().map(|(route, _)| route.verb)) {
-        let _ = whole(request).await;
-        return if pages {
-            dashboard::misdirected(&why)
-        } else {
-            error(StatusCode::MISDIRECTED_REQUEST, why)
-        };
+    let pages = dashboard::is_dashboard_path(&path) && plane.serves(Operation::Dashboard.route());
+    let found = if pages { Some((Operation::Dashboard.route(), PathNames::default())) } else { found };
+    if let Err(why) = plane.check_host(&request, found.as_ref().map(|(route, _)| route.operation)) {
+        let _ = read_body(request).await;
+        return if pages { dashboard::wrong_host(&why) } else { error(StatusCode::MISDIRECTED_REQUEST, why) };
     }
-    if path == "/" && reads && dashboard::wanted(plane, request.headers()) {
-        return dashboard::there();
+    if path == "/" && reads && dashboard::wants_html(plane, request.headers()) {
+        return dashboard::redirect_home();
     }
-    let mut ask = Ask { plane, caller: arrival.caller.clone(), from: &arrival.from, verb: "unknown" };
+    let mut ask =
+        CallerRequest { plane, caller: arrival.caller.clone(), from: &arrival.origin, verb: "unknown" };
     if let Some((route, _)) = found {
         ask.verb = route.name;
     }
@@ -74,103 +76,117 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
         },
         false => request,
     };
-    let kept = if pages { dashboard::token(request.headers()) } else { None };
-    let known = match plane.shown(arrival, request.headers(), kept) {
-        Ok(shown) => shown.judge().await,
+    let kept = if pages { dashboard::cookie_token(request.headers()) } else { None };
+    let known = match plane.credential(arrival, request.headers(), kept) {
+        Ok(shown) => shown.verify().await,
         Err(why) => Err(why),
     };
     let proof = match known {
         Ok((caller, proof)) => {
-            if caller.kind != Kind::None {
-                arrival.guest.prove();
+            if caller.kind != CredentialKind::None {
+                arrival.slot.mark_authenticated();
             }
             ask.caller = caller;
             proof
         }
         Err(why) => {
-            let _ = whole(request).await;
-            let answer = ask.stranger(why.clone());
-            return if pages { dashboard::stranger(plane, answer, why) } else { answer };
+            let _ = read_body(request).await;
+            let answer = ask.unauthenticated(why.clone());
+            return if pages { dashboard::unauthenticated(plane, answer, why) } else { answer };
         }
     };
-    let mut answer = obey(ask, &path, found, request).await;
+    let mut answer = handle_authenticated(ask, &path, found, request).await;
     if let Some(proof) = proof {
-        proof.add(&mut answer);
+        proof.add_to(&mut answer);
     }
     answer
 }
 
 /// Handles a request of an authenticated caller.
-async fn obey(
-    ask: Ask<'_>,
+async fn handle_authenticated(
+    ask: CallerRequest<'_>,
     path: &str,
-    found: Option<(&'static Route, Named<'_>)>,
+    found: Option<(&'static ApiRoute, PathNames<'_>)>,
     request: Request<Incoming>,
-) -> Response<Body> {
+) -> Response<ResponseBody> {
     let plane = ask.plane;
     if found.is_none()
-        && plane.powers != Powers::Report
-        && let Some(other) = elsewhere(plane, path)
+        && plane.capability != EndpointCapability::Report
+        && let Some(other) = serving_process_kind(plane, path)
     {
-        let by = plane.behind.by().name();
+        let by = plane.backend.process_kind().name();
         let why = format!("a {by} has no {path}: a {other} does; see / for what there is");
         return error(StatusCode::NOT_FOUND, why);
     }
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
     match found {
-        Some((Route { verb: Verb::Dashboard, .. }, _))
-            if request.method() == Method::POST && dashboard::acts(path) =>
+        Some((ApiRoute { operation: Operation::Dashboard, .. }, _))
+            if request.method() == Method::POST && dashboard::is_form_path(path) =>
         {
-            submit(ask, request).await
+            submit_form(ask, request).await
         }
-        Some((route, named)) if route.method == "GET" && reads => look(&ask, route, named.of, &request).await,
+        Some((route, named)) if route.method == "GET" && reads => {
+            answer_query(&ask, route, named.object, &request).await
+        }
         Some((route, named)) if route.method != "GET" && request.method().as_str() == route.method => {
-            perform(ask, route.verb, named, request).await
+            perform(ask, route.operation, named, request).await
         }
-        Some((_, Named { lease: Some(_), .. })) => {
+        Some((_, PathNames { lease: Some(_), .. })) => {
             not_allowed("POST, DELETE", "use POST to renew the lease, DELETE to release it")
         }
-        Some((_, Named { member: Some(_), .. })) => {
+        Some((_, PathNames { member: Some(_), .. })) => {
             not_allowed("PUT, DELETE", "use PUT to register the member, DELETE to take it away")
         }
-        Some((Route { verb: Verb::Leases | Verb::EndLeases, .. }, _)) if plane.powers == Powers::Act => {
+        Some((ApiRoute { operation: Operation::Leases | Operation::EndLeases, .. }, _))
+            if plane.capability == EndpointCapability::Command =>
+        {
             not_allowed("GET, HEAD, DELETE", "use GET to see who has leases, DELETE to end them")
         }
         Some((route, _)) if route.method == "POST" => not_allowed("POST", "use POST"),
-        _ if plane.powers == Powers::Report => {
-            let lends = if plane.lends() { ", POST /v1/groups/NAME/bind" } else { "" };
-            let registers = if plane.registers() { ", PUT /v1/groups/NAME/members/MEMBER" } else { "" };
+        _ if plane.capability == EndpointCapability::Report => {
+            let lends = if plane.grants_leases() { ", POST /v1/groups/NAME/bind" } else { "" };
+            let registers =
+                if plane.registers_members() { ", PUT /v1/groups/NAME/members/MEMBER" } else { "" };
             let why = format!(
                 "there is nothing here but POST /v1/report{lends}{registers} and GET /v1/groups/NAME/ior"
             );
             error(StatusCode::NOT_FOUND, why)
         }
         _ if reads => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
-        _ if plane.powers == Powers::Act => not_allowed("GET, HEAD", "use GET here, POST on /v1/…: see /"),
+        _ if plane.capability == EndpointCapability::Command => {
+            not_allowed("GET, HEAD", "use GET here, POST on /v1/…: see /")
+        }
         _ if path == "/v1/report" => not_allowed(
             "GET, HEAD",
-            "this listener only shows: reports go to the address of [admin] reports, or over the control socket",
+            "this listener only shows: reports go to the address of [admin] reports, or over the control \
+             socket",
         ),
         _ => not_allowed("GET, HEAD", "this listener only shows; act over the control socket"),
     }
 }
 
 /// A caller and its operation.
-struct Ask<'a> {
-    plane: &'a Arc<Plane>,
+struct CallerRequest<'a> {
+    plane: &'a Arc<AdminEndpoint>,
     caller: Caller,
     from: &'a str,
     verb: &'static str,
 }
 
-impl Ask<'_> {
-    fn deed(&self, target: Option<String>, arguments: Value) -> Deed {
-        Deed { caller: self.caller.clone(), from: self.from.to_owned(), verb: self.verb, target, arguments }
+impl CallerRequest<'_> {
+    fn audited(&self, target: Option<String>, arguments: Value) -> AuditedRequest {
+        AuditedRequest {
+            caller: self.caller.clone(),
+            from: self.from.to_owned(),
+            verb: self.verb,
+            target,
+            arguments,
+        }
     }
 
     /// Responds to an unauthenticated caller.
-    fn stranger(&self, why: String) -> Response<Body> {
-        self.plane.refused(&self.deed(None, Value::Null), &why);
+    fn unauthenticated(&self, why: String) -> Response<ResponseBody> {
+        self.plane.log_rejection(&self.audited(None, Value::Null), &why);
         let mut answer = error(StatusCode::UNAUTHORIZED, why);
         for scheme in self.plane.schemes() {
             answer.headers_mut().append(WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
@@ -179,125 +195,136 @@ impl Ask<'_> {
     }
 
     /// Rejects an authenticated caller without the permission.
-    fn refuse(&self, target: Option<String>, arguments: Value, why: String) -> (StatusCode, String) {
-        self.plane.refused(&self.deed(target, arguments), &why);
+    fn reject(&self, target: Option<String>, arguments: Value, why: String) -> (StatusCode, String) {
+        self.plane.log_rejection(&self.audited(target, arguments), &why);
         (StatusCode::FORBIDDEN, why)
     }
 
-    fn ungranted(&self, verb: Verb, group: Option<&str>) -> String {
+    fn denial_message(&self, verb: Operation, group: Option<&str>) -> String {
         let to = group.map_or_else(String::new, |group| format!(" in group {group}"));
-        format!("{} may not {}{to}: no grant in [admin.access] gives it", self.caller, verb.deed())
+        format!("{} may not {}{to}: no grant in [admin.access] gives it", self.caller, verb.description())
     }
 }
 
-async fn look(
-    ask: &Ask<'_>,
-    route: &Route,
+async fn answer_query(
+    ask: &CallerRequest<'_>,
+    route: &ApiRoute,
     name: Option<&str>,
     request: &Request<Incoming>,
-) -> Response<Body> {
-    let permit = ask.plane.permit(&ask.caller, route.verb);
-    let may = name.map_or(permit != Permit::Nothing, |name| permit.admits(name));
+) -> Response<ResponseBody> {
+    let permit = ask.plane.granted_scope(&ask.caller, route.operation);
+    let may = name.map_or(permit != GrantedScope::Denied, |name| permit.covers(name));
     if !may {
-        let (status, why) = ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(route.verb, name));
-        return match route.verb {
-            Verb::Dashboard => dashboard::refused(ask.plane, &ask.caller, status, why),
+        let (status, why) =
+            ask.reject(name.map(str::to_owned), Value::Null, ask.denial_message(route.operation, name));
+        return match route.operation {
+            Operation::Dashboard => dashboard::forbidden(ask.plane, &ask.caller, status, why),
             _ => error(status, why),
         };
     }
     let caller = ask.caller.clone();
-    if route.verb == Verb::Dashboard {
-        return dashboard::look(ask.plane, caller, request).await;
+    if route.operation == Operation::Dashboard {
+        return dashboard::show_page(ask.plane, caller, request).await;
     }
-    if let Some(answer) = show::of_all(ask.plane, route.verb) {
+    if let Some(answer) = queries::respond_common(ask.plane, route.operation) {
         return answer;
     }
-    if route.verb == Verb::Health
-        && let Some(group) = show::asked(request).next()
-        && ask.plane.behind.by() != By::Balancer
+    if route.operation == Operation::Health
+        && let Some(group) = queries::queried_groups(request).next()
+        && ask.plane.backend.process_kind() != ProcessKind::Balancer
     {
-        let by = ask.plane.behind.by().name();
+        let by = ask.plane.backend.process_kind().name();
         return error(StatusCode::NOT_FOUND, format!("there is no group {group}: a {by} has none"));
     }
-    match &ask.plane.behind {
-        Behind::Balancer(subject) => {
-            if let Some(shown) = show::whole(subject, route.verb, &permit).await {
+    match &ask.plane.backend {
+        AdminBackend::Balancer(subject) => {
+            if let Some(shown) = queries::full_response(subject, route.operation, &permit).await {
                 return shown;
             }
-            show::answer(ask.plane, subject, caller, route.verb, name, permit, request)
+            queries::respond(ask.plane, subject, caller, route.operation, name, permit, request)
         }
-        Behind::Lottery(daemon) => lottery::show(ask.plane, daemon, route.verb, &permit).await,
-        Behind::Supervisor(supervisor) => {
-            supervisor::show(ask.plane, supervisor, &caller, route.verb, name, &permit).await
+        AdminBackend::Lottery(daemon) => lottery::respond(ask.plane, daemon, route.operation, &permit).await,
+        AdminBackend::Supervisor(supervisor) => {
+            supervisor::respond(ask.plane, supervisor, &caller, route.operation, name, &permit).await
         }
     }
 }
 
-async fn perform(ask: Ask<'_>, verb: Verb, named: Named<'_>, request: Request<Incoming>) -> Response<Body> {
+async fn perform(
+    ask: CallerRequest<'_>,
+    verb: Operation,
+    named: PathNames<'_>,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
     // Any page on the web could make a browser in this network send a form.
     let foreign = request.headers().contains_key(ORIGIN);
     let query = request.uri().query().unwrap_or_default().to_owned();
-    let body = match whole(request).await {
+    let body = match read_body(request).await {
         Ok(body) => body,
         Err(refused) => return refused,
     };
-    match allowed(&ask, verb, named, (&query, &body), foreign) {
-        Ok((order, deed)) => act::answer(ask.plane, order, deed).await,
+    match authorize_command(&ask, verb, named, (&query, &body), foreign) {
+        Ok((order, deed)) => commands::respond(ask.plane, order, deed).await,
         Err((status, why)) => error(status, why),
     }
 }
 
 /// Parses the command and checks the permission; rejected attempts are logged.
-fn allowed(
-    ask: &Ask<'_>,
-    verb: Verb,
-    named: Named<'_>,
+fn authorize_command(
+    ask: &CallerRequest<'_>,
+    verb: Operation,
+    named: PathNames<'_>,
     (query, body): (&str, &[u8]),
     foreign: bool,
-) -> Result<(Order, Deed), (StatusCode, String)> {
-    let permit = ask.plane.permit(&ask.caller, verb);
-    if permit == Permit::Nothing {
-        return Err(ask.refuse(named.of.map(str::to_owned), Value::Null, ask.ungranted(verb, None)));
+) -> Result<(AdminCommand, AuditedRequest), (StatusCode, String)> {
+    let permit = ask.plane.granted_scope(&ask.caller, verb);
+    if permit == GrantedScope::Denied {
+        return Err(ask.reject(named.object.map(str::to_owned), Value::Null, ask.denial_message(verb, None)));
     }
     if foreign {
         let verb = match verb {
-            Verb::Report | Verb::Bind | Verb::Renew | Verb::Release | Verb::Register | Verb::Deregister => {
-                verb.name()
-            }
+            Operation::Report
+            | Operation::Bind
+            | Operation::Renew
+            | Operation::Release
+            | Operation::Register
+            | Operation::Deregister => verb.name(),
             _ => "act",
         };
         return Err((StatusCode::FORBIDDEN, format!("web pages may not {verb}")));
     }
-    let order = Order::read(ask.plane.behind.by(), verb, named, query, body)
+    let order = AdminCommand::parse(ask.plane.backend.process_kind(), verb, named, query, body)
         .map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     let group = order.group().unwrap_or_default();
-    if permit != Permit::All && (group.is_empty() || !permit.admits(group)) {
-        let why = match (group, order.of_no_group()) {
+    if permit != GrantedScope::All && (group.is_empty() || !permit.covers(group)) {
+        let why = match (group, order.object_without_group()) {
             ("", Some(what)) => format!(
-                "{} may {verb} in some groups only, and {what} is of none: that takes a role with groups = \"all\"",
+                "{} may {verb} in some groups only, and {what} is of none: that takes a role with groups = \
+                 \"all\"",
                 ask.caller
             ),
             ("", None) => format!("{} may {verb} in some groups only: name the group", ask.caller),
-            (group, _) => ask.ungranted(verb, Some(group)),
+            (group, _) => ask.denial_message(verb, Some(group)),
         };
-        return Err(ask.refuse(order.target(), order.arguments(), why));
+        return Err(ask.reject(order.target(), order.arguments(), why));
     }
-    let deed = ask.deed(order.target(), order.arguments());
+    let deed = ask.audited(order.target(), order.arguments());
     Ok((order, deed))
 }
 
 /// Handles a form of the dashboard, which has described the effect.
-async fn submit(ask: Ask<'_>, request: Request<Incoming>) -> Response<Body> {
+async fn submit_form(ask: CallerRequest<'_>, request: Request<Incoming>) -> Response<ResponseBody> {
     let plane = ask.plane;
-    let wanted = match dashboard::form(plane, &ask.caller, request).await {
+    let wanted = match dashboard::read_form(plane, &ask.caller, request).await {
         Ok(wanted) => wanted,
         Err(answer) => return answer,
     };
-    let ask = Ask { verb: wanted.verb.name(), ..ask };
+    let ask = CallerRequest { verb: wanted.operation.name(), ..ask };
     let body = wanted.body().to_string();
-    let outcome = match allowed(&ask, wanted.verb, Named::default(), ("", body.as_bytes()), false) {
-        Ok((order, deed)) => act::outcome(plane, order, deed).await,
-        Err(refused) => Err(refused),
-    };
-    dashboard::done(plane, &ask.caller, &wanted, &outcome)
+    let outcome =
+        match authorize_command(&ask, wanted.operation, PathNames::default(), ("", body.as_bytes()), false) {
+            Ok((order, deed)) => commands::execute_logged(plane, order, deed).await,
+            Err(refused) => Err(refused),
+        };
+    dashboard::outcome_page(plane, &ask.caller, &wanted, &outcome)
 }

@@ -21,83 +21,85 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
-use crate::access::{Caller, Kind};
-use crate::audit::Audit;
-use crate::bind::{self, Control};
-use crate::jwt::Tokens;
-use crate::lobby::{Guest, Lobby};
-use crate::patience::Patience;
-use crate::plane::{Arrival, Behind, Guard, Plane, Powers};
-use crate::reply::Body;
-use crate::ticket::Tickets;
-use crate::tls::{Met, Welcome};
-use crate::turn::Turns;
-use crate::{Addresses, Config, Error, route};
+use crate::access::{Caller, CredentialKind};
+use crate::audit::AuditLog;
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
+use crate::endpoint::{
+    AdminBackend, AdminEndpoint, EndpointAuthenticator, EndpointCapability, PeerConnection,
+};
+use crate::jwt::TokenVerifier;
+use crate::kerberos::TicketVerifier;
+use crate::listen::{self, ControlSocket};
+use crate::operation_lock::OperationLocks;
+use crate::reply::ResponseBody;
+use crate::tls::{PeerAcceptor, PeerIdentity};
+use crate::write_timeout::WriteTimeout;
+use crate::{BoundAddresses, Config, StartError, route};
 
 /// The maximum number of connections to each endpoint for people and scrapers.
 const CONNECTIONS: u32 = 64;
 /// The maximum number of connections to the reports endpoint. Each ends with its report, so that agents do
 /// not hold them.
-pub(crate) const REPORTERS: u32 = 256;
+pub(crate) const MAX_REPORT_CONNECTIONS: u32 = 256;
 /// The maximum number of connections over TLS; unauthenticated clients hold some until their handshake fails.
-pub(crate) const GUESTS: u32 = 256;
+pub(crate) const MAX_SECURED_CONNECTIONS: u32 = 256;
 /// The time limit of a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of event streams at each endpoint; lower, so that a scrape always finds a slot.
-const STREAMS: usize = 32;
+const MAX_EVENT_STREAMS: usize = 32;
 /// The time limit for a head, from the end of the previous response.
-const HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit of a write without progress.
-const STALL: Duration = Duration::from_secs(30);
+const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit for responses in progress at the end.
-const GRACE: Duration = Duration::from_millis(500);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 /// The maximum number of connections that receive a rejection at once; further ones are closed without it.
-const REFUSALS: usize = 16;
+const MAX_REJECTIONS: usize = 16;
 /// The time limit for sending a rejection.
-const REFUSAL: Duration = Duration::from_secs(1);
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The rejection, after which the connection ends.
-const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n\r\n\
     {\"error\":\"too many admin connections: close some and try again\"}\n";
 
 /// The bound endpoints.
-pub(crate) struct Doors {
+pub(crate) struct BoundEndpoints {
     listener: Option<TcpListener>,
     names: Arc<[Box<str>]>,
-    control: Option<Control>,
+    control: Option<ControlSocket>,
     reports: Option<TcpListener>,
     reports_only: bool,
     register: bool,
-    secured: Option<(Secured, Guard)>,
-    audit: Option<Arc<Audit>>,
-    opening: Option<Arc<Notify>>,
+    secured: Option<(SecuredListener, EndpointAuthenticator)>,
+    audit: Option<Arc<AuditLog>>,
+    open_signal: Option<Arc<Notify>>,
 }
 
-impl Doors {
-    /// Opens the endpoints. For `left` see [`Control::open`].
-    pub(crate) async fn open(config: Config, left: Arc<AtomicBool>) -> Result<Self, Error> {
-        left.store(config.stays, Relaxed);
-        let mut given = config.given;
+impl BoundEndpoints {
+    /// Opens the endpoints. For `left` see [`ControlSocket::open`].
+    pub(crate) async fn open(config: Config, left: Arc<AtomicBool>) -> Result<Self, StartError> {
+        left.store(config.keeps_control_file, Relaxed);
+        let mut given = config.inherited_sockets;
         let mut given = |door: &str| {
             let place = given.iter().position(|(of, _)| *of == door)?;
             Some(given.swap_remove(place).1)
         };
         let listener = match config.listen {
-            Some(addr) => Some(bind::listener(addr, "listen", given("listen")).await?),
+            Some(addr) => Some(listen::bind_listener(addr, "listen", given("listen")).await?),
             None => None,
         };
         let reports = match config.reports {
-            Some(addr) => Some(bind::listener(addr, "reports", given("reports")).await?),
+            Some(addr) => Some(listen::bind_listener(addr, "reports", given("reports")).await?),
             None => None,
         };
         let secured = match config.secured {
-            Some(secured) => Some(Secured::open(secured, given("secured")).await?),
+            Some(secured) => Some(SecuredListener::open(secured, given("secured")).await?),
             None => None,
         };
         let control = match &config.control {
-            Some(path) => Some(Control::open(path, given("control"), left).await?),
+            Some(path) => Some(ControlSocket::open(path, given("control"), left).await?),
             None => None,
         };
         Ok(Self {
@@ -109,11 +111,11 @@ impl Doors {
             register: config.register,
             secured,
             audit: config.audit,
-            opening: config.opening,
+            open_signal: config.open_signal,
         })
     }
 
-    /// Returns copies of their sockets, by the names of [`Config::given`].
+    /// Returns copies of their sockets, by the names of [`Config::inherited_sockets`].
     pub(crate) fn copies(&self) -> io::Result<Vec<(&'static str, OwnedFd)>> {
         let secured = self.secured.as_ref().map(|(door, _)| door.listener.as_fd());
         let all = [
@@ -129,51 +131,62 @@ impl Doors {
     }
 
     /// Returns the addresses of the endpoints.
-    pub(crate) fn addresses(&self) -> Addresses {
+    pub(crate) fn addresses(&self) -> BoundAddresses {
         let of = |listener: &Option<TcpListener>| listener.as_ref().and_then(|door| door.local_addr().ok());
         let secured = self.secured.as_ref().and_then(|(door, _)| door.listener.local_addr().ok());
-        Addresses { listen: of(&self.listener), reports: of(&self.reports), secured }
+        BoundAddresses { listen: of(&self.listener), reports: of(&self.reports), secured }
     }
 
     /// Serves all endpoints with `behind` as the backend, until `stopped` is sent or dropped.
-    pub(crate) async fn serve(self, behind: Behind, stopped: oneshot::Receiver<()>) {
+    pub(crate) async fn serve(self, behind: AdminBackend, stopped: oneshot::Receiver<()>) {
         let mut stopped = stopped;
-        if let Some(opening) = &self.opening {
+        if let Some(opening) = &self.open_signal {
             tokio::select! {
                 () = opening.notified() => {}
                 _ = &mut stopped => return,
             }
         }
         let (end, ended) = watch::channel(false);
-        let turns = Arc::new(Turns::new());
-        let room = |powers, guard: Option<Guard>| {
-            let plane =
-                Plane::new(behind.clone(), powers, self.audit.clone(), turns.clone(), STREAMS, ended.clone())
-                    .named(self.names.clone())
-                    .lending(!self.reports_only)
-                    .registering(self.register);
+        let turns = Arc::new(OperationLocks::new());
+        let room = |powers, guard: Option<EndpointAuthenticator>| {
+            let plane = AdminEndpoint::new(
+                behind.clone(),
+                powers,
+                self.audit.clone(),
+                turns.clone(),
+                MAX_EVENT_STREAMS,
+                ended.clone(),
+            )
+            .with_host_names(self.names.clone())
+            .with_leases(!self.reports_only)
+            .with_registration(self.register);
             Arc::new(match guard {
-                Some(guard) => plane.guarded(guard),
+                Some(guard) => plane.with_authenticator(guard),
                 None => plane,
             })
         };
-        let most = [(CONNECTIONS, true), (CONNECTIONS, true), (REPORTERS, true), (GUESTS, false)];
-        let lobbies = most.map(|(places, open)| Lobby::new(places, open));
+        let most = [
+            (CONNECTIONS, true),
+            (CONNECTIONS, true),
+            (MAX_REPORT_CONNECTIONS, true),
+            (MAX_SECURED_CONNECTIONS, false),
+        ];
+        let lobbies = most.map(|(places, open)| ConnectionSlots::new(places, open));
         let (secured, guarded) = match self.secured {
-            Some((door, guard)) => (Some(door), room(Powers::Act, Some(guard))),
-            None => (None, room(Powers::Act, None)),
+            Some((door, guard)) => (Some(door), room(EndpointCapability::Command, Some(guard))),
+            None => (None, room(EndpointCapability::Command, None)),
         };
-        let shows = room(Powers::Show, None);
+        let shows = room(EndpointCapability::Query, None);
         tokio::select! {
             _ = stopped => {}
-            () = keep(self.listener, shows, &lobbies[0]) => {}
-            () = keep(self.control, room(Powers::Act, None), &lobbies[1]) => {}
-            () = keep(self.reports, room(Powers::Report, None), &lobbies[2]) => {}
-            () = keep(secured, guarded, &lobbies[3]) => {}
+            () = accept_connections(self.listener, shows, &lobbies[0]) => {}
+            () = accept_connections(self.control, room(EndpointCapability::Command, None), &lobbies[1]) => {}
+            () = accept_connections(self.reports, room(EndpointCapability::Report, None), &lobbies[2]) => {}
+            () = accept_connections(secured, guarded, &lobbies[3]) => {}
         }
         // The endpoints are closed and the socket's file is gone. Earlier requests are still answered.
         let _ = end.send(true);
-        let _ = timeout(GRACE, async {
+        let _ = timeout(SHUTDOWN_GRACE, async {
             for (lobby, (places, _)) in lobbies.iter().zip(most) {
                 let _ = lobby.slots.acquire_many(places).await;
             }
@@ -183,23 +196,26 @@ impl Doors {
 }
 
 /// A source of connections.
-trait Door: Send + Sync + 'static {
+trait ConnectionSource: Send + Sync + 'static {
     /// An accepted connection.
     type Raw: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     /// A connection that is ready for requests.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Whether a rejection can be sent in plain text.
-    const PLAIN: bool = true;
+    const REJECTS_IN_PLAIN_TEXT: bool = true;
 
     /// Returns the next connection and its origin.
     async fn accept(&self) -> io::Result<(Self::Raw, String)>;
 
     /// Determines the peer's identity; an error is the reason of the failure.
-    fn meet(&self, raw: Self::Raw) -> impl Future<Output = Result<(Self::Stream, Met), String>> + Send;
+    fn identify_peer(
+        &self,
+        raw: Self::Raw,
+    ) -> impl Future<Output = Result<(Self::Stream, PeerIdentity), String>> + Send;
 }
 
-impl Door for TcpListener {
+impl ConnectionSource for TcpListener {
     type Raw = TcpStream;
     type Stream = TcpStream;
 
@@ -210,12 +226,12 @@ impl Door for TcpListener {
         Ok((stream, from.to_string()))
     }
 
-    async fn meet(&self, raw: TcpStream) -> Result<(TcpStream, Met), String> {
-        Ok((raw, Caller::nobody().into()))
+    async fn identify_peer(&self, raw: TcpStream) -> Result<(TcpStream, PeerIdentity), String> {
+        Ok((raw, Caller::unauthenticated().into()))
     }
 }
 
-impl Door for Control {
+impl ConnectionSource for ControlSocket {
     type Raw = UnixStream;
     type Stream = UnixStream;
 
@@ -225,63 +241,81 @@ impl Door for Control {
         Ok((stream, pid.map_or_else(|| "unix".to_owned(), |pid| format!("unix, pid {pid}"))))
     }
 
-    async fn meet(&self, raw: UnixStream) -> Result<(UnixStream, Met), String> {
+    async fn identify_peer(&self, raw: UnixStream) -> Result<(UnixStream, PeerIdentity), String> {
         let peer = raw.peer_cred().map_err(|error| format!("it is not known who it is: {error}"))?;
         Ok((raw, Caller::unix(peer.uid()).into()))
     }
 }
 
 /// The endpoint behind TLS.
-struct Secured {
+struct SecuredListener {
     listener: TcpListener,
-    welcome: Welcome,
+    acceptor: PeerAcceptor,
 }
 
-impl Secured {
-    async fn open(secured: crate::Secured, given: Option<OwnedFd>) -> Result<(Self, Guard), Error> {
-        let tokens = secured.jwt.map(Tokens::open).transpose().map_err(Error::Secured)?.map(Arc::new);
-        let tickets = secured.keytab.as_deref().map(Tickets::open).transpose().map_err(Error::Secured)?;
+impl SecuredListener {
+    async fn open(
+        secured: crate::SecuredConfig,
+        given: Option<OwnedFd>,
+    ) -> Result<(Self, EndpointAuthenticator), StartError> {
+        let tokens =
+            secured.jwt.map(TokenVerifier::open).transpose().map_err(StartError::Secured)?.map(Arc::new);
+        let tickets =
+            secured.keytab.as_deref().map(TicketVerifier::open).transpose().map_err(StartError::Secured)?;
         let strangers = tokens.is_some() || tickets.is_some();
-        let welcome = Welcome::open(&secured.tls, strangers).map_err(Error::Secured)?;
-        let listener = bind::listener(secured.tls.address, "control", given).await?;
+        let welcome = PeerAcceptor::open(&secured.tls, strangers).map_err(StartError::Secured)?;
+        let listener = listen::bind_listener(secured.tls.address, "control", given).await?;
         if let Some(tokens) = &tokens {
             tokens.keep();
         }
-        Ok((Self { listener, welcome }, Guard { rules: secured.rules, tokens, tickets }))
+        Ok((
+            Self { listener, acceptor: welcome },
+            EndpointAuthenticator { rules: secured.rules, tokens, tickets },
+        ))
     }
 }
 
-impl Door for Secured {
+impl ConnectionSource for SecuredListener {
     type Raw = TcpStream;
     type Stream = TlsStream<TcpStream>;
 
-    const PLAIN: bool = false;
+    const REJECTS_IN_PLAIN_TEXT: bool = false;
 
     async fn accept(&self) -> io::Result<(TcpStream, String)> {
-        Door::accept(&self.listener).await
+        ConnectionSource::accept(&self.listener).await
     }
 
-    async fn meet(&self, raw: TcpStream) -> Result<(Self::Stream, Met), String> {
-        let met = timeout(HANDSHAKE, self.welcome.meet(raw)).await;
+    async fn identify_peer(&self, raw: TcpStream) -> Result<(Self::Stream, PeerIdentity), String> {
+        let met = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(raw)).await;
         met.unwrap_or_else(|_| Err("the handshake did not end in time".into()))
     }
 }
 
-async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, lobby: &Lobby) {
+async fn accept_connections<D: ConnectionSource>(
+    door: Option<D>,
+    plane: Arc<AdminEndpoint>,
+    lobby: &ConnectionSlots,
+) {
     let Some(door) = door.map(Arc::new) else { return std::future::pending().await };
-    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let refusals = Arc::new(Semaphore::new(MAX_REJECTIONS));
     loop {
         match door.accept().await {
-            Ok((stream, from)) => match lobby.enter(&from) {
+            Ok((stream, from)) => match lobby.acquire(&from) {
                 Some(guest) => {
                     // The next connection may arrive before the first read of this one.
-                    guest.waits();
-                    let visit = tokio::spawn(visit(door.clone(), stream, from, plane.clone(), guest.clone()));
-                    guest.visits(visit.abort_handle());
+                    guest.mark_idle();
+                    let visit = tokio::spawn(serve_connection(
+                        door.clone(),
+                        stream,
+                        from,
+                        plane.clone(),
+                        guest.clone(),
+                    ));
+                    guest.set_task(visit.abort_handle());
                 }
-                None if D::PLAIN => {
+                None if D::REJECTS_IN_PLAIN_TEXT => {
                     if let Ok(slot) = refusals.clone().try_acquire_owned() {
-                        tokio::spawn(timeout(REFUSAL, refuse(stream, slot)));
+                        tokio::spawn(timeout(REJECTION_TIMEOUT, send_rejection(stream, slot)));
                     }
                 }
                 None => {}
@@ -296,19 +330,25 @@ async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, lobby: &Lobby) {
     }
 }
 
-async fn visit<D: Door>(door: Arc<D>, raw: D::Raw, from: String, plane: Arc<Plane>, guest: Arc<Guest>) {
-    match door.meet(raw).await {
-        Ok((stream, Met { caller, channel })) => {
-            if caller.kind != Kind::None {
-                guest.prove();
+async fn serve_connection<D: ConnectionSource>(
+    door: Arc<D>,
+    raw: D::Raw,
+    from: String,
+    plane: Arc<AdminEndpoint>,
+    guest: Arc<ConnectionSlot>,
+) {
+    match door.identify_peer(raw).await {
+        Ok((stream, PeerIdentity { caller, channel })) => {
+            if caller.kind != CredentialKind::None {
+                guest.mark_authenticated();
             }
-            connection(stream, Arrival { caller, channel, from, guest }, plane).await;
+            serve_http(stream, PeerConnection { caller, channel, origin: from, slot: guest }, plane).await;
         }
-        Err(why) => plane.turned_away(&from, &why),
+        Err(why) => plane.log_rejected_connection(&from, &why),
     }
 }
 
-async fn connection<S>(stream: S, arrival: Arrival, plane: Arc<Plane>)
+async fn serve_http<S>(stream: S, arrival: PeerConnection, plane: Arc<AdminEndpoint>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -316,36 +356,36 @@ where
     let service = service_fn(|mut request: Request<Incoming>| {
         let (plane, arrival) = (plane.clone(), arrival.clone());
         async move {
-            let guest = arrival.guest.clone();
-            guest.works();
+            let guest = arrival.slot.clone();
+            guest.mark_busy();
             request.extensions_mut().insert(guest.clone());
             let answer = route::answer(plane, arrival, request).await;
-            answer.map(|answer| answer.map(|body| Underway { body, guest }))
+            answer.map(|answer| answer.map(|body| TrackedBody { body, slot: guest }))
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(64 * 1024)
-        .serve_connection(TokioIo::new(Patience::new(stream, STALL)), service);
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream, WRITE_STALL_TIMEOUT)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         // Client errors are answered or end the connection; they are not logged.
         _ = connection.as_mut() => return,
-        () = plane.end() => connection.as_mut().graceful_shutdown(),
+        () = plane.wait_for_end() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }
 
 /// The body of a response, whose connection counts as busy until the last byte has been passed to the socket.
-struct Underway {
-    body: Body,
-    guest: Arc<Guest>,
+struct TrackedBody {
+    body: ResponseBody,
+    slot: Arc<ConnectionSlot>,
 }
 
-impl hyper::body::Body for Underway {
+impl hyper::body::Body for TrackedBody {
     type Data = Bytes;
-    type Error = <Body as hyper::body::Body>::Error;
+    type Error = <ResponseBody as hyper::body::Body>::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -363,16 +403,16 @@ impl hyper::body::Body for Underway {
     }
 }
 
-impl Drop for Underway {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
-        self.guest.waits();
+        self.slot.mark_idle();
     }
 }
 
 /// Sends a rejection for want of a slot. The client's data is read and discarded: closing a socket with
 /// unread bytes resets the connection, and the client would not see the response.
-async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, _slot: OwnedSemaphorePermit) {
-    if stream.write_all(BUSY).await.is_ok() && stream.shutdown().await.is_ok() {
+async fn send_rejection<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, _slot: OwnedSemaphorePermit) {
+    if stream.write_all(BUSY_RESPONSE).await.is_ok() && stream.shutdown().await.is_ok() {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     }
 }

@@ -8,33 +8,33 @@ mod metrics;
 use std::sync::Arc;
 
 use hyper::{Response, StatusCode};
-use plimsoll_brain::ward::{Ending, Phase};
+use plimsoll_brain::supervision::{ExitCause, ProcessPhase};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::access::{Caller, Permit};
-use crate::act::{Order, Outcome, refused};
-use crate::plane::{Plane, Powers};
-use crate::reply::{Body, error, to_json};
-use crate::show;
-use crate::verb::Verb;
+use crate::access::{Caller, GrantedScope};
+use crate::api::Operation;
+use crate::commands::{AdminCommand, CommandOutcome, rejection};
+use crate::endpoint::{AdminEndpoint, EndpointCapability};
+use crate::queries;
+use crate::reply::{ResponseBody, error, to_json};
 
 /// The running Supervisor behind the admin plane.
 ///
-/// [`Supervisor::processes`] is called on the admin thread and must not block. All other methods run on a
+/// [`SupervisorBackend::status`] is called on the admin thread and must not block. All other methods run on a
 /// thread that may block, operations one at a time. Operators see the text of an error unchanged.
-pub trait Supervisor: Send + Sync + 'static {
+pub trait SupervisorBackend: Send + Sync + 'static {
     /// Returns all processes, in the order of the file.
-    fn processes(&self) -> Household;
+    fn status(&self) -> SupervisorStatus;
 
     /// Returns all processes, each with its own status.
-    fn view(&self) -> Household;
+    fn detailed_status(&self) -> SupervisorStatus;
 
     /// Performs an operation on a process and returns its new status.
     ///
     /// # Errors
     /// There is no such process, or the operation is impossible.
-    fn tell(&self, process: &str, act: Act) -> Result<ProcessStatus, Denied>;
+    fn perform(&self, process: &str, act: ProcessCommand) -> Result<ProcessStatus, ProcessActionError>;
 
     /// Reads the file again and applies it. Returns one line for each difference.
     ///
@@ -43,12 +43,12 @@ pub trait Supervisor: Send + Sync + 'static {
     fn reload(&self) -> Result<Vec<String>, String>;
 
     /// Begins the shutdown; returns at once.
-    fn shut_down(&self, children: Children);
+    fn shut_down(&self, children: ShutdownMode);
 }
 
 /// The operations on a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum ProcessCommand {
     /// Starts the process, unless it runs.
     Start,
     /// Stops the process permanently.
@@ -61,7 +61,7 @@ pub enum Act {
 
 /// The treatment of the processes when their Supervisor ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Children {
+pub enum ShutdownMode {
     /// The processes are stopped first.
     #[default]
     Stop,
@@ -69,9 +69,9 @@ pub enum Children {
     Leave,
 }
 
-impl Children {
+impl ShutdownMode {
     /// Returns the treatment in the terms of a response.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn response_text(self) -> &'static str {
         match self {
             Self::Stop => "stopping",
             Self::Leave => "left",
@@ -81,7 +81,7 @@ impl Children {
 
 /// The reason why an operation was not performed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Denied {
+pub enum ProcessActionError {
     /// There is no such process (404).
     Unknown(String),
     /// The operation is impossible now (422).
@@ -90,7 +90,7 @@ pub enum Denied {
 
 /// A Supervisor and its processes. `-o json` prints the field names, so they are a contract.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Household {
+pub struct SupervisorStatus {
     /// The version of this format; incremented when a field changes its meaning.
     pub schema: u32,
     /// The version of the binary.
@@ -115,7 +115,7 @@ pub struct ProcessStatus {
     /// The command as configured.
     pub command: Vec<String>,
     /// The state.
-    pub state: Phase,
+    pub state: ProcessPhase,
     /// The reason for the state, for people.
     pub why: String,
     /// The time of the last change of state, milliseconds since 1970.
@@ -134,16 +134,16 @@ pub struct ProcessStatus {
     pub next_start_unix_ms: Option<u64>,
     /// The last exit.
     pub last_exit: Option<LastExit>,
-    /// The process' own status, if it was queried: see [`Supervisor::view`].
+    /// The process' own status, if it was queried: see [`SupervisorBackend::detailed_status`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub says: Option<Says>,
+    pub says: Option<SelfStatus>,
 }
 
 /// The end of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastExit {
     /// The exit code or signal.
-    pub ending: Ending,
+    pub ending: ExitCause,
     /// The same as text for people.
     pub reason: String,
     /// The time, milliseconds since 1970.
@@ -154,7 +154,7 @@ pub struct LastExit {
 
 /// A process' own status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Says {
+pub struct SelfStatus {
     /// Whether the process considers itself healthy.
     pub well: bool,
     /// The status as lines of text for people.
@@ -164,32 +164,32 @@ pub struct Says {
 }
 
 /// Parses the treatment of the processes from a query.
-pub(crate) fn read_children(query: &str) -> Result<Children, String> {
+pub(crate) fn parse_shutdown_mode(query: &str) -> Result<ShutdownMode, String> {
     match query {
-        "" | "children=stop" => Ok(Children::Stop),
-        "children=leave" => Ok(Children::Leave),
+        "" | "children=stop" => Ok(ShutdownMode::Stop),
+        "children=leave" => Ok(ShutdownMode::Leave),
         other => Err(format!("{other}: give children=stop or children=leave")),
     }
 }
 
 /// Responds to a query about a Supervisor; `permit` admits some of the processes.
-pub(crate) async fn show(
-    plane: &Plane,
-    supervisor: &Arc<dyn Supervisor>,
+pub(crate) async fn respond(
+    plane: &AdminEndpoint,
+    supervisor: &Arc<dyn SupervisorBackend>,
     caller: &Caller,
-    verb: Verb,
+    verb: Operation,
     name: Option<&str>,
-    permit: &Permit,
-) -> Response<Body> {
-    if verb == Verb::Health {
-        return show::health(supervisor.processes().stopping);
+    permit: &GrantedScope,
+) -> Response<ResponseBody> {
+    if verb == Operation::Health {
+        return queries::health(supervisor.status().stopping);
     }
-    let trusted = trusted(plane, caller);
-    let seen = |household| seen(household, permit, &trusted);
+    let trusted = trusted_scope(plane, caller);
+    let seen = |household| redact(household, permit, &trusted);
     match verb {
-        Verb::Metrics => show::page(metrics::page(&seen(supervisor.processes()))),
-        Verb::Process => {
-            let household = seen(supervisor.processes());
+        Operation::Metrics => queries::metrics_response(metrics::metrics_page(&seen(supervisor.status()))),
+        Operation::Process => {
+            let household = seen(supervisor.status());
             let names: Vec<&str> = household.processes.iter().map(|process| &*process.name).collect();
             let name = name.unwrap_or_default();
             match household.processes.iter().find(|process| process.name == name) {
@@ -200,38 +200,42 @@ pub(crate) async fn show(
                 }
             }
         }
-        Verb::Household => {
+        Operation::ProcessDetails => {
             // The queried processes may be slow. Only one view at a time, as each causes many queries.
-            let _turn = plane.turns.looks.lock().await;
+            let _turn = plane.locks.slow_query.lock().await;
             let supervisor = Arc::clone(supervisor);
-            match tokio::task::spawn_blocking(move || supervisor.view()).await {
+            match tokio::task::spawn_blocking(move || supervisor.detailed_status()).await {
                 Ok(view) => to_json(StatusCode::OK, &seen(view)),
                 Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()),
             }
         }
-        _ => to_json(StatusCode::OK, &seen(supervisor.processes())),
+        _ => to_json(StatusCode::OK, &seen(supervisor.status())),
     }
 }
 
 /// Returns the processes whose arguments and output the caller may see.
-pub(crate) fn trusted(plane: &Plane, caller: &Caller) -> Permit {
-    match plane.powers {
-        Powers::Act => plane.permit(caller, Verb::ProcessStart),
-        Powers::Show | Powers::Report => Permit::Nothing,
+pub(crate) fn trusted_scope(plane: &AdminEndpoint, caller: &Caller) -> GrantedScope {
+    match plane.capability {
+        EndpointCapability::Command => plane.granted_scope(caller, Operation::ProcessStart),
+        EndpointCapability::Query | EndpointCapability::Report => GrantedScope::Denied,
     }
 }
 
 /// Reduces a status to what the caller may see: the processes that `permit` admits, with arguments and output
 /// only for those that `trusted` admits.
-pub(crate) fn seen(mut household: Household, permit: &Permit, trusted: &Permit) -> Household {
-    household.processes.retain(|process| permit.admits(&process.name));
-    for process in household.processes.iter_mut().filter(|process| !trusted.admits(&process.name)) {
+pub(crate) fn redact(
+    mut household: SupervisorStatus,
+    permit: &GrantedScope,
+    trusted: &GrantedScope,
+) -> SupervisorStatus {
+    household.processes.retain(|process| permit.covers(&process.name));
+    for process in household.processes.iter_mut().filter(|process| !trusted.covers(&process.name)) {
         process.command.truncate(1);
         if let Some(exit) = &mut process.last_exit {
             exit.lines.clear();
         }
     }
-    if *trusted != Permit::All && household.reload_error.is_some() {
+    if *trusted != GrantedScope::All && household.reload_error.is_some() {
         // The error quotes the file.
         household.reload_error = Some("refused".into());
     }
@@ -239,22 +243,22 @@ pub(crate) fn seen(mut household: Household, permit: &Permit, trusted: &Permit) 
 }
 
 /// Performs an operation on a Supervisor.
-pub(crate) fn done(supervisor: &dyn Supervisor, order: Order) -> Outcome {
+pub(crate) fn execute(supervisor: &dyn SupervisorBackend, order: AdminCommand) -> CommandOutcome {
     match order {
-        Order::Process { name, act } => match supervisor.tell(&name, act) {
+        AdminCommand::Process { name, act } => match supervisor.perform(&name, act) {
             Ok(process) => Ok((StatusCode::OK, json!(process))),
-            Err(Denied::Unknown(why)) => Err((StatusCode::NOT_FOUND, why)),
-            Err(Denied::Impossible(why)) => Err(refused(why)),
+            Err(ProcessActionError::Unknown(why)) => Err((StatusCode::NOT_FOUND, why)),
+            Err(ProcessActionError::Impossible(why)) => Err(rejection(why)),
         },
-        Order::Reload => {
-            let changes = supervisor.reload().map_err(refused)?;
+        AdminCommand::Reload => {
+            let changes = supervisor.reload().map_err(rejection)?;
             Ok((StatusCode::OK, json!({"changes": changes})))
         }
-        Order::Shutdown(children) => {
+        AdminCommand::Shutdown(children) => {
             supervisor.shut_down(children);
-            Ok((StatusCode::ACCEPTED, json!({"stopping": true, "children": children.word()})))
+            Ok((StatusCode::ACCEPTED, json!({"stopping": true, "children": children.response_text()})))
         }
         // The path belongs to a Supervisor, so the operation is one of those above.
-        _ => Err(refused("a Supervisor does nothing of the kind".into())),
+        _ => Err(rejection("a Supervisor does nothing of the kind".into())),
     }
 }

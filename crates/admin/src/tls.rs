@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_kerberos::Channel;
+use plimsoll_kerberos::ChannelBinding;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -24,11 +24,11 @@ use yasna::tags::TAG_UTCTIME;
 use yasna::{ASN1Result, Tag, parse_der};
 
 use crate::access::{Caller, spiffe_id};
-use crate::files::Files;
+use crate::reload::WatchedFiles;
 
 /// The address and the certificates of control over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
+pub struct TlsSettings {
     /// The address; port 0 selects a free one.
     pub address: SocketAddr,
     /// The server's certificate and the intermediate ones, PEM.
@@ -43,13 +43,13 @@ pub struct Tls {
 
 /// The identity of a connection's peer.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct PeerIdentity {
     pub(crate) caller: Caller,
     /// The channel binding of tickets, over TLS.
-    pub(crate) channel: Option<Channel>,
+    pub(crate) channel: Option<ChannelBinding>,
 }
 
-impl From<Caller> for Met {
+impl From<Caller> for PeerIdentity {
     fn from(caller: Caller) -> Self {
         Self { caller, channel: None }
     }
@@ -57,18 +57,18 @@ impl From<Caller> for Met {
 
 /// Accepts TLS connections.
 #[derive(Debug)]
-pub(crate) struct Welcome {
-    files: Files<ServerConfig>,
+pub(crate) struct PeerAcceptor {
+    files: WatchedFiles<ServerConfig>,
     trust_domain: Option<String>,
 }
 
-impl Welcome {
+impl PeerAcceptor {
     /// Reads the files; `strangers` permits clients without a certificate, which authenticate with a token or
     /// a ticket.
     ///
     /// # Errors
     /// The invalid file, and the reason.
-    pub(crate) fn open(tls: &Tls, strangers: bool) -> Result<Self, String> {
+    pub(crate) fn open(tls: &TlsSettings, strangers: bool) -> Result<Self, String> {
         let names: Vec<PathBuf> =
             [&tls.certificate, &tls.key].into_iter().chain(&tls.client_ca).cloned().collect();
         if std::fs::metadata(&tls.key).is_ok_and(|key| key.permissions().mode() & 0o007 != 0) {
@@ -77,7 +77,7 @@ impl Welcome {
                 tls.key.display()
             );
         }
-        let files = Files::open(names.clone(), move |bytes| config(&names, bytes, strangers))?;
+        let files = WatchedFiles::open(names.clone(), move |bytes| server_config(&names, bytes, strangers))?;
         Ok(Self { files, trust_domain: tls.trust_domain.clone() })
     }
 
@@ -85,22 +85,26 @@ impl Welcome {
     ///
     /// # Errors
     /// The reason of the failure, for the audit log: the peer has received a TLS alert, or has disconnected.
-    pub(crate) async fn meet(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Met), String> {
-        let config = self.files.now("the certificates of [admin.tls]");
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(TlsStream<TcpStream>, PeerIdentity), String> {
+        let config = self.files.current_or_log("the certificates of [admin.tls]");
         let stream =
             TlsAcceptor::from(config).accept(stream).await.map_err(|error: io::Error| error.to_string())?;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let caller = match shown {
-            Some(certificate) => self.named(certificate)?,
-            None => Caller::nobody(),
+            Some(certificate) => self.caller_of(certificate)?,
+            None => Caller::unauthenticated(),
         };
-        let exported = stream.get_ref().1.export_keying_material([0; 32], plimsoll_kerberos::LABEL, None);
-        let channel = exported.map(Channel).ok();
-        Ok((stream, Met { caller, channel }))
+        let exported =
+            stream.get_ref().1.export_keying_material([0; 32], plimsoll_kerberos::EXPORTER_LABEL, None);
+        let channel = exported.map(ChannelBinding).ok();
+        Ok((stream, PeerIdentity { caller, channel }))
     }
 
     /// Returns the caller of a certificate that has already been verified.
-    fn named(&self, certificate: &CertificateDer<'_>) -> Result<Caller, String> {
+    fn caller_of(&self, certificate: &CertificateDer<'_>) -> Result<Caller, String> {
         let parsed = webpki::EndEntityCert::try_from(certificate)
             .map_err(|why| format!("the client certificate cannot be read: {why:?}"))?;
         let mut names = parsed.valid_uri_names();
@@ -112,16 +116,16 @@ impl Welcome {
             return Err(format!("the client certificate is of another trust domain: {name}"));
         }
         // A connection may live longer.
-        let until = ends(certificate).map_err(|why| {
+        let until = expiry(certificate).map_err(|why| {
             format!("the time at which the client certificate ends cannot be read: {why:?}")
         })?;
-        Ok(Caller { until: Some(until), ..Caller::spiffe(name) })
+        Ok(Caller { valid_until: Some(until), ..Caller::spiffe(name) })
     }
 }
 
 /// Returns the last second of a certificate's validity, since 1970: `notAfter` (RFC 5280, section 4.1.2.5).
 /// webpki checks it, but does not return it.
-fn ends(certificate: &[u8]) -> ASN1Result<u64> {
+fn expiry(certificate: &[u8]) -> ASN1Result<u64> {
     parse_der(certificate, |reader| {
         reader.read_sequence(|parts| {
             let until = parts.next().read_sequence(|fields| {
@@ -151,7 +155,7 @@ fn ends(certificate: &[u8]) -> ASN1Result<u64> {
 }
 
 /// Builds the configuration; `files` are certificate, key and, if there is one, the authorities.
-fn config(names: &[PathBuf], files: &[Vec<u8>], strangers: bool) -> Result<ServerConfig, String> {
+fn server_config(names: &[PathBuf], files: &[Vec<u8>], strangers: bool) -> Result<ServerConfig, String> {
     let named = |place: usize, why: String| {
         format!("{}: {why}", names.get(place).map(|name| name.display().to_string()).unwrap_or_default())
     };

@@ -16,81 +16,86 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 /// The time without an answer after which a balancer's alert ends.
-const SILENCE: Duration = Duration::from_secs(10);
+const ALERT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The share of the server's load to shed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Alert {
+pub struct ShedAlert {
     /// The share of the connections to shed, 0 to 1; 0 without an alert.
     pub share: f64,
     /// A counter of the changes.
-    pub number: u64,
+    pub change_count: u64,
 }
 
 /// The least change of the share since the last log line that is logged again. Decisions get new epochs
 /// several times a second while an alert lasts.
-const MUCH: f64 = 0.1;
+const MIN_LOGGED_CHANGE: f64 = 0.1;
 
 /// An event worth a log line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum News {
-    /// An alert begins with this share, or its share has changed by at least `MUCH`.
+pub(crate) enum AlertEvent {
+    /// An alert begins with this share, or its share has changed by at least [`MIN_LOGGED_CHANGE`].
     Shed(f64),
     /// The alert is over.
-    Over,
+    Ended,
 }
 
 /// The decisions of the balancers.
 #[derive(Debug)]
-pub(crate) struct Alerts {
+pub(crate) struct AlertState {
     /// The epoch that was last applied, for each target.
-    obeyed: Vec<Option<u64>>,
+    applied_epochs: Vec<Option<u64>>,
     /// The target whose decision applies, and the time of its last repetition.
     holder: Option<(usize, Duration)>,
     /// The share that was logged last, while there is an alert.
-    told: Option<f64>,
-    said: watch::Sender<Alert>,
+    logged_share: Option<f64>,
+    sender: watch::Sender<ShedAlert>,
 }
 
 /// A balancer's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-pub(crate) struct Decision {
+pub(crate) struct ShedDecision {
     share: f64,
     epoch: u64,
 }
 
 /// Parses the body of an answer. Returns `None` if it holds no valid decision.
-pub(crate) fn decision(answer: &[u8]) -> Option<Decision> {
+pub(crate) fn parse_decision(answer: &[u8]) -> Option<ShedDecision> {
     #[derive(Deserialize)]
-    struct Answer {
-        shed: Option<Decision>,
+    struct ReportAnswer {
+        shed: Option<ShedDecision>,
     }
-    let decision = serde_json::from_slice::<Answer>(answer).ok()?.shed?;
+    let decision = serde_json::from_slice::<ReportAnswer>(answer).ok()?.shed?;
     (decision.share > 0.0 && decision.share <= 1.0).then_some(decision)
 }
 
-impl Alerts {
+impl AlertState {
     pub(crate) fn new(targets: usize) -> Self {
         Self {
-            obeyed: vec![None; targets],
+            applied_epochs: vec![None; targets],
             holder: None,
-            told: None,
-            said: watch::Sender::new(Alert::default()),
+            logged_share: None,
+            sender: watch::Sender::new(ShedAlert::default()),
         }
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Alert> {
-        self.said.subscribe()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<ShedAlert> {
+        self.sender.subscribe()
     }
 
     /// Records the decision in a target's answer to a report. Returns an event to log, if any.
-    pub(crate) fn heard(&mut self, target: usize, decision: Option<Decision>, now: Duration) -> Option<News> {
-        let silent = self.forget(now);
-        let Some(Decision { share, epoch }) = decision else {
+    pub(crate) fn record_decision(
+        &mut self,
+        target: usize,
+        decision: Option<ShedDecision>,
+        now: Duration,
+    ) -> Option<AlertEvent> {
+        let silent = self.expire(now);
+        let Some(ShedDecision { share, epoch }) = decision else {
             let ended = self.holder.filter(|(holder, _)| *holder == target).and_then(|_| self.clear());
             return silent.or(ended);
         };
-        let new = self.obeyed.get_mut(target)?.replace(epoch) != Some(epoch);
+        let new = self.applied_epochs.get_mut(target)?.replace(epoch) != Some(epoch);
         let holder = self.holder.get_or_insert((target, now));
         if holder.0 != target {
             return silent;
@@ -99,30 +104,30 @@ impl Alerts {
         if !new {
             return silent;
         }
-        self.say(share);
-        if self.told.is_some_and(|told| (share - told).abs() < MUCH) {
+        self.publish(share);
+        if self.logged_share.is_some_and(|told| (share - told).abs() < MIN_LOGGED_CHANGE) {
             return None;
         }
-        self.told = Some(share);
-        Some(News::Shed(share))
+        self.logged_share = Some(share);
+        Some(AlertEvent::Shed(share))
     }
 
-    /// Ends the alert of a balancer that has not answered for `SILENCE`.
-    pub(crate) fn forget(&mut self, now: Duration) -> Option<News> {
-        let silent = self.holder.is_some_and(|(_, heard)| now.saturating_sub(heard) >= SILENCE);
+    /// Ends the alert of a balancer that has not answered for [`ALERT_TIMEOUT`].
+    pub(crate) fn expire(&mut self, now: Duration) -> Option<AlertEvent> {
+        let silent = self.holder.is_some_and(|(_, heard)| now.saturating_sub(heard) >= ALERT_TIMEOUT);
         if silent { self.clear() } else { None }
     }
 
-    fn clear(&mut self) -> Option<News> {
+    fn clear(&mut self) -> Option<AlertEvent> {
         self.holder = None;
-        if self.said.borrow().share > 0.0 {
-            self.say(0.0);
+        if self.sender.borrow().share > 0.0 {
+            self.publish(0.0);
         }
-        self.told.take().map(|_| News::Over)
+        self.logged_share.take().map(|_| AlertEvent::Ended)
     }
 
-    fn say(&self, share: f64) {
-        self.said.send_modify(|alert| *alert = Alert { share, number: alert.number + 1 });
+    fn publish(&self, share: f64) {
+        self.sender.send_modify(|alert| *alert = ShedAlert { share, change_count: alert.change_count + 1 });
     }
 }
 
@@ -132,17 +137,17 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn of(share: f64, epoch: u64) -> Option<Decision> {
-        Some(Decision { share, epoch })
+    fn of(share: f64, epoch: u64) -> Option<ShedDecision> {
+        Some(ShedDecision { share, epoch })
     }
 
-    fn shed(share: f64) -> Option<News> {
-        Some(News::Shed(share))
+    fn shed(share: f64) -> Option<AlertEvent> {
+        Some(AlertEvent::Shed(share))
     }
 
     #[test]
     fn answers_say_what_to_shed_or_nothing() {
-        assert_eq!(decision(br#"{"shed": {"share": 0.3, "epoch": 7}, "more": 1}"#), of(0.3, 7));
+        assert_eq!(parse_decision(br#"{"shed": {"share": 0.3, "epoch": 7}, "more": 1}"#), of(0.3, 7));
         for nothing in [
             "",
             "ok",
@@ -154,58 +159,58 @@ mod tests {
             r#"{"shed": {"share": -1, "epoch": 1}}"#,
             r#"{"shed": {"share": 0.3, "epoch": -1}}"#,
         ] {
-            assert_eq!(decision(nothing.as_bytes()), None, "{nothing}");
+            assert_eq!(parse_decision(nothing.as_bytes()), None, "{nothing}");
         }
     }
 
     #[test]
     fn a_decision_is_obeyed_once_and_taken_back_when_it_is_over() {
-        let mut alerts = Alerts::new(1);
+        let mut alerts = AlertState::new(1);
         let said = alerts.subscribe();
         let now = || *said.borrow();
-        assert_eq!(alerts.heard(0, None, SECOND), None);
-        assert_eq!(now(), Alert::default());
-        assert_eq!(alerts.heard(0, of(0.3, 7), SECOND), shed(0.3));
-        assert_eq!(alerts.heard(0, of(0.3, 7), 2 * SECOND), None);
-        assert_eq!(now(), Alert { share: 0.3, number: 1 });
-        assert_eq!(alerts.heard(0, of(0.1, 8), 3 * SECOND), shed(0.1));
-        assert_eq!(alerts.heard(0, None, 4 * SECOND), Some(News::Over));
-        assert_eq!(now(), Alert { share: 0.0, number: 3 });
-        assert_eq!(alerts.heard(0, of(0.1, 8), 5 * SECOND), None, "obeyed already");
+        assert_eq!(alerts.record_decision(0, None, SECOND), None);
+        assert_eq!(now(), ShedAlert::default());
+        assert_eq!(alerts.record_decision(0, of(0.3, 7), SECOND), shed(0.3));
+        assert_eq!(alerts.record_decision(0, of(0.3, 7), 2 * SECOND), None);
+        assert_eq!(now(), ShedAlert { share: 0.3, change_count: 1 });
+        assert_eq!(alerts.record_decision(0, of(0.1, 8), 3 * SECOND), shed(0.1));
+        assert_eq!(alerts.record_decision(0, None, 4 * SECOND), Some(AlertEvent::Ended));
+        assert_eq!(now(), ShedAlert { share: 0.0, change_count: 3 });
+        assert_eq!(alerts.record_decision(0, of(0.1, 8), 5 * SECOND), None, "obeyed already");
     }
 
     #[test]
     fn the_surplus_is_shed_once_however_many_see_it() {
-        let mut alerts = Alerts::new(2);
-        assert_eq!(alerts.heard(0, of(0.3, 1), SECOND), shed(0.3));
-        assert_eq!(alerts.heard(1, of(0.4, 9), SECOND), None);
+        let mut alerts = AlertState::new(2);
+        assert_eq!(alerts.record_decision(0, of(0.3, 1), SECOND), shed(0.3));
+        assert_eq!(alerts.record_decision(1, of(0.4, 9), SECOND), None);
         // The first balancer is silent: the other one's decisions apply from now on, except the one that
         // counts as applied.
-        assert_eq!(alerts.heard(1, of(0.4, 9), 12 * SECOND), Some(News::Over));
+        assert_eq!(alerts.record_decision(1, of(0.4, 9), 12 * SECOND), Some(AlertEvent::Ended));
         assert_eq!(alerts.subscribe().borrow().share, 0.0);
-        assert_eq!(alerts.heard(1, of(0.1, 10), 13 * SECOND), shed(0.1));
-        assert_eq!(alerts.heard(0, None, 14 * SECOND), None);
+        assert_eq!(alerts.record_decision(1, of(0.1, 10), 13 * SECOND), shed(0.1));
+        assert_eq!(alerts.record_decision(0, None, 14 * SECOND), None);
         assert_eq!(alerts.subscribe().borrow().share, 0.1);
-        assert_eq!(alerts.heard(5, of(0.1, 1), 14 * SECOND), None);
+        assert_eq!(alerts.record_decision(5, of(0.1, 1), 14 * SECOND), None);
     }
 
     #[test]
     fn an_alert_is_told_when_it_begins_or_changes_by_much_and_when_it_is_over() {
-        let mut alerts = Alerts::new(1);
+        let mut alerts = AlertState::new(1);
         let at = |tenth: u32| Duration::from_millis(100) * tenth;
         let mut told = Vec::new();
         for tenth in 0..40_u32 {
             let share = if tenth < 20 { 0.25 } else { 0.5 } + f64::from(tenth % 2) / 100.0;
-            told.extend(alerts.heard(0, of(share, tenth.into()), at(tenth)));
+            told.extend(alerts.record_decision(0, of(share, tenth.into()), at(tenth)));
         }
-        assert_eq!(alerts.subscribe().borrow().number, 40, "each is obeyed");
-        told.extend(alerts.heard(0, None, at(40)));
-        told.extend(alerts.heard(0, None, at(41)));
-        assert_eq!(told, [News::Shed(0.25), News::Shed(0.5), News::Over]);
+        assert_eq!(alerts.subscribe().borrow().change_count, 40, "each is obeyed");
+        told.extend(alerts.record_decision(0, None, at(40)));
+        told.extend(alerts.record_decision(0, None, at(41)));
+        assert_eq!(told, [AlertEvent::Shed(0.25), AlertEvent::Shed(0.5), AlertEvent::Ended]);
         // The alert of a balancer that stops answering ends too.
-        assert_eq!(alerts.heard(0, of(0.25, 99), at(50)), shed(0.25));
-        assert_eq!(alerts.forget(at(149)), None);
-        assert_eq!(alerts.forget(at(150)), Some(News::Over));
-        assert_eq!(alerts.forget(at(300)), None);
+        assert_eq!(alerts.record_decision(0, of(0.25, 99), at(50)), shed(0.25));
+        assert_eq!(alerts.expire(at(149)), None);
+        assert_eq!(alerts.expire(at(150)), Some(AlertEvent::Ended));
+        assert_eq!(alerts.expire(at(300)), None);
     }
 }

@@ -7,10 +7,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use crate::AgentError;
 
 /// The default mount point of control groups.
-const MOUNT: &str = "/sys/fs/cgroup";
+const DEFAULT_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The control group to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +38,10 @@ impl std::str::FromStr for Cgroup {
 
 impl Cgroup {
     /// Returns the group's folder.
-    pub(crate) fn folder(&self, proc: &Path) -> Result<Option<PathBuf>, Error> {
+    pub(crate) fn folder(&self, proc: &Path) -> Result<Option<PathBuf>, AgentError> {
         let mount = || {
             let table = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
-            mounted(&table).map_or_else(|| PathBuf::from(MOUNT), PathBuf::from)
+            mount_point(&table).map_or_else(|| PathBuf::from(DEFAULT_MOUNT), PathBuf::from)
         };
         match self {
             Self::Off => Ok(None),
@@ -55,8 +55,8 @@ impl Cgroup {
                 let folder = if path.is_absolute() { path.clone() } else { mount().join(path) };
                 match fs::metadata(&folder) {
                     Ok(found) if found.is_dir() => Ok(Some(folder)),
-                    Ok(_) => Err(Error::Cgroup { folder, why: "it is no folder".into() }),
-                    Err(error) => Err(Error::Cgroup { folder, why: error.to_string() }),
+                    Ok(_) => Err(AgentError::Cgroup { folder, why: "it is no folder".into() }),
+                    Err(error) => Err(AgentError::Cgroup { folder, why: error.to_string() }),
                 }
             }
         }
@@ -69,7 +69,7 @@ fn is_root(text: &str) -> bool {
 }
 
 /// Returns the mount point of control groups (version 2) in /proc/self/mountinfo.
-fn mounted(text: &str) -> Option<&str> {
+fn mount_point(text: &str) -> Option<&str> {
     text.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         kind.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4)).flatten()
@@ -84,10 +84,13 @@ mod tests {
     fn what_kernels_say() {
         let hybrid = "40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
                       41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(mounted(hybrid), Some("/sys/fs/cgroup/unified"));
-        assert_eq!(mounted("29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw,nsdelegate"), Some(MOUNT));
-        assert_eq!(mounted("22 27 0:21 / /proc rw - proc proc rw"), None);
-        assert_eq!(mounted(" - cgroup2 x"), None);
+        assert_eq!(mount_point(hybrid), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(
+            mount_point("29 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw,nsdelegate"),
+            Some(DEFAULT_MOUNT)
+        );
+        assert_eq!(mount_point("22 27 0:21 / /proc rw - proc proc rw"), None);
+        assert_eq!(mount_point(" - cgroup2 x"), None);
         assert!(is_root("9:name=systemd:/\n0::/\n"));
         assert!(!is_root("0::/system.slice/plimsoll-agent.service\n"));
         assert!(!is_root(""));

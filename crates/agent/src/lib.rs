@@ -1,15 +1,15 @@
 //! An agent beside a server: measures the server's load and reports it to the balancers.
 //!
 //! The values come from sensors (the kernel, see `sensor.rs`), from a page in Prometheus format, from
-//! programs that report over HTTP, and from this process by [`Told`]. The agent *pushes* them to every
-//! balancer at each interval, and at once when a value changes by more than its own noise. It also serves
-//! them on a listener, for balancers that *pull*. Sensors are read every quarter of the interval (at least
-//! 100 ms, at most 1 s) to detect changes early; they return means over the interval.
+//! programs that report over HTTP, and from this process by [`ValueReporter`]. The agent *pushes* them to
+//! every balancer at each interval, and at once when a value changes by more than its own noise. It also
+//! serves them on a listener, for balancers that *pull*. Sensors are read every quarter of the interval (at
+//! least 100 ms, at most 1 s) to detect changes early; they return means over the interval.
 //!
 //! ```text
-//!  /proc, cgroup ─ sensors ┐                ┌ push ─ POST /v1/report → balancer
-//!  Prometheus page ─ scrape ┼─ board ─ beat ┼ push ─ POST /v1/report → balancer
-//!  programs ─ listener, Told ┘              └ listener: /load /metrics
+//!  /proc, cgroup ─ sensors ─────────────┐                ┌ push ─ POST /v1/report → balancer
+//!  Prometheus page ─ scrape ────────────┼─ metric store ─┼ push ─ POST /v1/report → balancer
+//!  programs ─ listener, ValueReporter ──┘                └ listener: /load /metrics
 //! ```
 //!
 //! A machine may have several servers with values of their own. The agent then reports each under its own
@@ -19,23 +19,23 @@
 //! read delay nothing else, and each is logged once.
 
 mod alert;
-mod board;
 mod cgroup;
-mod chance;
-mod link;
+mod change_detector;
+mod connection_slots;
+mod endpoints;
+mod http_client;
+mod jitter;
 mod metric;
+mod metric_store;
 mod name;
-mod noise;
-mod page;
 mod push;
-mod register;
+mod registration;
 mod report;
-mod room;
+mod report_subject;
 mod scrape;
 mod sensor;
 mod serve;
-mod shared;
-mod subject;
+mod state;
 mod window;
 
 use std::future::Future;
@@ -50,27 +50,27 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-pub use alert::Alert;
-pub use board::{Source, Value};
+pub use alert::ShedAlert;
 pub use cgroup::Cgroup;
-pub use link::Url;
-pub use metric::Metric;
-pub use page::Snapshot;
-pub use register::{Registrar, Registration};
-pub use scrape::Scrape;
-pub use sensor::Unread;
+pub use endpoints::ValueSnapshot;
+pub use http_client::ServerUrl;
+pub use metric::ScrapeMetric;
+pub use metric_store::{MetricValue, ValueSource};
+pub use registration::{Registrar, Registration};
+pub use scrape::ScrapeConfig;
+pub use sensor::UnreadSource;
 
-use chance::Chance;
+use jitter::JitterSource;
 use scrape::Scraper;
-use sensor::{Place, Sensors};
-use shared::Shared;
+use sensor::{SensorPaths, SensorSet};
+use state::AgentState;
 
 /// The least time between two reports caused by significant changes.
-const GAP: Duration = Duration::from_millis(100);
+const MIN_REPORT_GAP: Duration = Duration::from_millis(100);
 
 /// The configuration of an agent.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct AgentConfig {
     /// The server's group, for balancers that have its address in several groups.
     pub group: Option<String>,
     /// The server's address in the balancers' configuration; required if `report_to` is not empty. With
@@ -80,7 +80,7 @@ pub struct Config {
     /// see [`Agent::servers`].
     pub servers: Vec<String>,
     /// The balancers to push to, each at `/v1/report` if its URL has no path.
-    pub report_to: Vec<Url>,
+    pub report_to: Vec<ServerUrl>,
     /// The registration of the member, or of the servers, with these balancers: see [`Agent::registrar`].
     pub register: Option<Registration>,
     /// The interval between two reports, with a jitter of ±10 %, and between two scrapes.
@@ -88,7 +88,7 @@ pub struct Config {
     /// The address to listen on; port 0 selects a free one.
     pub listen: Option<SocketAddr>,
     /// The page to scrape.
-    pub scrape: Option<Scrape>,
+    pub scrape: Option<ScrapeConfig>,
     /// The server's control group.
     pub cgroup: Cgroup,
     /// The server's port, whose connections are counted.
@@ -97,7 +97,7 @@ pub struct Config {
     pub proc: PathBuf,
 }
 
-impl Default for Config {
+impl Default for AgentConfig {
     /// Returns a configuration that reads the sensors and reports to no balancer.
     fn default() -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Default for Config {
 
 /// The reason why an agent did not start: one line with the cause, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum AgentError {
     /// The address cannot be bound.
     #[error("cannot listen on {addr}: {why}; {hint}")]
     Listen {
@@ -147,9 +147,9 @@ pub enum Error {
 
 /// An agent, ready to run.
 pub struct Agent {
-    shared: Arc<Shared>,
-    sensors: Sensors,
-    targets: Vec<Url>,
+    shared: Arc<AgentState>,
+    sensors: SensorSet,
+    targets: Vec<ServerUrl>,
     interval: Duration,
     registrar: Option<Registrar>,
     listener: Option<TcpListener>,
@@ -158,39 +158,42 @@ pub struct Agent {
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent").field("member", &self.shared.whole.member).finish_non_exhaustive()
+        f.debug_struct("Agent").field("member", &self.shared.machine.member).finish_non_exhaustive()
     }
 }
 
 /// A handle by which a part of the same process reports values to its agent. It is cheap to clone and usable
 /// from any thread.
 #[derive(Clone)]
-pub struct Told {
-    shared: Arc<Shared>,
+pub struct ValueReporter {
+    shared: Arc<AgentState>,
     /// The index of the subject that the values belong to.
-    place: usize,
+    subject_index: usize,
 }
 
-impl std::fmt::Debug for Told {
+impl std::fmt::Debug for ValueReporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Told")
     }
 }
 
-impl Told {
+impl ValueReporter {
     /// Reports a value as of now. Meant for about ten calls per second and name, not for each request: it
     /// takes a lock. A significant change is pushed at once, the rest at the next interval.
     ///
     /// # Errors
     /// Returns one sentence if the name or the value is invalid, or if there are already 40 names.
-    pub fn tell(&self, name: &str, value: f64) -> Result<(), String> {
-        let subject = self.shared.subject(self.place).unwrap_or(&self.shared.whole);
-        self.shared.write_of(subject, name, value, Source::Told, Duration::ZERO, false)
+    pub fn report(&self, name: &str, value: f64) -> Result<(), String> {
+        let subject = self.shared.subject(self.subject_index).unwrap_or(&self.shared.machine);
+        self.shared.write_subject(subject, name, value, ValueSource::Reported, Duration::ZERO, false)
     }
 
     /// Returns the present values: those of the machine's sensors, of programs and of this handle's subject.
-    pub fn known(&self) -> Snapshot {
-        Snapshot::of_one(&self.shared, self.shared.subject(self.place).unwrap_or(&self.shared.whole))
+    pub fn snapshot(&self) -> ValueSnapshot {
+        ValueSnapshot::of_server(
+            &self.shared,
+            self.shared.subject(self.subject_index).unwrap_or(&self.shared.machine),
+        )
     }
 }
 
@@ -200,9 +203,9 @@ impl Agent {
     /// # Errors
     /// Returns an error if the address cannot be bound or the control group cannot be read, or if the member
     /// is missing.
-    pub async fn open(config: Config) -> Result<Self, Error> {
+    pub async fn open(config: AgentConfig) -> Result<Self, AgentError> {
         if config.member.is_none() && config.servers.is_empty() && !config.report_to.is_empty() {
-            return Err(Error::Member);
+            return Err(AgentError::Member);
         }
         let cgroup = config.cgroup.folder(&config.proc)?;
         let listener = match config.listen {
@@ -215,20 +218,21 @@ impl Agent {
                     io::ErrorKind::PermissionDenied => "choose a port from 1024 on",
                     _ => "choose another address",
                 };
-                Error::Listen { addr, why, hint }
+                AgentError::Listen { addr, why, hint }
             })?),
             None => None,
         };
         let members = if config.servers.is_empty() { config.member.as_slice() } else { &config.servers };
         let registrar =
             config.register.map(|registration| Registrar::new(registration, members, &config.report_to));
-        let targets: Vec<_> = config.report_to.into_iter().map(|url| url.or_path("/v1/report")).collect();
-        let place = Place { proc: config.proc, cgroup, port: config.port };
+        let targets: Vec<_> =
+            config.report_to.into_iter().map(|url| url.with_default_path("/v1/report")).collect();
+        let place = SensorPaths { proc: config.proc, cgroup, port: config.port };
         Ok(Self {
-            shared: Arc::new(Shared::new(config.group, config.member, config.servers, &targets)),
-            sensors: Sensors::open(place, config.interval),
+            shared: Arc::new(AgentState::new(config.group, config.member, config.servers, &targets)),
+            sensors: SensorSet::open(place, config.interval),
             targets,
-            interval: config.interval.max(GAP),
+            interval: config.interval.max(MIN_REPORT_GAP),
             registrar,
             listener,
             scraper: config.scrape.map(Scraper::new),
@@ -241,20 +245,20 @@ impl Agent {
     }
 
     /// Returns a handle for a part of this process that reports values of the machine.
-    pub fn told(&self) -> Told {
-        Told { shared: self.shared.clone(), place: 0 }
+    pub fn reporter(&self) -> ValueReporter {
+        ValueReporter { shared: self.shared.clone(), subject_index: 0 }
     }
 
-    /// Returns a handle for each of [`Config::servers`], with a receiver of that server's alerts.
-    pub fn servers(&self) -> Vec<(Told, watch::Receiver<Alert>)> {
+    /// Returns a handle for each of [`AgentConfig::servers`], with a receiver of that server's alerts.
+    pub fn servers(&self) -> Vec<(ValueReporter, watch::Receiver<ShedAlert>)> {
         let servers = self.shared.servers.iter().enumerate();
-        let told = |place| Told { shared: self.shared.clone(), place: place + 1 };
+        let told = |place| ValueReporter { shared: self.shared.clone(), subject_index: place + 1 };
         servers.map(|(place, server)| (told(place), server.alerts().subscribe())).collect()
     }
 
     /// Returns a receiver of the server's alerts, which balancers send in their answers to reports.
-    pub fn alerts(&self) -> watch::Receiver<Alert> {
-        self.shared.whole.alerts().subscribe()
+    pub fn alerts(&self) -> watch::Receiver<ShedAlert> {
+        self.shared.machine.alerts().subscribe()
     }
 
     /// Returns the handle that deregisters the members; `None` if there is no registration.
@@ -277,21 +281,21 @@ impl Agent {
             parts.spawn(serve::run(listener, shared.clone()));
         }
         if let Some(registrar) = registrar {
-            parts.spawn(registrar.keep());
+            parts.spawn(registrar.run());
         }
         if let Some(scraper) = scraper {
             parts.spawn(scraper.run(shared.clone(), interval));
         }
         tokio::select! {
-            () = beat(&shared, sensors, interval, &beats) => {}
+            () = run_beats(&shared, sensors, interval, &beats) => {}
             () = stop => {}
         }
         parts.shutdown().await;
     }
 
     /// Measures for one interval, at most a second, and returns the values. Counters need two readings.
-    pub async fn once(mut self) -> Snapshot {
-        look(&self.shared, &mut self.sensors);
+    pub async fn measure_once(mut self) -> ValueSnapshot {
+        read_sensors(&self.shared, &mut self.sensors);
         if let Some(scraper) = &mut self.scraper {
             scraper.read(&self.shared).await;
         }
@@ -299,49 +303,55 @@ impl Agent {
         if let Some(scraper) = &mut self.scraper {
             scraper.read(&self.shared).await;
         }
-        look(&self.shared, &mut self.sensors);
-        Snapshot::of(&self.shared)
+        read_sensors(&self.shared, &mut self.sensors);
+        ValueSnapshot::from_state(&self.shared)
     }
 }
 
 /// Reads the sensors, and triggers the reports.
-async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: &watch::Sender<u64>) {
-    let mut chance = Chance::new();
-    let pause = (interval / 4).clamp(GAP, Duration::from_secs(1));
-    look(shared, &mut sensors);
+async fn run_beats(
+    shared: &AgentState,
+    mut sensors: SensorSet,
+    interval: Duration,
+    beats: &watch::Sender<u64>,
+) {
+    let mut chance = JitterSource::new();
+    let pause = (interval / 4).clamp(MIN_REPORT_GAP, Duration::from_secs(1));
+    read_sensors(shared, &mut sensors);
     let mut last = Instant::now();
     // The first report is sent after the second reading, when counters have a rate.
     let (mut next_look, mut due, mut stirred) = (last + pause, last + pause, false);
     loop {
-        let soon = if stirred { due.min(last + GAP) } else { due };
+        let soon = if stirred { due.min(last + MIN_REPORT_GAP) } else { due };
         tokio::select! {
             () = sleep_until(soon.min(next_look)) => {}
-            () = shared.stirred.notified(), if !stirred => stirred = true,
+            () = shared.changed.notified(), if !stirred => stirred = true,
         }
         let now = Instant::now();
         if now >= next_look || now >= due {
-            look(shared, &mut sensors);
+            read_sensors(shared, &mut sensors);
             // After a suspend of the machine, missed readings are not made up.
             next_look = now + pause;
         }
-        if now >= due || (stirred && now >= last + GAP) {
+        if now >= due || (stirred && now >= last + MIN_REPORT_GAP) {
             for subject in shared.subjects() {
-                subject.silent(shared.now());
-                subject.board().tell();
+                subject.expire_alert(shared.now());
+                subject.metrics().mark_reported();
             }
             beats.send_modify(|beats| *beats += 1);
-            (last, stirred, due) = (now, false, now + chance.about(interval, 0.9, 1.1));
+            (last, stirred, due) = (now, false, now + chance.scale(interval, 0.9, 1.1));
         }
     }
 }
 
-fn look(shared: &Shared, sensors: &mut Sensors) {
-    let (readings, unread) = sensors.look(shared.now());
+fn read_sensors(shared: &AgentState, sensors: &mut SensorSet) {
+    let (readings, unread) = sensors.read_all(shared.now());
     for reading in readings {
         // Sensors' values are finite and do not count against the limit of names.
-        let _ = shared.write(reading.name, reading.value, Source::Sensed, Duration::ZERO, reading.share);
+        let _ =
+            shared.write(reading.name, reading.value, ValueSource::Sensor, Duration::ZERO, reading.is_share);
     }
-    shared.unread_by_sensors(unread);
+    shared.set_unread_sensors(unread);
 }
 
 #[cfg(test)]

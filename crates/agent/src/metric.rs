@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use plimsoll_wire::prometheus::{Sample, labels, series};
+use plimsoll_wire::prometheus::{MetricSample, labels, split_series};
 
 use crate::name;
 
 /// A metric's name and the series that it is read from: `name`, `name=series`, `name=series{label="value"}`
 /// or `name=rate(series)`. The values of several matching series are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metric {
+pub struct ScrapeMetric {
     /// The name in reports.
     pub(crate) name: String,
     series: String,
@@ -18,9 +18,9 @@ pub struct Metric {
     pub(crate) rate: bool,
 }
 
-impl Metric {
+impl ScrapeMetric {
     /// Returns `true` if a sample belongs to the metric.
-    pub(crate) fn fits(&self, sample: &Sample<'_>) -> bool {
+    pub(crate) fn matches(&self, sample: &MetricSample<'_>) -> bool {
         let has = |(name, value): &(String, String)| {
             labels(sample.labels).any(|(found, given)| found == name && given == value.as_str())
         };
@@ -28,13 +28,13 @@ impl Metric {
     }
 }
 
-impl fmt::Display for Metric {
+impl fmt::Display for ScrapeMetric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.series)
     }
 }
 
-impl std::str::FromStr for Metric {
+impl std::str::FromStr for ScrapeMetric {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -51,7 +51,7 @@ impl std::str::FromStr for Metric {
         let inner = selector.strip_prefix("rate(").map(|rest| rest.strip_suffix(')').ok_or_else(wrong));
         let rate = inner.is_some();
         let selector = inner.transpose()?.unwrap_or(selector).trim();
-        let (series, pairs, rest) = series(selector).ok_or_else(wrong)?;
+        let (series, pairs, rest) = split_series(selector).ok_or_else(wrong)?;
         if !rest.is_empty() || series.contains(['(', ')', '"', ',']) {
             return Err(wrong());
         }
@@ -81,14 +81,14 @@ http_requests_total{method="get",code="200"}    3
     #[test]
     fn metrics_choose_series() {
         let sum = |text: &str| -> f64 {
-            let metric: Metric = text.parse().unwrap();
-            samples(PAGE).filter(|sample| metric.fits(sample)).map(|sample| sample.value).sum()
+            let metric: ScrapeMetric = text.parse().unwrap();
+            samples(PAGE).filter(|sample| metric.matches(sample)).map(|sample| sample.value).sum()
         };
         assert_eq!(sum("http_requests_total"), 1030.0);
         assert_eq!(sum(r#"posts=http_requests_total{method="post"}"#), 1027.0);
         assert_eq!(sum(r#"http_requests_total{code="200",method="get"}"#), 3.0);
         assert_eq!(sum(r#"http_requests_total{code="500"}"#), 0.0);
-        let metric: Metric = "requests_per_second = rate(http_requests_total)".parse().unwrap();
+        let metric: ScrapeMetric = "requests_per_second = rate(http_requests_total)".parse().unwrap();
         assert_eq!(
             (metric.name.as_str(), metric.to_string().as_str(), metric.rate),
             ("requests_per_second", "http_requests_total", true)
@@ -96,14 +96,14 @@ http_requests_total{method="get",code="200"}    3
         for wrong in
             ["", "=x", "a=", "a b=c", "a=rate(b", "a=b{c", "a=b{c}", "a=b c", "a=sum(b)", "1=b", "#a"]
         {
-            assert!(wrong.parse::<Metric>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ScrapeMetric>().is_err(), "{wrong}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_not(text in "(a|b|\\{|\\}|=|\"|\\\\|,|#| |[0-9]|\\n|.){0,60}") {
-            let _ = text.parse::<Metric>();
+            let _ = text.parse::<ScrapeMetric>();
         }
     }
 }

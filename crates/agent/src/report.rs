@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::board::Value;
+use crate::metric_store::MetricValue;
 
 /// The greatest age; a greater one is reduced to it.
-pub(crate) const OLDEST: Duration = Duration::from_secs(60);
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// A report.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Report {
+pub(crate) struct LoadReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,15 +37,15 @@ pub(crate) struct Report {
     value: Option<f64>,
 }
 
-impl Report {
+impl LoadReport {
     /// Creates a report of these values. It states the age of the oldest one unless all are fresh.
-    pub(crate) fn of(group: Option<&str>, member: Option<&str>, values: &[Value]) -> Self {
+    pub(crate) fn from_values(group: Option<&str>, member: Option<&str>, values: &[MetricValue]) -> Self {
         let age = values.iter().map(|value| value.age).max().unwrap_or_default();
         Self {
             group: group.map(str::to_owned),
             member: member.map(str::to_owned),
-            age_seconds: (age >= FRESH).then(|| tidy(age.as_secs_f64())),
-            values: values.iter().map(|value| (value.name.clone(), tidy(value.value))).collect(),
+            age_seconds: (age >= FRESH_AGE).then(|| round_significant(age.as_secs_f64())),
+            values: values.iter().map(|value| (value.name.clone(), round_significant(value.value))).collect(),
             ..Self::default()
         }
     }
@@ -54,12 +54,12 @@ impl Report {
     ///
     /// # Errors
     /// Returns one sentence with the error and the expected form.
-    pub(crate) fn read(body: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|_| format!("the body is not text; {EXPECTED}"))?.trim();
         let mut report = if text.starts_with('{') {
             serde_json::from_str(text).map_err(|why| format!("the body: {why}; {EXPECTED}"))?
         } else {
-            Self::of_form(text)?
+            Self::parse_form(text)?
         };
         match (report.name.take(), report.value.take()) {
             (Some(name), Some(value)) => drop(report.values.insert(name, value)),
@@ -75,21 +75,24 @@ impl Report {
         Ok(report)
     }
 
-    /// Returns the age of the values, within 0 to `OLDEST`; an age that is not finite counts as 0.
+    /// Returns the age of the values, within 0 to [`MAX_AGE`]; an age that is not finite counts as 0.
     pub(crate) fn age(&self) -> Duration {
         let seconds = self.age_seconds.filter(|age| age.is_finite()).unwrap_or(0.0);
-        Duration::from_secs_f64(seconds.clamp(0.0, OLDEST.as_secs_f64()))
+        Duration::from_secs_f64(seconds.clamp(0.0, MAX_AGE.as_secs_f64()))
     }
 
-    fn of_form(text: &str) -> Result<Self, String> {
+    fn parse_form(text: &str) -> Result<Self, String> {
         let mut report = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let broken = || format!("`{}` has a broken %; {EXPECTED}", short(pair));
-            let (key, value) = (decoded(key).ok_or_else(broken)?, decoded(value).ok_or_else(broken)?);
+            let broken = || format!("`{}` has a broken %; {EXPECTED}", truncated(pair));
+            let (key, value) =
+                (percent_decoded(key).ok_or_else(broken)?, percent_decoded(value).ok_or_else(broken)?);
             let number = || {
                 let number = value.trim().parse().ok().filter(|number: &f64| number.is_finite());
-                number.ok_or_else(|| format!("{}: `{}` is no number; {EXPECTED}", short(&key), short(&value)))
+                number.ok_or_else(|| {
+                    format!("{}: `{}` is no number; {EXPECTED}", truncated(&key), truncated(&value))
+                })
             };
             match &*key {
                 "group" => report.group = Some(value),
@@ -108,24 +111,24 @@ impl Report {
 }
 
 /// The age below which values count as current.
-pub(crate) const FRESH: Duration = Duration::from_millis(500);
+pub(crate) const FRESH_AGE: Duration = Duration::from_millis(500);
 
 const EXPECTED: &str = "give name=NAME&value=NUMBER or {\"values\": {NAME: NUMBER}}";
 
 /// Rounds to six significant digits: load values are no more precise, and reports stay short.
-pub(crate) fn tidy(value: f64) -> f64 {
+pub(crate) fn round_significant(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-fn short(text: &str) -> String {
+fn truncated(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_default).collect()
 }
 
 /// Decodes a percent-encoded name or value of a form.
-fn decoded(text: &str) -> Option<String> {
+fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -149,11 +152,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::board::Source;
+    use crate::metric_store::ValueSource;
 
     #[test]
     fn every_form_is_read() {
-        let one = |body: &str| Report::read(body.as_bytes()).unwrap();
+        let one = |body: &str| LoadReport::parse(body.as_bytes()).unwrap();
         let report =
             one(r#"{"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.43, "in_flight": 7}}"#);
         assert_eq!((report.group.as_deref(), report.member.as_deref()), (Some("web"), Some("10.0.0.1:80")));
@@ -189,21 +192,23 @@ mod tests {
             (r#"{"values": {"cpu": null}}"#, "invalid type"),
             (r#"{"valeus": {}}"#, "unknown field"),
         ] {
-            let said = Report::read(body.as_bytes()).unwrap_err();
+            let said = LoadReport::parse(body.as_bytes()).unwrap_err();
             assert!(said.contains(why) && said.contains("give name=NAME"), "{body}: {said}");
         }
-        assert!(Report::read(b"\xff").is_err());
+        assert!(LoadReport::parse(b"\xff").is_err());
     }
 
     #[test]
     fn what_is_sent_is_short() {
-        let value = |name: &str, value, age| Value {
+        let value = |name: &str, value, age| MetricValue {
             name: name.into(),
             value,
             age: Duration::from_millis(age),
-            source: Source::Sensed,
+            source: ValueSource::Sensor,
         };
-        let json = |values: &[Value]| serde_json::to_string(&Report::of(None, Some("a:1"), values)).unwrap();
+        let json = |values: &[MetricValue]| {
+            serde_json::to_string(&LoadReport::from_values(None, Some("a:1"), values)).unwrap()
+        };
         assert_eq!(json(&[value("cpu", 1.0 / 3.0, 10)]), r#"{"member":"a:1","values":{"cpu":0.333333}}"#);
         let old = [value("b", 123_456_789.0, 1500), value("a", 0.0, 900)];
         assert_eq!(json(&old), r#"{"member":"a:1","age_seconds":1.5,"values":{"a":0.0,"b":123457000.0}}"#);
@@ -213,7 +218,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in "(name=|value=|&|%[0-9a-f]{2}|%|\\{|\"values\":|[0-9]|.)\
             {0,40}") {
-            if let Ok(report) = Report::read(bytes.as_bytes()) {
+            if let Ok(report) = LoadReport::parse(bytes.as_bytes()) {
                 prop_assert!(report.values.values().all(|value| value.is_finite()));
             }
         }

@@ -8,7 +8,7 @@
 mod cpu;
 mod memory;
 mod pressure;
-mod queue;
+mod run_queue;
 mod sockets;
 
 use std::fs::File;
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The number of bytes after which a file is cut: enough for a hundred thousand connections.
-const MOST: u64 = 16 << 20;
+const MAX_FILE: u64 = 16 << 20;
 
 /// All sensors.
 pub(crate) const ALL: &[Sensor] = &[
     Sensor { name: "cpu", open: cpu::open },
-    Sensor { name: "queue", open: queue::open },
+    Sensor { name: "queue", open: run_queue::open },
     Sensor { name: "pressure", open: pressure::open },
     Sensor { name: "memory", open: memory::open },
     Sensor { name: "sockets", open: sockets::open },
@@ -33,18 +33,18 @@ pub(crate) struct Sensor {
     /// The name in messages.
     pub(crate) name: &'static str,
     /// Opens the sensor. Its means are over the given time span.
-    open: fn(&Place, Duration) -> Box<dyn Sense>,
+    open: fn(&SensorPaths, Duration) -> Box<dyn SensorReader>,
 }
 
 /// An open sensor.
-trait Sense: Send {
+trait SensorReader: Send {
     /// Reads the current values. Rates of counters need two readings.
-    fn look(&mut self, look: &mut Look<'_>);
+    fn read_values(&mut self, look: &mut SensorContext<'_>);
 }
 
 /// The files to read.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SensorPaths {
     /// The path of procfs, usually /proc.
     pub(crate) proc: PathBuf,
     /// The folder of a control group, version 2.
@@ -55,16 +55,16 @@ pub(crate) struct Place {
 
 /// A value that was read.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Reading {
+pub(crate) struct SensorReading {
     pub(crate) name: &'static str,
     pub(crate) value: f64,
     /// Whether the value is a share from 0 to 1.
-    pub(crate) share: bool,
+    pub(crate) is_share: bool,
 }
 
 /// A file or page that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Unread {
+pub struct UnreadSource {
     /// The name of the sensor.
     pub sensor: &'static str,
     /// The file or address.
@@ -74,26 +74,26 @@ pub struct Unread {
 }
 
 /// All sensors, open.
-pub(crate) struct Sensors {
-    place: Place,
-    open: Vec<(&'static str, Box<dyn Sense>)>,
+pub(crate) struct SensorSet {
+    paths: SensorPaths,
+    open: Vec<(&'static str, Box<dyn SensorReader>)>,
     text: String,
 }
 
-impl Sensors {
+impl SensorSet {
     /// Opens all sensors. Their means are over `span`.
-    pub(crate) fn open(place: Place, span: Duration) -> Self {
-        let open = ALL.iter().map(|sensor| (sensor.name, (sensor.open)(&place, span))).collect();
-        Self { place, open, text: String::new() }
+    pub(crate) fn open(paths: SensorPaths, span: Duration) -> Self {
+        let open = ALL.iter().map(|sensor| (sensor.name, (sensor.open)(&paths, span))).collect();
+        Self { paths, open, text: String::new() }
     }
 
     /// Reads all sensors. `at` is the time of any monotonic clock.
-    pub(crate) fn look(&mut self, at: Duration) -> (Vec<Reading>, Vec<Unread>) {
+    pub(crate) fn read_all(&mut self, at: Duration) -> (Vec<SensorReading>, Vec<UnreadSource>) {
         let (mut readings, mut unread) = (Vec::new(), Vec::new());
         for (sensor, sense) in &mut self.open {
-            sense.look(&mut Look {
+            sense.read_values(&mut SensorContext {
                 sensor,
-                place: &self.place,
+                paths: &self.paths,
                 at,
                 text: &mut self.text,
                 readings: &mut readings,
@@ -106,34 +106,34 @@ impl Sensors {
 }
 
 /// The context of one reading of a sensor.
-struct Look<'a> {
+struct SensorContext<'a> {
     sensor: &'static str,
-    place: &'a Place,
+    paths: &'a SensorPaths,
     at: Duration,
     text: &'a mut String,
-    readings: &'a mut Vec<Reading>,
-    unread: &'a mut Vec<Unread>,
+    readings: &'a mut Vec<SensorReading>,
+    unread: &'a mut Vec<UnreadSource>,
 }
 
-impl Look<'_> {
+impl SensorContext<'_> {
     /// Reads and parses a file of the host; records a failure.
-    fn host<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        self.file(&self.place.proc.join(file), parse)
+    fn read_host<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        self.read_file(&self.paths.proc.join(file), parse)
     }
 
     /// Reads and parses a file of the control group; records a failure. Returns `None` if there is no control
     /// group.
-    fn cgroup<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        self.file(&self.place.cgroup.as_ref()?.join(file), parse)
+    fn read_cgroup<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        self.read_file(&self.paths.cgroup.as_ref()?.join(file), parse)
     }
 
     /// Reads and parses a file of the control group that may be missing; records other failures.
-    fn cgroup_if_there<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let path = self.place.cgroup.as_ref()?.join(file);
-        if path.exists() { self.file(&path, parse) } else { None }
+    fn read_optional_cgroup<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let path = self.paths.cgroup.as_ref()?.join(file);
+        if path.exists() { self.read_file(&path, parse) } else { None }
     }
 
-    fn file<T>(&mut self, path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    fn read_file<T>(&mut self, path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let why = match read(path, self.text) {
             Ok(()) => match parse(self.text) {
                 Some(parsed) => return Some(parsed),
@@ -141,30 +141,30 @@ impl Look<'_> {
             },
             Err(error) => error.to_string(),
         };
-        self.unread.push(Unread { sensor: self.sensor, what: path.display().to_string(), why });
+        self.unread.push(UnreadSource { sensor: self.sensor, what: path.display().to_string(), why });
         None
     }
 
     /// Records a share, clamped to 0 to 1.
-    fn share(&mut self, name: &'static str, value: f64) {
-        self.readings.push(Reading { name, value: value.clamp(0.0, 1.0), share: true });
+    fn record_share(&mut self, name: &'static str, value: f64) {
+        self.readings.push(SensorReading { name, value: value.clamp(0.0, 1.0), is_share: true });
     }
 
     /// Records a number, at least 0.
-    fn number(&mut self, name: &'static str, value: f64) {
-        self.readings.push(Reading { name, value: value.max(0.0), share: false });
+    fn record_number(&mut self, name: &'static str, value: f64) {
+        self.readings.push(SensorReading { name, value: value.max(0.0), is_share: false });
     }
 }
 
-/// Reads at most `MOST` bytes of a text file.
+/// Reads at most [`MAX_FILE`] bytes of a text file.
 fn read(path: &Path, text: &mut String) -> io::Result<()> {
     text.clear();
-    File::open(path)?.take(MOST).read_to_string(text)?;
+    File::open(path)?.take(MAX_FILE).read_to_string(text)?;
     Ok(())
 }
 
 /// Returns the number after `key` at the beginning of a line.
-fn keyed(text: &str, key: &str) -> Option<f64> {
+fn value_of_key(text: &str, key: &str) -> Option<f64> {
     let mut words = text.lines().map(str::split_whitespace);
     words
         .find_map(|mut words| {

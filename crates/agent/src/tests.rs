@@ -2,17 +2,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-fn nothing_to_read() -> Sensors {
-    Sensors::open(Place { proc: "/no/such/place".into(), cgroup: None, port: None }, Duration::from_secs(1))
+fn nothing_to_read() -> SensorSet {
+    SensorSet::open(
+        SensorPaths { proc: "/no/such/place".into(), cgroup: None, port: None },
+        Duration::from_secs(1),
+    )
 }
 
 /// Returns the number of reports in ten seconds while `tell` is called every ten milliseconds with the time.
-async fn beats(tell: impl Fn(&Told, u64)) -> u64 {
-    let shared = Arc::new(Shared::new(None, None, Vec::new(), &[]));
-    let told = Told { shared: shared.clone(), place: 0 };
+async fn beats(tell: impl Fn(&ValueReporter, u64)) -> u64 {
+    let shared = Arc::new(AgentState::new(None, None, Vec::new(), &[]));
+    let told = ValueReporter { shared: shared.clone(), subject_index: 0 };
     let (sender, receiver) = watch::channel(0);
     let beating = tokio::spawn(async move {
-        beat(&shared, nothing_to_read(), Duration::from_secs(1), &sender).await;
+        run_beats(&shared, nothing_to_read(), Duration::from_secs(1), &sender).await;
     });
     for ms in (0..10_000).step_by(10) {
         tell(&told, ms);
@@ -30,27 +33,28 @@ async fn an_interval_is_kept_when_nothing_matters() {
 
 #[tokio::test(start_paused = true)]
 async fn what_matters_is_told_at_once_and_no_more_than_ten_times_a_second() {
-    let once = beats(|told, ms| told.tell("queue", if ms < 5500 { 10.0 } else { 90.0 }).unwrap()).await;
+    let once = beats(|told, ms| told.report("queue", if ms < 5500 { 10.0 } else { 90.0 }).unwrap()).await;
     assert!((10..=14).contains(&once), "{once}");
     // The value grows by 63 % every 100 ms.
-    let wild = beats(|told, ms| told.tell("queue", 1.05_f64.powf(ms as f64 / 10.0)).unwrap()).await;
+    let wild = beats(|told, ms| told.report("queue", 1.05_f64.powf(ms as f64 / 10.0)).unwrap()).await;
     assert!((50..=101).contains(&wild), "{wild}");
 }
 
 #[tokio::test]
 async fn whom_it_is_about_has_to_be_known() {
-    let config = Config { report_to: vec!["http://127.0.0.1:1".parse().unwrap()], ..Config::default() };
-    assert!(matches!(Agent::open(config).await, Err(Error::Member)));
+    let config =
+        AgentConfig { report_to: vec!["http://127.0.0.1:1".parse().unwrap()], ..AgentConfig::default() };
+    assert!(matches!(Agent::open(config).await, Err(AgentError::Member)));
 }
 
 #[tokio::test]
 async fn it_ends_when_it_is_told_to() {
     let hung = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let config = Config {
+    let config = AgentConfig {
         member: Some("a:80".into()),
         report_to: vec![format!("http://{}", hung.local_addr().unwrap()).parse().unwrap()],
         listen: Some(([127, 0, 0, 1], 0).into()),
-        ..Config::default()
+        ..AgentConfig::default()
     };
     let agent = Agent::open(config).await.unwrap();
     assert!(agent.addr().is_some());

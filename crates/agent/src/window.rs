@@ -9,33 +9,33 @@ use std::time::Duration;
 
 /// `N` counters that are read together.
 #[derive(Debug)]
-pub(crate) struct Window<const N: usize> {
+pub(crate) struct CounterWindow<const N: usize> {
     span: Duration,
     /// The values of the last sample.
     last: Option<[f64; N]>,
     /// The time of each sample and the growth since the first one. The samples span at most the window and
     /// one more.
-    grown: VecDeque<(Duration, [f64; N])>,
+    samples: VecDeque<(Duration, [f64; N])>,
 }
 
 /// The growth from the oldest sample of a window to the newest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Growth<const N: usize> {
+pub(crate) struct CounterGrowth<const N: usize> {
     /// The time between them in seconds, above 0.
     pub(crate) seconds: f64,
     /// The growth of each counter, not negative.
-    pub(crate) by: [f64; N],
+    pub(crate) increases: [f64; N],
 }
 
-impl<const N: usize> Window<N> {
+impl<const N: usize> CounterWindow<N> {
     /// Creates a window of length `span`, or back to the first sample.
     pub(crate) fn new(span: Duration) -> Self {
-        Self { span, last: None, grown: VecDeque::new() }
+        Self { span, last: None, samples: VecDeque::new() }
     }
 
     /// Adds a sample. Returns `None` for the first one.
-    pub(crate) fn push(&mut self, at: Duration, counters: [f64; N]) -> Option<Growth<N>> {
-        let (before, mut sum) = self.grown.back().copied().unwrap_or((at, [0.0; N]));
+    pub(crate) fn push(&mut self, at: Duration, counters: [f64; N]) -> Option<CounterGrowth<N>> {
+        let (before, mut sum) = self.samples.back().copied().unwrap_or((at, [0.0; N]));
         if self.last.is_some() && at <= before {
             return None;
         }
@@ -46,15 +46,15 @@ impl<const N: usize> Window<N> {
             }
         }
         self.last = Some(counters);
-        self.grown.push_back((at, sum));
+        self.samples.push_back((at, sum));
         // The oldest sample is the newest that is at least `span` old.
-        while self.grown.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= self.span) {
-            self.grown.pop_front();
+        while self.samples.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= self.span) {
+            self.samples.pop_front();
         }
-        let (first, base) = *self.grown.front()?;
+        let (first, base) = *self.samples.front()?;
         let seconds = at.saturating_sub(first).as_secs_f64();
         let by = std::array::from_fn(|n| sum[n] - base[n]);
-        (seconds > 0.0).then_some(Growth { seconds, by })
+        (seconds > 0.0).then_some(CounterGrowth { seconds, increases: by })
     }
 }
 
@@ -68,26 +68,30 @@ mod tests {
 
     #[test]
     fn reaches_back_for_its_span() {
-        let mut window = Window::new(at(1000));
+        let mut window = CounterWindow::new(at(1000));
         assert_eq!(window.push(at(0), [100.0]), None);
-        assert_eq!(window.push(at(500), [110.0]), Some(Growth { seconds: 0.5, by: [10.0] }));
-        assert_eq!(window.push(at(1000), [130.0]), Some(Growth { seconds: 1.0, by: [30.0] }));
-        assert_eq!(window.push(at(1500), [131.0]), Some(Growth { seconds: 1.0, by: [21.0] }));
-        assert_eq!(window.push(at(9000), [131.0]), Some(Growth { seconds: 7.5, by: [0.0] }));
+        assert_eq!(window.push(at(500), [110.0]), Some(CounterGrowth { seconds: 0.5, increases: [10.0] }));
+        assert_eq!(window.push(at(1000), [130.0]), Some(CounterGrowth { seconds: 1.0, increases: [30.0] }));
+        assert_eq!(window.push(at(1500), [131.0]), Some(CounterGrowth { seconds: 1.0, increases: [21.0] }));
+        assert_eq!(window.push(at(9000), [131.0]), Some(CounterGrowth { seconds: 7.5, increases: [0.0] }));
         for ms in 9001..20_000 {
             window.push(at(ms), [0.0]);
         }
-        assert!(window.grown.len() <= 1001, "{}", window.grown.len());
+        assert!(window.samples.len() <= 1001, "{}", window.samples.len());
     }
 
     #[test]
     fn resets_and_clocks_that_jump_harm_nothing() {
-        let mut window = Window::new(at(1000));
+        let mut window = CounterWindow::new(at(1000));
         window.push(at(0), [100.0, 5.0]);
-        assert_eq!(window.push(at(100), [3.0, 6.0]).map(|growth| growth.by), Some([0.0, 1.0]), "reset");
-        assert_eq!(window.push(at(200), [5.0, f64::NAN]).map(|growth| growth.by), Some([2.0, 1.0]));
+        assert_eq!(
+            window.push(at(100), [3.0, 6.0]).map(|growth| growth.increases),
+            Some([0.0, 1.0]),
+            "reset"
+        );
+        assert_eq!(window.push(at(200), [5.0, f64::NAN]).map(|growth| growth.increases), Some([2.0, 1.0]));
         assert_eq!(window.push(at(150), [6.0, 7.0]), None, "back in time");
         assert_eq!(window.push(at(200), [6.0, 7.0]), None, "no time has passed");
-        assert_eq!(window.push(at(300), [6.0, 7.0]).map(|growth| growth.by), Some([3.0, 1.0]));
+        assert_eq!(window.push(at(300), [6.0, 7.0]).map(|growth| growth.increases), Some([3.0, 1.0]));
     }
 }

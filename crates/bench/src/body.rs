@@ -11,67 +11,71 @@ use httparse::Header;
 
 /// An error of a peer that does not speak HTTP/1.1, with a short reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct MalformedMessage(pub(crate) &'static str);
 
 /// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum BodyDecoder {
     /// The number of bytes left.
     Length(u64),
     /// Chunks, up to the last one.
-    Chunked(Chunked),
+    Chunked(ChunkedDecoder),
     /// Everything until the connection closes (answers only).
     Close,
 }
 
-/// The result of [`Body::eat`].
+/// The result of [`BodyDecoder::decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct DecodedPiece {
     /// The range of the content within the given bytes.
     pub(crate) data: Range<usize>,
     /// The number of given bytes that belong to the body; more may follow in the same bytes unless `done`.
-    pub(crate) used: usize,
+    pub(crate) consumed: usize,
     /// Whether the body has ended.
     pub(crate) done: bool,
 }
 
-impl Body {
+impl BodyDecoder {
     /// An empty body.
     pub(crate) const NONE: Self = Self::Length(0);
 
     /// Returns the body of a request. `minor` is the HTTP minor version.
-    pub(crate) fn of_request(minor: u8, headers: &[Header<'_>]) -> Result<Self, Malformed> {
+    pub(crate) fn of_request(minor: u8, headers: &[Header<'_>]) -> Result<Self, MalformedMessage> {
         match (transfer_encoding(headers)?, content_length(headers)?) {
-            (true, Some(_)) => Err(Malformed("both content-length and transfer-encoding")),
-            (true, None) if minor == 0 => Err(Malformed("transfer-encoding in HTTP/1.0")),
-            (true, None) => Ok(Self::Chunked(Chunked::default())),
+            (true, Some(_)) => Err(MalformedMessage("both content-length and transfer-encoding")),
+            (true, None) if minor == 0 => Err(MalformedMessage("transfer-encoding in HTTP/1.0")),
+            (true, None) => Ok(Self::Chunked(ChunkedDecoder::default())),
             (false, length) => Ok(Self::Length(length.unwrap_or(0))),
         }
     }
 
     /// Returns the body of an answer with `status`; `head` is `true` for the answer to a HEAD request.
-    pub(crate) fn of_answer(status: u16, head: bool, headers: &[Header<'_>]) -> Result<Self, Malformed> {
+    pub(crate) fn of_response(
+        status: u16,
+        head: bool,
+        headers: &[Header<'_>],
+    ) -> Result<Self, MalformedMessage> {
         if head || (100..200).contains(&status) || status == 204 || status == 304 {
             return Ok(Self::NONE);
         }
         match (transfer_encoding(headers)?, content_length(headers)?) {
-            (true, Some(_)) => Err(Malformed("both content-length and transfer-encoding")),
-            (true, None) => Ok(Self::Chunked(Chunked::default())),
+            (true, Some(_)) => Err(MalformedMessage("both content-length and transfer-encoding")),
+            (true, None) => Ok(Self::Chunked(ChunkedDecoder::default())),
             (false, Some(length)) => Ok(Self::Length(length)),
             (false, None) => Ok(Self::Close),
         }
     }
 
     /// Consumes the next bytes of the body; they may extend beyond its end.
-    pub(crate) fn eat(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
+    pub(crate) fn decode(&mut self, bytes: &[u8]) -> Result<DecodedPiece, MalformedMessage> {
         match self {
             Self::Length(left) => {
                 let used = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                 *left -= used as u64;
-                Ok(Piece { data: 0..used, used, done: *left == 0 })
+                Ok(DecodedPiece { data: 0..used, consumed: used, done: *left == 0 })
             }
-            Self::Chunked(chunked) => chunked.eat(bytes),
-            Self::Close => Ok(Piece { data: 0..bytes.len(), used: bytes.len(), done: false }),
+            Self::Chunked(chunked) => chunked.decode(bytes),
+            Self::Close => Ok(DecodedPiece { data: 0..bytes.len(), consumed: bytes.len(), done: false }),
         }
     }
 }
@@ -91,30 +95,30 @@ pub(crate) fn values<'h>(headers: &'h [Header<'h>], name: &'h str) -> impl Itera
     headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
-fn transfer_encoding(headers: &[Header<'_>]) -> Result<bool, Malformed> {
+fn transfer_encoding(headers: &[Header<'_>]) -> Result<bool, MalformedMessage> {
     let mut found = values(headers, "transfer-encoding");
     match (found.next(), found.next()) {
         (None, _) => Ok(false),
         (Some(value), None) if value.trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(true),
-        _ => Err(Malformed("a transfer-encoding that is not `chunked`")),
+        _ => Err(MalformedMessage("a transfer-encoding that is not `chunked`")),
     }
 }
 
-fn content_length(headers: &[Header<'_>]) -> Result<Option<u64>, Malformed> {
+fn content_length(headers: &[Header<'_>]) -> Result<Option<u64>, MalformedMessage> {
     let mut found = values(headers, "content-length");
     let Some(value) = found.next() else { return Ok(None) };
     if found.next().is_some() {
-        return Err(Malformed("several content-lengths"));
+        return Err(MalformedMessage("several content-lengths"));
     }
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let number = std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
-    number.map(Some).ok_or(Malformed("a content-length that is not a number"))
+    number.map(Some).ok_or(MalformedMessage("a content-length that is not a number"))
 }
 
 /// A chunked body; extensions and trailers are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Chunked {
-    part: Part,
+pub(crate) struct ChunkedDecoder {
+    state: ChunkState,
     /// The number of bytes left in the current chunk.
     left: u64,
     /// The length of the current line so far.
@@ -124,7 +128,7 @@ pub(crate) struct Chunked {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Part {
+enum ChunkState {
     #[default]
     Size,
     Extension,
@@ -140,65 +144,67 @@ enum Part {
 const MAX_LINE: usize = 4096;
 const MAX_TRAILERS: usize = 64 * 1024;
 
-impl Chunked {
-    fn eat(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
+impl ChunkedDecoder {
+    fn decode(&mut self, bytes: &[u8]) -> Result<DecodedPiece, MalformedMessage> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
-            if self.part == Part::Data {
+            if self.state == ChunkState::Data {
                 let have = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len() - at);
                 self.left -= have as u64;
                 if self.left == 0 {
-                    self.part = Part::DataEnd;
+                    self.state = ChunkState::DataEnd;
                 }
-                return Ok(Piece { data: at..at + have, used: at + have, done: false });
+                return Ok(DecodedPiece { data: at..at + have, consumed: at + have, done: false });
             }
             at += 1;
-            if self.control(byte)? {
-                return Ok(Piece { data: 0..0, used: at, done: true });
+            if self.decode_control_byte(byte)? {
+                return Ok(DecodedPiece { data: 0..0, consumed: at, done: true });
             }
         }
-        Ok(Piece { data: 0..0, used: at, done: false })
+        Ok(DecodedPiece { data: 0..0, consumed: at, done: false })
     }
 
     /// Consumes one byte that is not content; returns `true` at the end of the body.
-    fn control(&mut self, byte: u8) -> Result<bool, Malformed> {
+    fn decode_control_byte(&mut self, byte: u8) -> Result<bool, MalformedMessage> {
         self.line += 1;
         if self.line > MAX_LINE || self.trailers > MAX_TRAILERS {
-            return Err(Malformed("a chunk's line or the trailers are too long"));
+            return Err(MalformedMessage("a chunk's line or the trailers are too long"));
         }
-        self.part = match (self.part, byte) {
-            (Part::Size, digit) if digit.is_ascii_hexdigit() => {
+        self.state = match (self.state, byte) {
+            (ChunkState::Size, digit) if digit.is_ascii_hexdigit() => {
                 if self.left >> 60 != 0 {
-                    return Err(Malformed("a chunk size above 64 bits"));
+                    return Err(MalformedMessage("a chunk size above 64 bits"));
                 }
                 self.left = self.left << 4 | u64::from((digit as char).to_digit(16).unwrap_or(0));
-                Part::Size
+                ChunkState::Size
             }
-            (Part::Size, _) if self.line == 1 => return Err(Malformed("a chunk without a size")),
-            (Part::Size | Part::Extension, b'\r') => Part::SizeEnd,
-            (Part::Size, b';' | b' ' | b'\t') => Part::Extension,
-            (Part::Extension, other) if other != b'\n' => Part::Extension,
-            (Part::SizeEnd, b'\n') => {
+            (ChunkState::Size, _) if self.line == 1 => {
+                return Err(MalformedMessage("a chunk without a size"));
+            }
+            (ChunkState::Size | ChunkState::Extension, b'\r') => ChunkState::SizeEnd,
+            (ChunkState::Size, b';' | b' ' | b'\t') => ChunkState::Extension,
+            (ChunkState::Extension, other) if other != b'\n' => ChunkState::Extension,
+            (ChunkState::SizeEnd, b'\n') => {
                 self.line = 0;
-                if self.left == 0 { Part::Trailer } else { Part::Data }
+                if self.left == 0 { ChunkState::Trailer } else { ChunkState::Data }
             }
-            (Part::DataEnd, b'\r') => Part::DataEndLine,
-            (Part::DataEndLine, b'\n') => {
+            (ChunkState::DataEnd, b'\r') => ChunkState::DataEndLine,
+            (ChunkState::DataEndLine, b'\n') => {
                 self.line = 0;
-                Part::Size
+                ChunkState::Size
             }
-            (Part::Trailer, b'\r') => Part::TrailerEnd,
-            (Part::TrailerEnd, b'\n') => {
+            (ChunkState::Trailer, b'\r') => ChunkState::TrailerEnd,
+            (ChunkState::TrailerEnd, b'\n') => {
                 let empty = self.line == 2;
                 self.trailers += self.line;
                 self.line = 0;
                 if empty {
                     return Ok(true);
                 }
-                Part::Trailer
+                ChunkState::Trailer
             }
-            (Part::Trailer, other) if other != b'\n' => Part::Trailer,
-            _ => return Err(Malformed("a chunk that is not framed as it should be")),
+            (ChunkState::Trailer, other) if other != b'\n' => ChunkState::Trailer,
+            _ => return Err(MalformedMessage("a chunk that is not framed as it should be")),
         };
         Ok(false)
     }
@@ -211,15 +217,19 @@ mod tests {
     use super::*;
 
     /// Feeds `bytes` in pieces of the given sizes, in a cycle.
-    fn feed(mut body: Body, bytes: &[u8], sizes: &[usize]) -> Result<(Vec<u8>, usize, bool), Malformed> {
+    fn feed(
+        mut body: BodyDecoder,
+        bytes: &[u8],
+        sizes: &[usize],
+    ) -> Result<(Vec<u8>, usize, bool), MalformedMessage> {
         let (mut content, mut at) = (Vec::new(), 0);
         let mut sizes = sizes.iter().cycle();
         let mut end = 0;
         while at < bytes.len() {
             end = (end + sizes.next().unwrap()).clamp(at + 1, bytes.len());
-            let piece = body.eat(&bytes[at..end])?;
+            let piece = body.decode(&bytes[at..end])?;
             content.extend_from_slice(&bytes[at..end][piece.data]);
-            at += piece.used;
+            at += piece.consumed;
             if piece.done {
                 return Ok((content, at, true));
             }
@@ -227,8 +237,8 @@ mod tests {
         Ok((content, at, false))
     }
 
-    fn chunked(bytes: &[u8]) -> Result<(Vec<u8>, usize, bool), Malformed> {
-        feed(Body::Chunked(Chunked::default()), bytes, &[usize::MAX / 2])
+    fn chunked(bytes: &[u8]) -> Result<(Vec<u8>, usize, bool), MalformedMessage> {
+        feed(BodyDecoder::Chunked(ChunkedDecoder::default()), bytes, &[usize::MAX / 2])
     }
 
     #[test]
@@ -260,17 +270,17 @@ mod tests {
         assert!(chunked(trailers.as_bytes()).is_err());
     }
 
-    fn framing(pairs: &[(&str, &str)]) -> Result<Body, Malformed> {
+    fn framing(pairs: &[(&str, &str)]) -> Result<BodyDecoder, MalformedMessage> {
         let headers: Vec<Header<'_>> =
             pairs.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect();
-        Body::of_request(1, &headers)
+        BodyDecoder::of_request(1, &headers)
     }
 
     #[test]
     fn ambiguous_requests_are_refused() {
-        assert_eq!(framing(&[]), Ok(Body::NONE));
-        assert_eq!(framing(&[("Content-Length", "5")]), Ok(Body::Length(5)));
-        assert!(matches!(framing(&[("transfer-encoding", "Chunked")]), Ok(Body::Chunked(_))));
+        assert_eq!(framing(&[]), Ok(BodyDecoder::NONE));
+        assert_eq!(framing(&[("Content-Length", "5")]), Ok(BodyDecoder::Length(5)));
+        assert!(matches!(framing(&[("transfer-encoding", "Chunked")]), Ok(BodyDecoder::Chunked(_))));
         for wrong in [
             &[("content-length", "5"), ("transfer-encoding", "chunked")][..],
             &[("content-length", "5"), ("content-length", "5")],
@@ -284,17 +294,17 @@ mod tests {
             assert!(framing(wrong).is_err(), "{wrong:?}");
         }
         let te = [Header { name: "transfer-encoding", value: b"chunked" }];
-        assert!(Body::of_request(0, &te).is_err());
+        assert!(BodyDecoder::of_request(0, &te).is_err());
     }
 
     #[test]
     fn answers_without_a_body_have_none() {
         let headers = [Header { name: "content-length", value: b"5" }];
-        assert_eq!(Body::of_answer(200, false, &headers), Ok(Body::Length(5)));
-        assert_eq!(Body::of_answer(200, true, &headers), Ok(Body::NONE));
-        assert_eq!(Body::of_answer(304, false, &headers), Ok(Body::NONE));
-        assert_eq!(Body::of_answer(204, false, &[]), Ok(Body::NONE));
-        assert_eq!(Body::of_answer(200, false, &[]), Ok(Body::Close));
+        assert_eq!(BodyDecoder::of_response(200, false, &headers), Ok(BodyDecoder::Length(5)));
+        assert_eq!(BodyDecoder::of_response(200, true, &headers), Ok(BodyDecoder::NONE));
+        assert_eq!(BodyDecoder::of_response(304, false, &headers), Ok(BodyDecoder::NONE));
+        assert_eq!(BodyDecoder::of_response(204, false, &[]), Ok(BodyDecoder::NONE));
+        assert_eq!(BodyDecoder::of_response(200, false, &[]), Ok(BodyDecoder::Close));
     }
 
     #[test]
@@ -321,13 +331,13 @@ mod tests {
                 text.extend_from_slice(b"\r\n");
             }
             text.extend_from_slice(b"0\r\nt: 1\r\n\r\nrest");
-            let (content, used, done) = feed(Body::Chunked(Chunked::default()), &text, &sizes).unwrap();
+            let (content, used, done) = feed(BodyDecoder::Chunked(ChunkedDecoder::default()), &text, &sizes).unwrap();
             prop_assert_eq!((content, used, done), (chunks.concat(), text.len() - 4, true));
         }
 
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), sizes in prop::collection::vec(1usize..9, 1..4)) {
-            let _ = feed(Body::Chunked(Chunked::default()), &bytes, &sizes);
+            let _ = feed(BodyDecoder::Chunked(ChunkedDecoder::default()), &bytes, &sizes);
         }
     }
 }

@@ -2,59 +2,59 @@
 //! executes them unattended; a report that lists which claims the results support.
 //!
 //! [`experiment`] reads the file and [`plan`] makes points of its factors. [`runner`] takes the measurements
-//! that precede the first point ([`Before`]). It then runs each point with its own processes in its own
+//! that precede the first point ([`Calibration`]). It then runs each point with its own processes in its own
 //! folder. On resumption it skips points that are complete with the same experiment and binary. [`table`]
 //! gathers the points, with confidence intervals ([`statistics`]). [`claim`] decides and [`report`] presents
 //! the results.
 
 use std::time::Duration;
 
+mod app_clients;
+mod app_utilization;
 mod arrivals;
-mod back;
-mod child;
+mod calibration;
+mod child_process;
 pub mod claim;
-pub mod column;
 pub mod compare;
-mod crew;
-mod cycle;
-mod doors;
-mod drive;
+mod cpu_time;
 pub mod experiment;
-mod fellows;
 mod figure;
-mod front;
+mod fleet;
+mod horizontal_autoscaler;
 pub mod library;
+mod load_driver;
 mod lottery;
-mod measure;
 pub mod metric;
 pub mod model;
-mod moves;
 mod network;
 pub mod plan;
 mod point;
 mod ports;
-mod reactive;
+mod proxy_under_test;
+mod recovery;
 pub mod report;
+pub mod result_source;
 pub mod runner;
-mod served;
+mod scaling;
+mod session_moves;
+mod shared_servers;
 mod side_car;
-mod stage;
 pub mod statistics;
 pub mod store;
 pub mod table;
-mod usage;
+mod testbed;
 
 #[cfg(test)]
 mod fixture;
 
-pub use child::Tie;
-pub use crew::Roll;
-pub use measure::{Before, Wire};
-pub use point::{Outcome, Tick};
+pub use calibration::{Calibration, WireTimes};
+pub use child_process::ProcessLauncher;
+pub use point::{PointOutcome, TimelineTick};
+pub use scaling::MemberCounts;
 
 /// The reason why a run ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum LabError {
     /// A failure: what, where and what to do.
     #[error("{0}")]
     Failed(String),
@@ -66,23 +66,23 @@ pub enum Trouble {
     Interrupted,
 }
 
-impl Trouble {
+impl LabError {
     pub(crate) fn failed(why: impl Into<String>) -> Self {
         Self::Failed(why.into())
     }
 }
 
 /// An observer of a run.
-pub trait Watch {
+pub trait RunObserver {
     /// Reports what is measured before the first point; then a sentence with the results.
-    fn before(&mut self, what: &str);
+    fn on_calibration(&mut self, what: &str);
 
     /// Reports the begin of a point: the numbers of complete points and of all, and the estimated time left.
-    fn begins(&mut self, done: usize, all: usize, left: Duration, name: &str);
+    fn on_point_start(&mut self, done: usize, all: usize, left: Duration, name: &str);
 
     /// Reports the end of a point, with its main numbers.
-    fn ended(&mut self, name: &str, numbers: &str);
+    fn on_point_end(&mut self, name: &str, numbers: &str);
 
     /// Returns `true` if the run is to end.
-    fn interrupted(&self) -> bool;
+    fn is_interrupted(&self) -> bool;
 }

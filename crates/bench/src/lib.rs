@@ -5,8 +5,7 @@
 //! joins them and [`record`] keeps the results. [`member`] is the server under load.
 
 mod body;
-mod busy;
-pub mod chance;
+mod emulated_processors;
 pub mod lab;
 pub mod member;
 pub mod pace;
@@ -14,6 +13,7 @@ pub mod pick;
 pub mod plot;
 pub mod record;
 pub mod replay;
+pub mod rng;
 pub mod run;
 pub mod target;
 pub mod units;

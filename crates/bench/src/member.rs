@@ -26,31 +26,31 @@ mod antagonist;
 mod echo;
 mod http;
 mod iiop;
-mod lately;
-mod metered;
+mod load_meter;
 mod processor;
+mod recent_utilization;
+mod report_push;
 mod service;
 mod sharing;
 mod shuffle;
 mod steps;
-mod tell;
 mod timer;
-mod work;
+mod workers;
 
 pub use antagonist::Antagonist;
-pub use http::Refusal;
+pub use http::FailureResponse;
 pub use iiop::{MEMBER_CONTEXT, TYPE_ID, reference};
 pub(crate) use iiop::{PADDING_CONTEXT, RECEIVE, is_prime};
-pub use service::{Service, Slowdown};
+pub use service::{ServiceTime, Slowdown};
 pub use shuffle::shuffle;
-pub use steps::Steps;
+pub use steps::ServiceSteps;
 
-use http::Page;
-use lately::Lately;
-use metered::Gauge;
-use work::Work;
+use http::MemberPage;
+use load_meter::LoadMeter;
+use recent_utilization::RecentUtilization;
+use workers::WorkerPool;
 
-use crate::chance::Chance;
+use crate::rng::SplitMix64;
 
 /// The time that requests in flight have to end when the member stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -59,24 +59,24 @@ const MOST_THREADS: usize = 4096;
 
 /// The specification of a member.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct MemberSpec {
     /// The address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Further addresses of the same server, if `count` is 1; requests from all of them share its workers or
     /// cores.
-    pub also: Vec<SocketAddr>,
+    pub more_addresses: Vec<SocketAddr>,
     /// The number of such members, at least 1, on consecutive ports (port 0: any free ones). The number at
     /// the end of the name counts up, and so does the seed.
     pub count: usize,
     /// The protocol of the member.
-    pub kind: Kind,
+    pub protocol: MemberProtocol,
     /// The value of `x-member`; the address if `None`.
     pub name: Option<String>,
     /// The time for which a worker holds a request.
-    pub service: Service,
+    pub service: ServiceTime,
     /// The same for a dynamic page (http): a path with a query, a `cgi-bin` or the name of a script. `None`:
     /// no difference.
-    pub dynamic: Option<Service>,
+    pub dynamic: Option<ServiceTime>,
     /// The number of requests served at a time; at least 1.
     pub workers: usize,
     /// The number of processors, above 0, that all requests in service share, in place of the workers. The
@@ -91,31 +91,31 @@ pub struct Spec {
     pub ignore_cancel: bool,
     /// The maximum number of requests that wait for a worker, or that share the cores. Excess requests are
     /// refused with 503 (http) or TRANSIENT (iiop), dropped (udp), or end their connection (tcp).
-    pub queue: usize,
+    pub queue_limit: usize,
     /// Whether to burn the processor for the service time instead of waiting.
     pub burn: bool,
     /// The additional time for which a worker holds the first request of a connection (http, iiop): the cost
     /// of a session's setup.
-    pub session: Duration,
+    pub session_cost: Duration,
     /// The steps of a worker for a request (http, iiop), in place of the service time: work at the member's
-    /// own processor, and waiting times. The steps in `receive` run at the same processor.
-    pub steps: Option<Steps>,
+    /// own processor, and waiting times. The steps in `receive_steps` run at the same processor.
+    pub steps: Option<ServiceSteps>,
     /// With steps: those for the path `/receive` (http) or the object `Receive` (iiop), which need no worker.
-    pub receive: Option<Steps>,
+    pub receive_steps: Option<ServiceSteps>,
     /// The number of swaps: the answer holds the integers of the request's body after that many swaps of two
     /// of them (http). This is real work, in place of the service time.
     pub swaps: Option<u32>,
     /// The length of an answer's body (http); `None`: the member's name and a line end. For iiop, the number
     /// of bytes that an answer carries beside its result.
-    pub body: Option<usize>,
+    pub body_length: Option<usize>,
     /// The share of the requests that fail, from 0 to 1 (http, iiop).
     pub fail_rate: f64,
     /// The time after which they fail without being served; `None`: their service time.
     pub fail_after: Option<Duration>,
     /// The form of the failure; a status stands for the system exception UNKNOWN (iiop).
-    pub refusal: Refusal,
+    pub refusal: FailureResponse,
     /// A slowdown that begins by itself.
-    pub slow_after: Option<Slowdown>,
+    pub slowdown: Option<Slowdown>,
     /// Whether each answer carries a load report and requests above the concurrency limit are refused (http),
     /// as a server with an agent does.
     pub meter: bool,
@@ -123,15 +123,15 @@ pub struct Spec {
     /// /_plimsoll/fail?rate=R&after=TIME&with=HOW`, and answers `GET /_plimsoll/count` (http).
     pub admin: bool,
     /// The address at which the member obeys such orders over HTTP, whatever its protocol.
-    pub orders: Option<SocketAddr>,
+    pub admin_address: Option<SocketAddr>,
     /// The address of the agent, the lottery's daemon or a balancer (its `admin.reports`) to which the member
     /// reports its requests in flight, as `in_flight` (http).
-    pub tell: Option<SocketAddr>,
+    pub report_to: Option<SocketAddr>,
     /// The member names to report as, one report each; a balancer needs a name in each report.
-    pub tell_as: Vec<String>,
+    pub report_as: Vec<String>,
     /// Whether those reports also hold the number of cores or workers, as `cpus`, and the share of them in
     /// use, as `cpu`.
-    pub tell_busy: bool,
+    pub report_utilization: bool,
     /// Whether each connection begins with the name and a line end (tcp), each answer with the name and a
     /// space (udp).
     pub greet: bool,
@@ -141,7 +141,7 @@ pub struct Spec {
 
 /// The protocol of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemberProtocol {
     /// HTTP/1.1: answers that name the member.
     Http,
     /// HTTP/1.1: answers that hold the unchanged request.
@@ -154,7 +154,7 @@ pub enum Kind {
     Iiop,
 }
 
-impl Kind {
+impl MemberProtocol {
     /// Returns the name as in `listening http 127.0.0.1:9001`.
     pub fn name(self) -> &'static str {
         match self {
@@ -166,39 +166,39 @@ impl Kind {
     }
 }
 
-impl Spec {
+impl MemberSpec {
     /// Creates an HTTP member on `listen` that answers at once.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
-            also: Vec::new(),
+            more_addresses: Vec::new(),
             count: 1,
-            kind: Kind::Http,
+            protocol: MemberProtocol::Http,
             name: None,
-            service: Service::None,
+            service: ServiceTime::None,
             dynamic: None,
             workers: 4,
             cores: None,
             speed: 1.0,
             antagonist: None,
             ignore_cancel: false,
-            queue: 1024,
+            queue_limit: 1024,
             burn: false,
-            session: Duration::ZERO,
+            session_cost: Duration::ZERO,
             steps: None,
-            receive: None,
-            orders: None,
+            receive_steps: None,
+            admin_address: None,
             swaps: None,
-            body: None,
+            body_length: None,
             fail_rate: 0.0,
             fail_after: None,
-            refusal: Refusal::Status(500),
-            slow_after: None,
+            refusal: FailureResponse::Status(500),
+            slowdown: None,
             meter: false,
             admin: false,
-            tell: None,
-            tell_as: Vec::new(),
-            tell_busy: false,
+            report_to: None,
+            report_as: Vec::new(),
+            report_utilization: false,
             greet: false,
             seed: 1,
         }
@@ -206,14 +206,14 @@ impl Spec {
 }
 
 /// The state that all connections of a member share.
-struct Member {
-    spec: Spec,
+struct MemberState {
+    spec: MemberSpec,
     name: String,
-    work: Work,
-    page: Page,
-    chance: RefCell<Chance>,
-    failing: Cell<Failing>,
-    meter: Option<Gauge>,
+    work: WorkerPool,
+    page: MemberPage,
+    rng: RefCell<SplitMix64>,
+    failure_mode: Cell<FailureMode>,
+    meter: Option<LoadMeter>,
     /// Becomes `true` when the member ends.
     stopping: watch::Receiver<bool>,
     /// The number of open TCP connections.
@@ -223,60 +223,60 @@ struct Member {
     /// The number of requests that wait or are in service.
     in_flight: Cell<usize>,
     /// The share of the processors in recent use.
-    lately: Lately,
+    recent_utilization: RecentUtilization,
     start: Instant,
     /// The number of oneways received (iiop).
-    notes: Cell<u32>,
+    oneways: Cell<u32>,
 }
 
 /// The share and the form of failures.
 #[derive(Clone, Copy, Debug)]
-struct Failing {
+struct FailureMode {
     rate: f64,
     after: Option<Duration>,
-    refusal: Refusal,
+    refusal: FailureResponse,
 }
 
-impl Member {
-    fn new(spec: Spec, address: SocketAddr, stopping: watch::Receiver<bool>) -> io::Result<Rc<Self>> {
+impl MemberState {
+    fn new(spec: MemberSpec, address: SocketAddr, stopping: watch::Receiver<bool>) -> io::Result<Rc<Self>> {
         let name = spec.name.clone().unwrap_or_else(|| address.to_string());
-        let work = Work::new(&spec)?;
-        let page = Page::new(&name, spec.body);
+        let work = WorkerPool::new(&spec)?;
+        let page = MemberPage::new(&name, spec.body_length);
         // This seed differs from that of the service times: the two must not be correlated.
-        let chance = RefCell::new(Chance::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
+        let chance = RefCell::new(SplitMix64::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
         let (connections, requests, notes) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let failing =
-            Cell::new(Failing { rate: spec.fail_rate, after: spec.fail_after, refusal: spec.refusal });
-        let meter = spec.meter.then(Gauge::new);
+            Cell::new(FailureMode { rate: spec.fail_rate, after: spec.fail_after, refusal: spec.refusal });
+        let meter = spec.meter.then(LoadMeter::new);
         Ok(Rc::new(Self {
             spec,
             name,
             work,
             page,
-            chance,
-            failing,
+            rng: chance,
+            failure_mode: failing,
             meter,
             stopping,
             connections,
             requests,
             in_flight: Cell::new(0),
-            lately: Lately::default(),
+            recent_utilization: RecentUtilization::default(),
             start: Instant::now(),
-            notes,
+            oneways: notes,
         }))
     }
 
     /// Counts a request as in flight until the guard is dropped.
-    fn flight(&self) -> Flight<'_> {
+    fn track_in_flight(&self) -> InFlightGuard<'_> {
         self.in_flight.set(self.in_flight.get() + 1);
-        Flight(&self.in_flight)
+        InFlightGuard(&self.in_flight)
     }
 }
 
 /// A request that waits or is in service.
-struct Flight<'a>(&'a Cell<usize>);
+struct InFlightGuard<'a>(&'a Cell<usize>);
 
-impl Drop for Flight<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -289,7 +289,11 @@ impl Drop for Flight<'_> {
 ///
 /// # Errors
 /// Fails if an address cannot be listened on, or the name cannot be sent in a header.
-pub fn serve(spec: Spec, ready: impl FnMut(SocketAddr), stop: impl Future<Output = ()>) -> io::Result<()> {
+pub fn serve(
+    spec: MemberSpec,
+    ready: impl FnMut(SocketAddr),
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     if spec
         .name
         .as_ref()
@@ -309,7 +313,7 @@ pub fn serve(spec: Spec, ready: impl FnMut(SocketAddr), stop: impl Future<Output
 }
 
 async fn run(
-    spec: Spec,
+    spec: MemberSpec,
     mut ready: impl FnMut(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -319,11 +323,11 @@ async fn run(
     let mut addresses = Vec::new();
     for index in 0..spec.count.max(1) {
         let spec = spec.nth(index)?;
-        if spec.kind == Kind::Udp {
+        if spec.protocol == MemberProtocol::Udp {
             let socket = UdpSocket::bind(spec.listen).await?;
             addresses.push(socket.local_addr()?);
-            let member = Member::new(spec, socket.local_addr()?, stopping.clone())?;
-            for door in &member.spec.also {
+            let member = MemberState::new(spec, socket.local_addr()?, stopping.clone())?;
+            for door in &member.spec.more_addresses {
                 let door = UdpSocket::bind(*door).await?;
                 addresses.push(door.local_addr()?);
                 tasks.push(tokio::task::spawn_local(echo::datagrams(door, member.clone())));
@@ -332,16 +336,20 @@ async fn run(
         } else {
             let listener = listen(spec.listen)?;
             addresses.push(listener.local_addr()?);
-            let member = Member::new(spec, listener.local_addr()?, stopping.clone())?;
+            let member = MemberState::new(spec, listener.local_addr()?, stopping.clone())?;
             members.push(member.clone());
-            if let Some(orders) = member.spec.orders {
-                tasks.push(tokio::task::spawn_local(accept(listen(orders)?, member.clone(), Kind::Http)));
+            if let Some(orders) = member.spec.admin_address {
+                tasks.push(tokio::task::spawn_local(accept(
+                    listen(orders)?,
+                    member.clone(),
+                    MemberProtocol::Http,
+                )));
             }
-            if let Some(to) = member.spec.tell {
-                tasks.push(tokio::task::spawn_local(tell::tell(to, member.clone())));
+            if let Some(to) = member.spec.report_to {
+                tasks.push(tokio::task::spawn_local(report_push::push_reports(to, member.clone())));
             }
-            let kind = member.spec.kind;
-            for door in &member.spec.also {
+            let kind = member.spec.protocol;
+            for door in &member.spec.more_addresses {
                 let door = listen(*door)?;
                 addresses.push(door.local_addr()?);
                 tasks.push(tokio::task::spawn_local(accept(door, member.clone(), kind)));
@@ -365,7 +373,7 @@ async fn run(
     Ok(())
 }
 
-impl Spec {
+impl MemberSpec {
     /// Returns the specification of the member with this index.
     fn nth(&self, index: usize) -> io::Result<Self> {
         let mut spec = self.clone();
@@ -375,7 +383,7 @@ impl Spec {
             spec.listen.set_port(port);
         }
         if self.count > 1 {
-            spec.name = self.name.as_deref().map(|name| counted(name, index));
+            spec.name = self.name.as_deref().map(|name| numbered_name(name, index));
         }
         spec.seed = self.seed.wrapping_add(index as u64);
         Ok(spec)
@@ -383,7 +391,7 @@ impl Spec {
 }
 
 /// Returns the name with this index: `m9` and 2 give `m11`; a name without a number counts from 1.
-fn counted(name: &str, index: usize) -> String {
+fn numbered_name(name: &str, index: usize) -> String {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let first: u64 = name[stem.len()..].parse().unwrap_or(1);
     format!("{stem}{}", first.saturating_add(index as u64))
@@ -399,7 +407,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections forever and serves them with the protocol `kind`.
-async fn accept(listener: TcpListener, member: Rc<Member>, kind: Kind) {
+async fn accept(listener: TcpListener, member: Rc<MemberState>, kind: MemberProtocol) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // There is no free descriptor, or the client has gone: either may be over in a moment.
@@ -411,8 +419,8 @@ async fn accept(listener: TcpListener, member: Rc<Member>, kind: Kind) {
         tokio::task::spawn_local(async move {
             // An error means that the client has gone; a test server ignores that.
             let _ = match kind {
-                Kind::Tcp => echo::connection(stream, &member).await,
-                Kind::Iiop => iiop::connection(stream, member.clone()).await,
+                MemberProtocol::Tcp => echo::connection(stream, &member).await,
+                MemberProtocol::Iiop => iiop::connection(stream, member.clone()).await,
                 _ => http::connection(stream, &member).await,
             };
             member.connections.set(member.connections.get() - 1);
@@ -426,11 +434,11 @@ mod tests {
 
     #[test]
     fn names_count_up() {
-        let names = |name: &str| [counted(name, 0), counted(name, 2)];
+        let names = |name: &str| [numbered_name(name, 0), numbered_name(name, 2)];
         assert_eq!(names("m9"), ["m9", "m11"]);
         assert_eq!(names("web"), ["web1", "web3"]);
         assert_eq!(names("7"), ["7", "9"]);
-        let mut spec = Spec::new("127.0.0.1:65535".parse().unwrap());
+        let mut spec = MemberSpec::new("127.0.0.1:65535".parse().unwrap());
         spec.count = 2;
         assert!(spec.nth(0).is_ok() && spec.nth(1).is_err());
     }

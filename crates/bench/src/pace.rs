@@ -8,23 +8,23 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::rng::SplitMix64;
 
-mod shape;
+mod rate_shape;
 
-use shape::Integral;
-pub use shape::Shape;
+use rate_shape::RateIntegral;
+pub use rate_shape::RateShape;
 
 /// The arrival process of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum ArrivalProcess {
     /// Even arrivals: request n is due at n / rate, or where the integral of a changing rate reaches n.
     Constant,
     /// The arrivals from many independent clients: gaps are exponential with a coefficient of variation of 1.
     Poisson,
 }
 
-impl fmt::Display for Arrival {
+impl fmt::Display for ArrivalProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Constant => "constant",
@@ -33,7 +33,7 @@ impl fmt::Display for Arrival {
     }
 }
 
-impl FromStr for Arrival {
+impl FromStr for ArrivalProcess {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -47,43 +47,43 @@ impl FromStr for Arrival {
 
 /// Due times at a rate, steady or of some shape, for a limited time.
 #[derive(Clone, Debug)]
-pub struct Pace {
-    arrival: Arrival,
-    integral: Integral,
+pub struct RequestPacer {
+    arrival: ArrivalProcess,
+    integral: RateIntegral,
     /// The seconds after which nothing is due.
     end: f64,
     sent: u64,
     /// The integral of the rate at the last request of Poisson arrivals.
     level: f64,
-    chance: Chance,
+    rng: SplitMix64,
 }
 
-impl Pace {
+impl RequestPacer {
     /// Creates `rate` requests per second on average, for `duration`. A rate of 0 or below gives none.
-    pub fn new(arrival: Arrival, rate: f64, duration: Duration, seed: u64) -> Self {
-        Self::shaped(arrival, Shape::Steady(rate), duration, seed)
+    pub fn new(arrival: ArrivalProcess, rate: f64, duration: Duration, seed: u64) -> Self {
+        Self::with_shape(arrival, RateShape::Steady(rate), duration, seed)
     }
 
     /// Creates requests at the rate of `shape`, for `duration`.
-    pub fn shaped(arrival: Arrival, shape: Shape, duration: Duration, seed: u64) -> Self {
-        let integral = Integral::new(&shape, duration);
+    pub fn with_shape(arrival: ArrivalProcess, shape: RateShape, duration: Duration, seed: u64) -> Self {
+        let integral = RateIntegral::new(&shape, duration);
         let end = duration.as_secs_f64();
-        Self { arrival, integral, end, sent: 0, level: 0.0, chance: Chance::new(seed) }
+        Self { arrival, integral, end, sent: 0, level: 0.0, rng: SplitMix64::new(seed) }
     }
 }
 
-impl Iterator for Pace {
+impl Iterator for RequestPacer {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
         let level = match self.arrival {
-            Arrival::Constant => self.sent as f64,
-            Arrival::Poisson => {
-                self.level += self.chance.exp();
+            ArrivalProcess::Constant => self.sent as f64,
+            ArrivalProcess::Poisson => {
+                self.level += self.rng.exponential();
                 self.level
             }
         };
-        let due = self.integral.when(level).filter(|due| *due < self.end)?;
+        let due = self.integral.time_at(level).filter(|due| *due < self.end)?;
         self.sent += 1;
         Some(Duration::from_secs_f64(due))
     }
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    fn gaps(pace: Pace) -> (f64, f64, usize) {
+    fn gaps(pace: RequestPacer) -> (f64, f64, usize) {
         let dues: Vec<f64> = pace.map(|due| due.as_secs_f64()).collect();
         let gaps: Vec<f64> = dues.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn constant_is_even_and_exact() {
         let (mean, variation, count) =
-            gaps(Pace::new(Arrival::Constant, 3000.0, Duration::from_secs(100), 1));
+            gaps(RequestPacer::new(ArrivalProcess::Constant, 3000.0, Duration::from_secs(100), 1));
         assert_eq!(count, 300_000);
         assert!((mean * 3000.0 - 1.0).abs() < 1e-6, "{mean}");
         assert!(variation < 1e-4, "{variation}");
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn poisson_has_the_mean_the_variation_and_the_counts_of_poisson() {
-        let pace = Pace::new(Arrival::Poisson, 2000.0, Duration::from_secs(100), 1);
+        let pace = RequestPacer::new(ArrivalProcess::Poisson, 2000.0, Duration::from_secs(100), 1);
         let (mean, variation, count) = gaps(pace.clone());
         assert!((mean * 2000.0 - 1.0).abs() < 0.01, "{mean}");
         assert!((0.99..1.01).contains(&variation), "{variation}");
@@ -132,89 +132,93 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_run() {
-        let pace =
-            |seed| Pace::new(Arrival::Poisson, 100.0, Duration::from_secs(1), seed).collect::<Vec<_>>();
+        let pace = |seed| {
+            RequestPacer::new(ArrivalProcess::Poisson, 100.0, Duration::from_secs(1), seed)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(pace(1), pace(1));
         assert_ne!(pace(1), pace(2));
     }
 
     #[test]
     fn nothing_is_due_at_no_rate_or_in_no_time() {
-        for arrival in [Arrival::Constant, Arrival::Poisson] {
-            assert_eq!(Pace::new(arrival, 0.0, Duration::from_secs(9), 1).count(), 0);
-            assert_eq!(Pace::new(arrival, -1.0, Duration::from_secs(9), 1).count(), 0);
-            assert_eq!(Pace::new(arrival, 9.0, Duration::ZERO, 1).count(), 0);
+        for arrival in [ArrivalProcess::Constant, ArrivalProcess::Poisson] {
+            assert_eq!(RequestPacer::new(arrival, 0.0, Duration::from_secs(9), 1).count(), 0);
+            assert_eq!(RequestPacer::new(arrival, -1.0, Duration::from_secs(9), 1).count(), 0);
+            assert_eq!(RequestPacer::new(arrival, 9.0, Duration::ZERO, 1).count(), 0);
         }
     }
 
     /// Returns the due times of a shape with constant arrivals, in seconds.
-    fn dues(shape: Shape, seconds: f64) -> Vec<f64> {
+    fn dues(shape: RateShape, seconds: f64) -> Vec<f64> {
         let length = Duration::from_secs_f64(seconds);
-        Pace::shaped(Arrival::Constant, shape, length, 1).map(|due| due.as_secs_f64()).collect()
+        RequestPacer::with_shape(ArrivalProcess::Constant, shape, length, 1)
+            .map(|due| due.as_secs_f64())
+            .collect()
     }
 
     #[test]
     fn a_ramp_is_due_where_its_integral_says() {
         // 10 to 30 per second in 10 s: the integral is 10 t + t².
-        let dues = dues(Shape::Ramp { from: 10.0, to: 30.0 }, 10.0);
+        let dues = dues(RateShape::Ramp { from: 10.0, to: 30.0 }, 10.0);
         assert_eq!(dues.len(), 200);
         for (n, due) in dues.iter().enumerate() {
             assert!((10.0 * due + due * due - n as f64).abs() < 1e-5, "{n}: {due}");
         }
         // Ramps down to zero and up from it.
-        assert_eq!(self::dues(Shape::Ramp { from: 10.0, to: 0.0 }, 10.0).len(), 50);
-        let up = self::dues(Shape::Ramp { from: 0.0, to: 10.0 }, 10.0);
+        assert_eq!(self::dues(RateShape::Ramp { from: 10.0, to: 0.0 }, 10.0).len(), 50);
+        let up = self::dues(RateShape::Ramp { from: 0.0, to: 10.0 }, 10.0);
         assert!(up.len() == 50 && up[0] == 0.0 && (up[49] - 98f64.sqrt()).abs() < 1e-6, "{up:?}");
     }
 
     #[test]
     fn steps_follow_one_another_and_end() {
         let second = Duration::from_secs(1);
-        let shape = Shape::Steps(vec![(0.0, second), (2.0, second), (0.0, second), (4.0, second)]);
+        let shape = RateShape::Steps(vec![(0.0, second), (2.0, second), (0.0, second), (4.0, second)]);
         assert_eq!(shape.length(), Some(4 * second));
         assert_eq!(dues(shape.clone(), 100.0), [1.0, 1.5, 3.0, 3.25, 3.5, 3.75]);
         assert_eq!(dues(shape, 3.3), [1.0, 1.5, 3.0, 3.25]);
-        assert!(dues(Shape::Steps(Vec::new()), 9.0).is_empty());
+        assert!(dues(RateShape::Steps(Vec::new()), 9.0).is_empty());
     }
 
     #[test]
     fn bursts_begin_with_a_request_and_pauses_have_none() {
         let (on, off) = (Duration::from_millis(300), Duration::from_millis(700));
-        let dues = dues(Shape::Bursts { rate: 100.0, on, off }, 10_000.0);
+        let dues = dues(RateShape::Bursts { rate: 100.0, on, off }, 10_000.0);
         assert_eq!(dues.len(), 300_000);
         for (n, due) in dues.iter().enumerate() {
             let expected = (n / 30) as f64 + (n % 30) as f64 / 100.0;
             assert!((due - expected).abs() < 1e-6, "{n}: {due}");
         }
-        assert!(self::dues(Shape::Bursts { rate: 0.0, on, off }, 10.0).is_empty());
-        assert!(self::dues(Shape::Bursts { rate: 9.0, on: Duration::ZERO, off }, 10.0).is_empty());
-        let always = Shape::Bursts { rate: 9.0, on, off: Duration::ZERO };
+        assert!(self::dues(RateShape::Bursts { rate: 0.0, on, off }, 10.0).is_empty());
+        assert!(self::dues(RateShape::Bursts { rate: 9.0, on: Duration::ZERO, off }, 10.0).is_empty());
+        let always = RateShape::Bursts { rate: 9.0, on, off: Duration::ZERO };
         assert_eq!(self::dues(always, 10.0).len(), 90);
     }
 
-    fn shapes() -> impl Strategy<Value = Shape> {
+    fn shapes() -> impl Strategy<Value = RateShape> {
         let rate = || prop_oneof![Just(0.0), 0.01..2000.0f64];
         let some = |low: u64, high: u64| (low..high).prop_map(Duration::from_micros);
         let bursts = (rate(), some(1, 3_000_000), some(0, 3_000_000));
         prop_oneof![
-            rate().prop_map(Shape::Steady),
-            (rate(), rate()).prop_map(|(from, to)| Shape::Ramp { from, to }),
-            prop::collection::vec((rate(), some(0, 3_000_000)), 0..6).prop_map(Shape::Steps),
+            rate().prop_map(RateShape::Steady),
+            (rate(), rate()).prop_map(|(from, to)| RateShape::Ramp { from, to }),
+            prop::collection::vec((rate(), some(0, 3_000_000)), 0..6).prop_map(RateShape::Steps),
             prop::collection::vec((some(0, 12_000_000), rate()), 0..6).prop_map(|mut places| {
                 places.sort_by_key(|(at, _)| *at);
                 places.dedup_by_key(|(at, _)| *at);
-                Shape::Through(places)
+                RateShape::PiecewiseLinear(places)
             }),
-            bursts.prop_map(|(rate, on, off)| Shape::Bursts { rate, on, off }),
+            bursts.prop_map(|(rate, on, off)| RateShape::Bursts { rate, on, off }),
         ]
     }
 
     /// Returns the integral of a shape's rate from 0 to `until`, computed without the inversion under test.
-    fn area(shape: &Shape, whole: f64, until: f64) -> f64 {
+    fn area(shape: &RateShape, whole: f64, until: f64) -> f64 {
         match shape {
-            Shape::Steady(rate) => rate * until,
-            Shape::Ramp { from, to } => from * until + (to - from) / whole * until * until / 2.0,
-            Shape::Steps(steps) => {
+            RateShape::Steady(rate) => rate * until,
+            RateShape::Ramp { from, to } => from * until + (to - from) / whole * until * until / 2.0,
+            RateShape::Steps(steps) => {
                 let mut left = until;
                 let mut sum = 0.0;
                 for (rate, length) in steps {
@@ -224,7 +228,7 @@ mod tests {
                 }
                 sum
             }
-            Shape::Through(places) => {
+            RateShape::PiecewiseLinear(places) => {
                 // Between two neighbours of all times at which the shape may bend, the integral is exact.
                 let rate = |at: f64| {
                     let after = places.partition_point(|(place, _)| place.as_secs_f64() <= at);
@@ -243,7 +247,7 @@ mod tests {
                 let middle = |pair: &[f64]| rate((pair[0] + pair[1]) / 2.0) * (pair[1] - pair[0]);
                 ends.windows(2).map(middle).sum()
             }
-            Shape::Bursts { rate, on, off } => {
+            RateShape::Bursts { rate, on, off } => {
                 let round = (*on + *off).as_secs_f64();
                 let rounds = (until / round).floor();
                 rate * (rounds * on.as_secs_f64() + (until - rounds * round).min(on.as_secs_f64()))
@@ -271,7 +275,7 @@ mod tests {
             shape in shapes(), seed in any::<u64>(),
         ) {
             let expected = area(&shape, 10.0, 10.0);
-            let pace = Pace::shaped(Arrival::Poisson, shape, Duration::from_secs(10), seed);
+            let pace = RequestPacer::with_shape(ArrivalProcess::Poisson, shape, Duration::from_secs(10), seed);
             // Six standard deviations, and a margin for counts too small to be normal.
             let room = 6.0 * expected.sqrt() + 12.0;
             prop_assert!((pace.count() as f64 - expected).abs() < room, "{expected}");
@@ -283,13 +287,13 @@ mod tests {
         ) {
             let length = |n: usize| Duration::from_micros(micros[n]);
             for shape in [
-                Shape::Steady(rates[0]),
-                Shape::Ramp { from: rates[0], to: rates[1] },
-                Shape::Steps(vec![(rates[0], length(0)), (rates[1], length(1)), (rates[2], length(2))]),
-                Shape::Bursts { rate: rates[0], on: length(0), off: length(1) },
+                RateShape::Steady(rates[0]),
+                RateShape::Ramp { from: rates[0], to: rates[1] },
+                RateShape::Steps(vec![(rates[0], length(0)), (rates[1], length(1)), (rates[2], length(2))]),
+                RateShape::Bursts { rate: rates[0], on: length(0), off: length(1) },
             ] {
-                for arrival in [Arrival::Constant, Arrival::Poisson] {
-                    let pace = Pace::shaped(arrival, shape.clone(), length(2), 1);
+                for arrival in [ArrivalProcess::Constant, ArrivalProcess::Poisson] {
+                    let pace = RequestPacer::with_shape(arrival, shape.clone(), length(2), 1);
                     prop_assert!(pace.take(100).is_sorted());
                 }
             }

@@ -1,9 +1,9 @@
 //! The choice of a request's destination by a service that is asked first, for the lottery's clients.
 //!
-//! The generator does not know the lottery. It asks a [`Picker`] when a request is due, goes on with others,
-//! and connects to the picked member when the answer arrives. The request's latency thus includes the time of
-//! the pick, and a request without a picked member has failed. The caller that starts the run supplies the
-//! picker.
+//! The generator does not know the lottery. It asks a [`MemberPicker`] when a request is due, goes on with
+//! others, and connects to the picked member when the answer arrives. The request's latency thus includes the
+//! time of the pick, and a request without a picked member has failed. The caller that starts the run
+//! supplies the picker.
 
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The settings of a picker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct PickerSettings {
     /// The service to ask for: a name, or `id:NUMBER`.
     pub service: String,
     /// The daemons to begin with.
@@ -30,11 +30,11 @@ pub struct Settings {
 }
 
 /// A function that opens a picker, or returns the reason why it cannot.
-pub type Open = fn(&Settings) -> Result<Box<dyn Picker>, String>;
+pub type OpenPicker = fn(&PickerSettings) -> Result<Box<dyn MemberPicker>, String>;
 
 /// A member that is to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Picked {
+pub struct PickedMember {
     /// The member's number.
     pub member: u16,
     /// The member's address.
@@ -42,29 +42,29 @@ pub struct Picked {
 }
 
 /// A service that picks a member for each request. None of its methods block.
-pub trait Picker: Debug + Send {
-    /// Asks for a member; [`next`](Self::next) returns the result later, with `tag`. Returns `false` if too
-    /// many requests are outstanding.
-    fn ask(&mut self, tag: u64) -> bool;
+pub trait MemberPicker: Debug + Send {
+    /// Asks for a member; [`next_pick`](Self::next_pick) returns the result later, with `tag`. Returns
+    /// `false` if too many requests are outstanding.
+    fn request_pick(&mut self, tag: u64) -> bool;
 
     /// Processes received messages and expired timers.
     fn process(&mut self);
 
     /// Returns the next result: a request's tag and its member, if one was picked.
-    fn next(&mut self) -> Option<(u64, Option<Picked>)>;
+    fn next_pick(&mut self) -> Option<(u64, Option<PickedMember>)>;
 
     /// Returns the time until [`process`](Self::process) must be called even if the descriptor does not
     /// become readable.
     fn timeout(&self) -> Option<Duration>;
 
-    /// Returns the descriptor that is readable when [`process`](Self::process) or [`next`](Self::next) has
-    /// work to do.
+    /// Returns the descriptor that is readable when [`process`](Self::process) or
+    /// [`next_pick`](Self::next_pick) has work to do.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Reports that a picked member could not be reached; the picker avoids it for a while.
-    fn failed(&mut self, member: u16);
+    fn report_failure(&mut self, member: u16);
 
     /// Returns the number of requests so far that were given two members: the first was used, and then a
     /// second was named.
-    fn answered_twice(&self) -> u64;
+    fn duplicate_picks(&self) -> u64;
 }

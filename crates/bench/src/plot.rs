@@ -10,7 +10,7 @@ mod page;
 mod scale;
 
 pub use page::{escape, page};
-use scale::Scale;
+use scale::AxisScale;
 
 /// A chart of points over two axes.
 #[derive(Clone, Debug, Default)]
@@ -18,18 +18,18 @@ pub struct Chart {
     /// The text above the chart.
     pub title: String,
     /// The horizontal axis.
-    pub x: Axis,
+    pub x: ChartAxis,
     /// The vertical axis.
-    pub y: Axis,
+    pub y: ChartAxis,
     /// The series, in the order of the legend.
-    pub series: Vec<Series>,
+    pub series: Vec<ChartSeries>,
     /// The lines of text below the chart.
     pub notes: Vec<String>,
 }
 
 /// The quantity and scale of one direction.
 #[derive(Clone, Debug, Default)]
-pub struct Axis {
+pub struct ChartAxis {
     /// The quantity and its unit.
     pub label: String,
     /// Whether the scale is logarithmic: points at or below zero are left out.
@@ -40,18 +40,18 @@ pub struct Axis {
 
 /// Points that belong together.
 #[derive(Clone, Debug, Default)]
-pub struct Series {
+pub struct ChartSeries {
     /// The name in the legend.
     pub name: String,
     /// The points in the order in which they are joined; those that are not finite are left out.
-    pub points: Vec<Point>,
+    pub points: Vec<ChartPoint>,
     /// The style of the series.
-    pub style: Style,
+    pub style: SeriesStyle,
 }
 
 /// One value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Point {
+pub struct ChartPoint {
     /// The horizontal coordinate.
     pub x: f64,
     /// The vertical coordinate.
@@ -60,7 +60,7 @@ pub struct Point {
     pub range: Option<(f64, f64)>,
 }
 
-impl Point {
+impl ChartPoint {
     /// Creates a point without a confidence interval.
     pub fn at(x: f64, y: f64) -> Self {
         Self { x, y, range: None }
@@ -69,7 +69,7 @@ impl Point {
 
 /// The style of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Style {
+pub enum SeriesStyle {
     /// Marks joined by a line.
     #[default]
     Line,
@@ -102,12 +102,12 @@ impl Chart {
     pub fn svg(&self) -> String {
         let points =
             || self.series.iter().flat_map(|series| &series.points).filter(|point| self.shows(point));
-        let ends = |point: &Point| {
+        let ends = |point: &ChartPoint| {
             let (low, high) = point.range.unwrap_or((point.y, point.y));
             [low, point.y, high]
         };
-        let x = Scale::of(points().map(|point| point.x), &self.x, LEFT, WIDTH - RIGHT);
-        let y = Scale::of(points().flat_map(ends), &self.y, HEIGHT - BOTTOM, TOP);
+        let x = AxisScale::of(points().map(|point| point.x), &self.x, LEFT, WIDTH - RIGHT);
+        let y = AxisScale::of(points().flat_map(ends), &self.y, HEIGHT - BOTTOM, TOP);
         let (places, legend) = self.legend();
         let bottom = HEIGHT + legend;
         let height = bottom + self.notes.len() as f64 * ROW + 4.0;
@@ -132,8 +132,8 @@ impl Chart {
         out + "</svg>"
     }
 
-    fn shows(&self, point: &Point) -> bool {
-        let fits = |value: f64, axis: &Axis| value.is_finite() && (!axis.log || value > 0.0);
+    fn shows(&self, point: &ChartPoint) -> bool {
+        let fits = |value: f64, axis: &ChartAxis| value.is_finite() && (!axis.log || value > 0.0);
         fits(point.x, &self.x) && fits(point.y, &self.y)
     }
 
@@ -157,10 +157,10 @@ impl Chart {
         (places, height)
     }
 
-    fn grid(&self, out: &mut String, x: &Scale, y: &Scale) {
+    fn grid(&self, out: &mut String, x: &AxisScale, y: &AxisScale) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         for tick in y.ticks() {
-            let at = y.place(tick);
+            let at = y.position(tick);
             let _ = write!(
                 out,
                 "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>\
@@ -171,7 +171,7 @@ impl Chart {
             );
         }
         for tick in x.ticks() {
-            let at = x.place(tick);
+            let at = x.position(tick);
             let _ = write!(
                 out,
                 "<path class=\"grid\" d=\"M{at:.1} {TOP}V{bottom}\"/>\
@@ -185,7 +185,8 @@ impl Chart {
             out,
             "<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>\
              <text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
-             <text class=\"dim\" transform=\"translate(16 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+             <text class=\"dim\" transform=\"translate(16 {middle}) rotate(-90)\" \
+             text-anchor=\"middle\">{}</text>",
             (LEFT + right) / 2.0,
             bottom + 38.0,
             escape(&self.x.label),
@@ -193,12 +194,12 @@ impl Chart {
         );
     }
 
-    fn draw(&self, out: &mut String, series: &Series, index: usize, x: &Scale, y: &Scale) {
-        let points: Vec<&Point> = series.points.iter().filter(|point| self.shows(point)).collect();
+    fn draw(&self, out: &mut String, series: &ChartSeries, index: usize, x: &AxisScale, y: &AxisScale) {
+        let points: Vec<&ChartPoint> = series.points.iter().filter(|point| self.shows(point)).collect();
         let _ = write!(out, "<g style=\"color:{}\">", colour(index));
-        if matches!(series.style, Style::Line | Style::Dashed) && points.len() > 1 {
+        if matches!(series.style, SeriesStyle::Line | SeriesStyle::Dashed) && points.len() > 1 {
             let path: Vec<String> =
-                points.iter().map(|p| format!("{:.1} {:.1}", x.place(p.x), y.place(p.y))).collect();
+                points.iter().map(|p| format!("{:.1} {:.1}", x.position(p.x), y.position(p.y))).collect();
             let _ = write!(
                 out,
                 "<path d=\"M{}\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"1.8\" \
@@ -209,12 +210,13 @@ impl Chart {
         }
         let bar = bar_width(&points, x);
         for point in &points {
-            let (left, top) = (x.place(point.x), y.place(point.y));
+            let (left, top) = (x.position(point.x), y.position(point.y));
             if let Some((low, high)) = point.range.filter(|(low, high)| low.is_finite() && high.is_finite()) {
-                let (from, to) = (y.place(low), y.place(high));
+                let (from, to) = (y.position(low), y.position(high));
                 let _ = write!(
                     out,
-                    "<path class=\"whisker\" d=\"M{left:.1} {from:.1}V{to:.1}M{:.1} {from:.1}h6M{:.1} {to:.1}h6\" \
+                    "<path class=\"whisker\" d=\"M{left:.1} {from:.1}V{to:.1}M{:.1} {from:.1}h6M{:.1} \
+                     {to:.1}h6\" \
                      stroke=\"currentColor\" fill=\"none\"/>",
                     left - 3.0,
                     left - 3.0
@@ -222,7 +224,7 @@ impl Chart {
             }
             let tip = tip(series, point);
             match series.style {
-                Style::Bars => {
+                SeriesStyle::Bars => {
                     let height = (HEIGHT - BOTTOM - top).max(0.0);
                     let _ = write!(
                         out,
@@ -231,16 +233,16 @@ impl Chart {
                         left - bar / 2.0
                     );
                 }
-                Style::Dashed => {}
-                Style::Line if points.len() > MARKS => {}
-                Style::Line | Style::Dots => mark(out, index, left, top, &tip),
+                SeriesStyle::Dashed => {}
+                SeriesStyle::Line if points.len() > MARKS => {}
+                SeriesStyle::Line | SeriesStyle::Dots => mark(out, index, left, top, &tip),
             }
         }
         out.push_str("</g>");
     }
 }
 
-fn tip(series: &Series, point: &Point) -> String {
+fn tip(series: &ChartSeries, point: &ChartPoint) -> String {
     let mut text = format!("{}: {}, {}", series.name, scale::label(point.x), scale::label(point.y));
     if let Some((low, high)) = point.range {
         let _ = write!(text, " ({} to {})", scale::label(low), scale::label(high));
@@ -249,9 +251,11 @@ fn tip(series: &Series, point: &Point) -> String {
 }
 
 /// Returns the width of a bar: most of the minimum distance between two.
-fn bar_width(points: &[&Point], x: &Scale) -> f64 {
-    let gap =
-        points.windows(2).map(|pair| (x.place(pair[1].x) - x.place(pair[0].x)).abs()).fold(40.0, f64::min);
+fn bar_width(points: &[&ChartPoint], x: &AxisScale) -> f64 {
+    let gap = points
+        .windows(2)
+        .map(|pair| (x.position(pair[1].x) - x.position(pair[0].x)).abs())
+        .fold(40.0, f64::min);
     (gap * 0.85).max(1.0)
 }
 
@@ -261,9 +265,9 @@ fn colour(index: usize) -> String {
 }
 
 /// Returns the dash of a broken line, for that style or where the colours are used for the second time.
-fn dash(style: Style, index: usize) -> &'static str {
+fn dash(style: SeriesStyle, index: usize) -> &'static str {
     match (style, index >= COLOURS.len()) {
-        (Style::Dashed, _) => " stroke-dasharray=\"6 4\"",
+        (SeriesStyle::Dashed, _) => " stroke-dasharray=\"6 4\"",
         (_, true) => " stroke-dasharray=\"2 3\"",
         _ => "",
     }
@@ -295,9 +299,9 @@ fn mark(out: &mut String, index: usize, x: f64, y: f64, tip: &str) {
 }
 
 /// Draws an entry of the legend.
-fn swatch(out: &mut String, series: &Series, index: usize, left: f64, top: f64) {
+fn swatch(out: &mut String, series: &ChartSeries, index: usize, left: f64, top: f64) {
     let _ = write!(out, "<g style=\"color:{}\">", colour(index));
-    if matches!(series.style, Style::Line | Style::Dashed) {
+    if matches!(series.style, SeriesStyle::Line | SeriesStyle::Dashed) {
         let _ = write!(
             out,
             "<path d=\"M{left} {top}h22\" stroke=\"currentColor\" stroke-width=\"1.8\"{}/>",
@@ -305,7 +309,7 @@ fn swatch(out: &mut String, series: &Series, index: usize, left: f64, top: f64) 
         );
     }
     match series.style {
-        Style::Bars => {
+        SeriesStyle::Bars => {
             let _ = write!(
                 out,
                 "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"10\" fill=\"currentColor\" opacity=\"0.7\"/>",
@@ -313,8 +317,8 @@ fn swatch(out: &mut String, series: &Series, index: usize, left: f64, top: f64) 
                 top - 5.0
             );
         }
-        Style::Line | Style::Dots => mark(out, index, left + 11.0, top, ""),
-        Style::Dashed => {}
+        SeriesStyle::Line | SeriesStyle::Dots => mark(out, index, left + 11.0, top, ""),
+        SeriesStyle::Dashed => {}
     }
     let _ = write!(
         out,
@@ -335,12 +339,12 @@ const STYLE: &str = ".chart .ink{fill:var(--ink,#1c2733)}.chart .dim{fill:var(--
 mod tests {
     use super::*;
 
-    fn chart(points: Vec<Point>, style: Style) -> Chart {
+    fn chart(points: Vec<ChartPoint>, style: SeriesStyle) -> Chart {
         Chart {
             title: "Load <&> latency".into(),
-            x: Axis { label: "rate".into(), ..Axis::default() },
-            y: Axis { label: "seconds".into(), log: true, zero: false },
-            series: vec![Series { name: "p99 \"tail\"".into(), points, style }],
+            x: ChartAxis { label: "rate".into(), ..ChartAxis::default() },
+            y: ChartAxis { label: "seconds".into(), log: true, zero: false },
+            series: vec![ChartSeries { name: "p99 \"tail\"".into(), points, style }],
             notes: vec!["a note".into()],
         }
     }
@@ -362,13 +366,14 @@ mod tests {
 
     #[test]
     fn every_style_is_well_formed_and_has_a_tip_for_each_point() {
-        for style in [Style::Line, Style::Dots, Style::Dashed, Style::Bars] {
+        for style in [SeriesStyle::Line, SeriesStyle::Dots, SeriesStyle::Dashed, SeriesStyle::Bars] {
             let range = Some((0.5, 3.0));
-            let svg = chart(vec![Point { x: 1.0, y: 1.0, range }, Point::at(2.0, 20.0)], style).svg();
+            let svg =
+                chart(vec![ChartPoint { x: 1.0, y: 1.0, range }, ChartPoint::at(2.0, 20.0)], style).svg();
             well_formed(&svg);
             assert!(svg.contains("Load &lt;&amp;&gt; latency") && svg.contains("a note"));
             let tips = svg.matches("<title>").count() - 1;
-            assert_eq!(tips, if style == Style::Dashed { 0 } else { 2 }, "{style:?}");
+            assert_eq!(tips, if style == SeriesStyle::Dashed { 0 } else { 2 }, "{style:?}");
         }
     }
 
@@ -376,16 +381,19 @@ mod tests {
     fn nothing_and_nonsense_are_drawn_as_nothing() {
         well_formed(&Chart::default().svg());
         let nonsense = [f64::NAN, f64::INFINITY, 0.0, -1.0];
-        let svg = chart(nonsense.iter().map(|y| Point::at(1.0, *y)).collect(), Style::Line).svg();
+        let svg = chart(nonsense.iter().map(|y| ChartPoint::at(1.0, *y)).collect(), SeriesStyle::Line).svg();
         well_formed(&svg);
         assert_eq!(svg.matches("<title>").count(), 1);
-        let one = chart(vec![Point::at(3.0, 3.0)], Style::Line).svg();
+        let one = chart(vec![ChartPoint::at(3.0, 3.0)], SeriesStyle::Line).svg();
         well_formed(&one);
     }
 
     #[test]
     fn a_higher_value_is_drawn_higher_within_the_frame() {
-        let series = Series { points: vec![Point::at(0.0, 1.0), Point::at(1.0, 9.0)], ..Series::default() };
+        let series = ChartSeries {
+            points: vec![ChartPoint::at(0.0, 1.0), ChartPoint::at(1.0, 9.0)],
+            ..ChartSeries::default()
+        };
         let svg = Chart { series: vec![series], ..Chart::default() }.svg();
         let heights: Vec<f64> = svg
             .split("cy=\"")

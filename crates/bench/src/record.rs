@@ -16,13 +16,13 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
-mod stored;
+mod encoding;
 
-pub use stored::Percentile;
+pub use encoding::PercentileStep;
 
 /// The reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum FailureKind {
     /// No connection: refused, reset, unreachable.
     Connect,
     /// No connection before the kernel would have sent its SYN a second time.
@@ -42,10 +42,10 @@ pub enum Fault {
     /// The generator could not send it: too many requests in flight, or no more sockets.
     Unsent,
     /// No member was picked for it: no daemon answered, or no member serves it.
-    Unpicked,
+    NoPick,
 }
 
-impl Fault {
+impl FailureKind {
     /// All faults.
     pub const ALL: [Self; 10] = [
         Self::Connect,
@@ -57,11 +57,11 @@ impl Fault {
         Self::Exception,
         Self::Malformed,
         Self::Unsent,
-        Self::Unpicked,
+        Self::NoPick,
     ];
 
     /// Returns the fault of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
     }
 
@@ -77,12 +77,12 @@ impl Fault {
             Self::Exception => "exception",
             Self::Malformed => "malformed",
             Self::Unsent => "unsent",
-            Self::Unpicked => "unpicked",
+            Self::NoPick => "unpicked",
         }
     }
 }
 
-impl Serialize for Fault {
+impl Serialize for FailureKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
@@ -90,7 +90,7 @@ impl Serialize for Fault {
 
 /// The record of a run, or of a part of one.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct RunRecord {
     /// The number of requests that were due.
     pub due: u64,
     /// The number of those that the generator handled within the tolerance of their due time.
@@ -101,46 +101,46 @@ pub struct Record {
     pub ok: u64,
     /// The number of the others, by reason. In the end every request that was due is in `ok`, in here or in
     /// `cut`.
-    pub failed: BTreeMap<Fault, u64>,
+    pub failed: BTreeMap<FailureKind, u64>,
     /// The number of exceptions among those, by name (iiop).
     pub exceptions: BTreeMap<Arc<str>, u64>,
     /// The number of redirections of a request by a server (iiop).
     pub forwarded: u64,
     /// The number of redirected sessions that ended and began anew at their first address (iiop).
-    pub returned: u64,
+    pub returned_sessions: u64,
     /// The number of requests still in flight when the run was stopped early. They count in the latencies
     /// with the time they had taken until then.
     pub cut: u64,
     /// The times from when a request was due to the last byte of its answer; failures count with the
     /// time-out.
-    pub latency: Latencies,
+    pub latency: LatencyHistogram,
     /// The times from when a request was sent (or its connection begun) to the last byte of its answer;
     /// answered requests only.
-    pub service: Latencies,
+    pub service: LatencyHistogram,
     /// The times from when a request was due to when the generator handled it.
-    pub lateness: Latencies,
+    pub lateness: LatencyHistogram,
     /// The times of the picks that returned a member.
-    pub picks: Latencies,
+    pub picks: LatencyHistogram,
     /// The number of requests for which two members were named, one after the other.
-    pub picked_twice: u64,
+    pub duplicate_picks: u64,
     /// The results by the member that named itself in the answer.
-    pub members: BTreeMap<Arc<str>, Tally>,
+    pub members: BTreeMap<Arc<str>, MemberTally>,
     /// The CPU time of the generator's thread, in user code and in the kernel.
     pub cpu: Duration,
 }
 
 /// The answers of one member.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct MemberTally {
     /// The number without fault.
     pub ok: u64,
     /// The number with a fault.
     pub failed: u64,
-    /// The latencies as in [`Record::latency`], of the answers without fault, to two digits.
-    pub latency: Latencies,
+    /// The latencies as in [`RunRecord::latency`], of the answers without fault, to two digits.
+    pub latency: LatencyHistogram,
 }
 
-impl Record {
+impl RunRecord {
     /// Creates an empty record.
     pub fn new() -> Self {
         Self {
@@ -151,13 +151,13 @@ impl Record {
             failed: BTreeMap::new(),
             exceptions: BTreeMap::new(),
             forwarded: 0,
-            returned: 0,
+            returned_sessions: 0,
             cut: 0,
-            latency: Latencies::new(),
-            service: Latencies::new(),
-            lateness: Latencies::new(),
-            picks: Latencies::new(),
-            picked_twice: 0,
+            latency: LatencyHistogram::new(),
+            service: LatencyHistogram::new(),
+            lateness: LatencyHistogram::new(),
+            picks: LatencyHistogram::new(),
+            duplicate_picks: 0,
             members: BTreeMap::new(),
             cpu: Duration::ZERO,
         }
@@ -180,7 +180,7 @@ impl Record {
     }
 
     /// Adds another part of the run, or the record of another generator.
-    pub fn add(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         self.due += other.due;
         self.on_time += other.on_time;
         self.waited += other.waited;
@@ -194,45 +194,45 @@ impl Record {
             *self.exceptions.entry(name.clone()).or_default() += count;
         }
         self.forwarded += other.forwarded;
-        self.returned += other.returned;
-        self.latency.add(&other.latency);
-        self.service.add(&other.service);
-        self.lateness.add(&other.lateness);
-        self.picks.add(&other.picks);
-        self.picked_twice += other.picked_twice;
+        self.returned_sessions += other.returned_sessions;
+        self.latency.merge(&other.latency);
+        self.service.merge(&other.service);
+        self.lateness.merge(&other.lateness);
+        self.picks.merge(&other.picks);
+        self.duplicate_picks += other.duplicate_picks;
         for (name, tally) in &other.members {
-            self.members.entry(name.clone()).or_default().add(tally);
+            self.members.entry(name.clone()).or_default().merge(tally);
         }
     }
 
     /// Counts a request that the generator handled `late` after it was due.
-    pub(crate) fn left(&mut self, late: Duration, tolerance: Duration) {
+    pub(crate) fn record_departure(&mut self, late: Duration, tolerance: Duration) {
         self.due += 1;
         self.on_time += u64::from(late <= tolerance);
         self.lateness.record(late);
     }
 
     /// Counts a pick that took `time`.
-    pub(crate) fn picked(&mut self, time: Duration) {
+    pub(crate) fn record_pick(&mut self, time: Duration) {
         self.picks.record(time);
     }
 
     /// Counts a request that could not be sent, with the minimum latency it could have had.
-    pub(crate) fn unsent(&mut self, timeout: Duration) {
+    pub(crate) fn record_unsent(&mut self, timeout: Duration) {
         self.due += 1;
-        *self.failed.entry(Fault::Unsent).or_default() += 1;
+        *self.failed.entry(FailureKind::Unsent).or_default() += 1;
         self.latency.record(timeout);
     }
 
     /// Counts a request that was in flight when the run was stopped, with its latency until then, a lower
     /// bound.
-    pub(crate) fn cut(&mut self, latency: Duration) {
+    pub(crate) fn record_cut(&mut self, latency: Duration) {
         self.cut += 1;
         self.latency.record(latency);
     }
 
     /// Counts an answer without fault.
-    pub(crate) fn answered(&mut self, member: Option<&Arc<str>>, latency: Duration, service: Duration) {
+    pub(crate) fn record_success(&mut self, member: Option<&Arc<str>>, latency: Duration, service: Duration) {
         self.ok += 1;
         self.latency.record(latency);
         self.service.record(service);
@@ -244,7 +244,12 @@ impl Record {
     }
 
     /// Counts a failure; `latency` is at least the time-out.
-    pub(crate) fn failed(&mut self, member: Option<&Arc<str>>, fault: Fault, latency: Duration) {
+    pub(crate) fn record_failure(
+        &mut self,
+        member: Option<&Arc<str>>,
+        fault: FailureKind,
+        latency: Duration,
+    ) {
         *self.failed.entry(fault).or_default() += 1;
         self.latency.record(latency);
         if let Some(name) = member {
@@ -253,42 +258,42 @@ impl Record {
     }
 
     /// Counts the name of an exception.
-    pub(crate) fn named(&mut self, reason: Option<&Arc<str>>) {
+    pub(crate) fn record_exception(&mut self, reason: Option<&Arc<str>>) {
         if let Some(reason) = reason {
             *self.exceptions.entry(reason.clone()).or_default() += 1;
         }
     }
 
-    fn tally(&mut self, name: &Arc<str>) -> &mut Tally {
+    fn tally(&mut self, name: &Arc<str>) -> &mut MemberTally {
         self.members.entry(name.clone()).or_default()
     }
 }
 
-impl Default for Record {
+impl Default for RunRecord {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Default for Tally {
+impl Default for MemberTally {
     fn default() -> Self {
-        Self { ok: 0, failed: 0, latency: Latencies::of(2) }
+        Self { ok: 0, failed: 0, latency: LatencyHistogram::of(2) }
     }
 }
 
-impl Tally {
-    fn add(&mut self, other: &Self) {
+impl MemberTally {
+    fn merge(&mut self, other: &Self) {
         self.ok += other.ok;
         self.failed += other.failed;
-        self.latency.add(&other.latency);
+        self.latency.merge(&other.latency);
     }
 }
 
 /// Durations from 1 µs to an hour; values outside count as the bound.
 #[derive(Clone, Debug)]
-pub struct Latencies(Histogram<u64>);
+pub struct LatencyHistogram(Histogram<u64>);
 
-impl Latencies {
+impl LatencyHistogram {
     /// Creates an empty histogram of three digits.
     pub fn new() -> Self {
         Self::of(3)
@@ -305,7 +310,7 @@ impl Latencies {
     }
 
     /// Adds all values of another histogram.
-    pub fn add(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         if other.count() > 0 {
             self.0.add(&other.0).expect("both have the same bounds");
         }
@@ -332,7 +337,7 @@ impl Latencies {
     }
 }
 
-impl Default for Latencies {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self::new()
     }
@@ -347,18 +352,18 @@ mod tests {
     #[test]
     fn parts_add_up_to_the_whole() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let mut first = Record::new();
-        first.left(Duration::ZERO, MS);
-        first.left(2 * MS, MS);
-        first.answered(Some(&a), 10 * MS, 8 * MS);
-        first.failed(None, Fault::Timeout, 1000 * MS);
-        let mut second = Record::new();
-        second.left(MS, MS);
-        second.answered(Some(&b), 20 * MS, 20 * MS);
-        second.unsent(1000 * MS);
-        let mut whole = Record::new();
-        whole.add(&first);
-        whole.add(&second);
+        let mut first = RunRecord::new();
+        first.record_departure(Duration::ZERO, MS);
+        first.record_departure(2 * MS, MS);
+        first.record_success(Some(&a), 10 * MS, 8 * MS);
+        first.record_failure(None, FailureKind::Timeout, 1000 * MS);
+        let mut second = RunRecord::new();
+        second.record_departure(MS, MS);
+        second.record_success(Some(&b), 20 * MS, 20 * MS);
+        second.record_unsent(1000 * MS);
+        let mut whole = RunRecord::new();
+        whole.merge(&first);
+        whole.merge(&second);
         assert_eq!((whole.due, whole.ok, whole.failures()), (4, 2, 2));
         assert_eq!(whole.punctuality(), 0.5);
         assert_eq!(whole.shares()[&a], 0.5);
@@ -370,11 +375,11 @@ mod tests {
 
     #[test]
     fn out_of_range_counts_as_the_bound() {
-        let mut latencies = Latencies::new();
+        let mut latencies = LatencyHistogram::new();
         latencies.record(Duration::from_secs(86_400));
         latencies.record(Duration::ZERO);
         assert_eq!(latencies.count(), 2);
         assert!(latencies.max() >= Duration::from_secs(3600));
-        assert_eq!(Latencies::new().quantile(0.99), Duration::ZERO);
+        assert_eq!(LatencyHistogram::new().quantile(0.99), Duration::ZERO);
     }
 }

@@ -13,34 +13,34 @@ use std::io::{self, BufRead, Read};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::rng::SplitMix64;
 
-mod jump;
-mod line;
-mod site;
+mod log_line;
+mod synthetic_log;
+mod time_jumps;
 
-pub use jump::{Jump, Jumps};
-pub use site::Site;
+pub use synthetic_log::SyntheticSite;
+pub use time_jumps::{TimeJump, TimeJumps};
 
-use line::Line;
+use log_line::LogLine;
 
 /// The maximum length of a line; longer ones are malformed and not kept in memory.
 const MAX_LINE: usize = 64 * 1024;
 
 /// The requests of an access log, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub struct AccessLog {
     /// The requests that can be replayed.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LogEntry>,
     /// The number of omitted lines, by reason: `malformed`, `method`, `dynamic`.
     pub skipped: BTreeMap<&'static str, u64>,
     /// The jumps of the times, over all lines with a time, replayed or not.
-    pub jumps: Jumps,
+    pub jumps: TimeJumps,
 }
 
 /// A request of an access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     /// The time since the second of the first request.
     pub at: Duration,
     /// `GET` or `HEAD`.
@@ -51,14 +51,14 @@ pub struct Entry {
 
 /// The requests of a log to keep; the report on the Autonomous Growing Server replayed these two workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Workload {
+pub enum ReplayWorkload {
     /// All requests.
     All,
     /// The requests without dynamic pages: a query, a `cgi-bin`, or the name of a script in the path.
     Static,
 }
 
-impl FromStr for Workload {
+impl FromStr for ReplayWorkload {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -70,12 +70,12 @@ impl FromStr for Workload {
     }
 }
 
-impl Log {
+impl AccessLog {
     /// Reads a log to its end. The same seed spreads the requests of a second in the same way.
     ///
     /// # Errors
     /// Fails if reading fails; an unreadable line is counted and is no error.
-    pub fn read(mut reader: impl BufRead, workload: Workload, seed: u64) -> io::Result<Self> {
+    pub fn read(mut reader: impl BufRead, workload: ReplayWorkload, seed: u64) -> io::Result<Self> {
         let mut log = Self::default();
         let mut seconds = Vec::new();
         let mut bytes = Vec::new();
@@ -94,30 +94,32 @@ impl Log {
             if bytes.is_empty() {
                 continue;
             }
-            let line = line::parse(bytes);
+            let line = log_line::parse(bytes);
             if let Some(line) = &line {
-                log.jumps.see(number, line.second);
+                log.jumps.check_line(number, line.second);
             }
             match line {
                 None => log.skip("malformed"),
                 Some(line) if !matches!(line.method.as_str(), "GET" | "HEAD") => log.skip("method"),
-                Some(line) if workload == Workload::Static && is_dynamic(&line.path) => log.skip("dynamic"),
+                Some(line) if workload == ReplayWorkload::Static && is_dynamic(&line.path) => {
+                    log.skip("dynamic")
+                }
                 Some(line) => seconds.push(line),
             }
         }
         // A server logs a request when it has ended, with the time at which it began.
         seconds.sort_by_key(|line| line.second);
-        log.spread(seconds, seed);
+        log.spread_within_seconds(seconds, seed);
         Ok(log)
     }
 
     /// Returns the due times of the entries at `speed` times the rate of the log. A speed of 0 or below gives
     /// none.
-    pub fn pace(&self, speed: f64) -> Vec<Duration> {
+    pub fn due_times(&self, speed: f64) -> Vec<Duration> {
         if !(speed > 0.0 && speed.is_finite()) {
             return Vec::new();
         }
-        let due = |entry: &Entry| Duration::try_from_secs_f64(entry.at.as_secs_f64() / speed);
+        let due = |entry: &LogEntry| Duration::try_from_secs_f64(entry.at.as_secs_f64() / speed);
         self.entries.iter().map(|entry| due(entry).unwrap_or(Duration::MAX)).collect()
     }
 
@@ -126,21 +128,21 @@ impl Log {
     }
 
     /// Adds lines in the order of their seconds.
-    fn spread(&mut self, lines: Vec<Line>, seed: u64) {
-        let mut chance = Chance::new(seed);
+    fn spread_within_seconds(&mut self, lines: Vec<LogLine>, seed: u64) {
+        let mut chance = SplitMix64::new(seed);
         let Some(first) = lines.first().map(|line| line.second) else { return };
         let counts: Vec<usize> =
-            lines.chunk_by(|one, next| one.second == next.second).map(<[Line]>::len).collect();
+            lines.chunk_by(|one, next| one.second == next.second).map(<[LogLine]>::len).collect();
         self.entries.reserve_exact(lines.len());
         let mut lines = lines.into_iter();
         for count in counts {
             for (index, line) in lines.by_ref().take(count).enumerate() {
                 let part = 1e9 / count as f64;
                 // At most the whole second: its end belongs to the next one.
-                let nanos = ((index as f64 + chance.unit()) * part).min(999_999_999.0);
+                let nanos = ((index as f64 + chance.uniform()) * part).min(999_999_999.0);
                 let second = Duration::from_secs(line.second.abs_diff(first));
                 let at = second + Duration::from_nanos(nanos as u64);
-                self.entries.push(Entry { at, method: line.method, path: line.path });
+                self.entries.push(LogEntry { at, method: line.method, path: line.path });
             }
         }
     }
@@ -163,8 +165,8 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str, workload: Workload) -> Log {
-        Log::read(text.as_bytes(), workload, 1).unwrap()
+    fn read(text: &str, workload: ReplayWorkload) -> AccessLog {
+        AccessLog::read(text.as_bytes(), workload, 1).unwrap()
     }
 
     const LOG: &str = "\
@@ -180,7 +182,7 @@ nonsense
 
     #[test]
     fn all_and_static() {
-        let log = read(LOG, Workload::All);
+        let log = read(LOG, ReplayWorkload::All);
         let paths: Vec<&str> = log.entries.iter().map(|entry| entry.path.as_str()).collect();
         assert_eq!(paths, ["/apache_pb.gif", "/search?q=1", "/", "/cgi-bin/x", "/a/b.PHP/info"]);
         let seconds: Vec<u64> = log.entries.iter().map(|entry| entry.at.as_secs()).collect();
@@ -188,7 +190,7 @@ nonsense
         assert_eq!(log.entries[2].method, "HEAD");
         assert_eq!(log.skipped, [("malformed", 1), ("method", 1)].into());
 
-        let log = read(LOG, Workload::Static);
+        let log = read(LOG, ReplayWorkload::Static);
         let paths: Vec<&str> = log.entries.iter().map(|entry| entry.path.as_str()).collect();
         assert_eq!(paths, ["/apache_pb.gif", "/"]);
         assert_eq!(log.skipped, [("dynamic", 3), ("malformed", 1), ("method", 1)].into());
@@ -196,11 +198,11 @@ nonsense
 
     #[test]
     fn a_jump_is_found_by_its_line() {
-        let log = read(&LOG.replace("10/Oct/2000:13:55:42", "10/Oct/2001:13:55:42"), Workload::All);
-        assert_eq!(log.jumps.worst, Some(Jump { line: 8, seconds: 365 * 86_400 + 1 }));
-        assert_eq!(read(LOG, Workload::All).jumps.count, 0);
+        let log = read(&LOG.replace("10/Oct/2000:13:55:42", "10/Oct/2001:13:55:42"), ReplayWorkload::All);
+        assert_eq!(log.jumps.worst, Some(TimeJump { line: 8, seconds: 365 * 86_400 + 1 }));
+        assert_eq!(read(LOG, ReplayWorkload::All).jumps.count, 0);
         // The wrong line may be one that is not replayed.
-        let log = read(&LOG.replace("10/Oct/2000:13:55:40", "10/Oct/2001:13:55:40"), Workload::Static);
+        let log = read(&LOG.replace("10/Oct/2000:13:55:40", "10/Oct/2001:13:55:40"), ReplayWorkload::Static);
         assert_eq!((log.jumps.count, log.jumps.worst.map(|jump| jump.line)), (2, Some(4)));
     }
 
@@ -208,44 +210,46 @@ nonsense
     fn a_second_is_filled_evenly() {
         let line =
             |second: u32| format!("::1 - - [10/Oct/2000:13:55:{second:02} -0700] \"GET / HTTP/1.0\" 200 1\n");
-        let log = read(&(line(0).repeat(1000) + &line(1)), Workload::All);
+        let log = read(&(line(0).repeat(1000) + &line(1)), ReplayWorkload::All);
         for (index, entry) in log.entries[..1000].iter().enumerate() {
             assert_eq!(entry.at.as_micros() / 1000, index as u128, "{entry:?}");
         }
         assert_eq!(log.entries[1000].at.as_secs(), 1);
-        let dues = log.pace(10.0);
+        let dues = log.due_times(10.0);
         assert!(dues.is_sorted() && dues[999] < Duration::from_millis(100));
         assert!(dues[1000] >= Duration::from_millis(100));
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(log.pace(speed).is_empty());
+            assert!(log.due_times(speed).is_empty());
         }
-        assert_eq!(log.pace(1e-30).len(), 1001);
+        assert_eq!(log.due_times(1e-30).len(), 1001);
     }
 
     #[test]
     fn an_endless_line_is_one_bad_line() {
         let good = "::1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1";
-        let log =
-            read(&format!("{}\n{good}\n{}", "x".repeat(5 * MAX_LINE), "y".repeat(MAX_LINE)), Workload::All);
+        let log = read(
+            &format!("{}\n{good}\n{}", "x".repeat(5 * MAX_LINE), "y".repeat(MAX_LINE)),
+            ReplayWorkload::All,
+        );
         assert_eq!((log.entries.len(), &log.skipped), (1, &[("malformed", 2)].into()));
-        assert_eq!(read("", Workload::All), Log::default());
+        assert_eq!(read("", ReplayWorkload::All), AccessLog::default());
     }
 
     #[test]
     fn reading_that_fails_is_an_error() {
-        struct Broken;
-        impl Read for Broken {
+        struct FailingReader;
+        impl Read for FailingReader {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
                 Err(io::Error::other("broken"))
             }
         }
-        assert!(Log::read(io::BufReader::new(Broken), Workload::All, 1).is_err());
+        assert!(AccessLog::read(io::BufReader::new(FailingReader), ReplayWorkload::All, 1).is_err());
     }
 
     proptest! {
         #[test]
         fn no_bytes_panic_and_no_line_is_lost(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-            let log = Log::read(bytes.as_slice(), Workload::All, 1).unwrap();
+            let log = AccessLog::read(bytes.as_slice(), ReplayWorkload::All, 1).unwrap();
             let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
             prop_assert_eq!(log.entries.len() as u64 + log.skipped.values().sum::<u64>(), lines as u64);
         }
@@ -255,9 +259,10 @@ nonsense
             lines in prop::collection::vec((0u32..120, "[ -~]{0,20}", "[^\n]{0,10}"), 0..40),
         ) {
             let text: String = lines.iter().map(|(second, path, rest)| format!(
-                "::1 - - [10/Oct/2000:13:{:02}:{:02} -0700] \"GET /{path} HTTP/1.0\" {rest}\n", second / 60, second % 60,
+                "::1 - - [10/Oct/2000:13:{:02}:{:02} -0700] \"GET /{path} HTTP/1.0\" \
+                 {rest}\n", second / 60, second % 60,
             )).collect();
-            let log = read(&text, Workload::All);
+            let log = read(&text, ReplayWorkload::All);
             prop_assert!(log.entries.is_sorted_by_key(|entry| entry.at));
             for entry in &log.entries {
                 prop_assert!(entry.path.starts_with('/') && entry.path.bytes().all(|byte| byte.is_ascii_graphic()));

@@ -12,7 +12,7 @@
 //! and Druschel, "Measuring the capacity of a web server", USITS 1997). Repeated SYNs would add load that is
 //! not part of the schedule.
 //!
-//! The run checks itself: [`Record::punctuality`] is the share of requests that the generator handled on
+//! The run checks itself: [`RunRecord::punctuality`] is the share of requests that the generator handled on
 //! time. A run in which the generator was the bottleneck is not valid.
 
 use std::io;
@@ -23,55 +23,55 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::pick::Picker;
-use crate::record::Record;
-use crate::target::Target;
+use crate::pick::MemberPicker;
+use crate::record::RunRecord;
+use crate::target::RequestTarget;
 
+mod connection_slots;
 mod deadlines;
 mod engine;
-mod picks;
-mod poll;
-mod slots;
+mod pending_picks;
+mod reactor;
 
-use engine::{Engine, When};
+use engine::{Engine, RequestSchedule};
 
 /// The number of times the thread yields while its owner waits for the record: some 50 µs.
 const COURTESY: u32 = 100;
 
 /// The bounds of a run.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct RunLimits {
     /// The maximum time from when a request is due to the last byte of its answer.
     pub timeout: Duration,
     /// The maximum time to establish a connection. Linux repeats a SYN after 1 s: keep it below.
     pub connect_timeout: Duration,
     /// The maximum number of requests in flight, each on a connection of its own, and waiting for a
     /// connection. Requests that are due beyond that are not sent.
-    pub in_flight: usize,
+    pub max_in_flight: usize,
     /// The maximum time from when a request is due to when the generator handles it for the request to be on
     /// time. It need not have been sent: it may wait for a connection.
     pub tolerance: Duration,
     /// The maximum number of connections. A request that is due while all are busy waits for one, in order.
-    pub connections: Option<usize>,
+    pub max_connections: Option<usize>,
     /// Whether a connection may carry one request after another. If not, each has a new one, and an HTTP
     /// target should announce that to the server with `connection: close`.
-    pub reuse: bool,
+    pub reuse_connections: bool,
     /// The time that a client of a closed loop waits after an answer before it sends its next request.
-    pub think: Duration,
+    pub think_time: Duration,
     /// The grace period after a stop: requests still in flight at its end count as cut.
     pub grace: Duration,
 }
 
-impl Default for Limits {
+impl Default for RunLimits {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_millis(900),
-            in_flight: 16_384,
+            max_in_flight: 16_384,
             tolerance: Duration::from_millis(5),
-            connections: None,
-            reuse: true,
-            think: Duration::ZERO,
+            max_connections: None,
+            reuse_connections: true,
+            think_time: Duration::ZERO,
             grace: Duration::from_secs(1),
         }
     }
@@ -79,29 +79,29 @@ impl Default for Limits {
 
 /// A run that has begun. Dropping it ends it.
 #[derive(Debug)]
-pub struct Run {
-    shared: Arc<Shared>,
+pub struct LoadRun {
+    shared: Arc<SharedRun>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 /// The state shared by the thread of the run and its owner.
 #[derive(Debug)]
-struct Shared {
+struct SharedRun {
     start: Instant,
     /// The results since the owner last took them.
-    record: Mutex<Record>,
+    record: Mutex<RunRecord>,
     /// Whether the owner waits for the record.
-    wanted: AtomicBool,
+    record_wanted: AtomicBool,
     in_flight: AtomicUsize,
     stop: AtomicBool,
 }
 
-impl Shared {
+impl SharedRun {
     /// Locks the record for a turn of the thread's loop. A busy thread would release the lock only to take it
     /// again at once, so it yields to the owner first, for a short time.
-    fn turn(&self) -> MutexGuard<'_, Record> {
+    fn lock_for_turn(&self) -> MutexGuard<'_, RunRecord> {
         for _ in 0..COURTESY {
-            if !self.wanted.load(Relaxed) {
+            if !self.record_wanted.load(Relaxed) {
                 break;
             }
             std::thread::yield_now();
@@ -109,7 +109,7 @@ impl Shared {
         self.record()
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, RunRecord> {
         // Counts are consistent after every statement: a panic of the other side leaves nothing half done.
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,12 +122,12 @@ impl Shared {
 ///
 /// # Errors
 /// Fails if the kernel grants no epoll instance or no thread.
-pub fn start<T, P>(target: T, pace: P, limits: Limits) -> io::Result<Run>
+pub fn start<T, P>(target: T, pace: P, limits: RunLimits) -> io::Result<LoadRun>
 where
-    T: Target + Send + 'static,
+    T: RequestTarget + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
 {
-    start_by(target, None, pace, limits)
+    start_with_picker(target, None, pace, limits)
 }
 
 /// Starts a run like [`start`] with a picker that chooses each request's destination, whatever addresses the
@@ -138,12 +138,17 @@ where
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_by<T, P>(target: T, picker: Option<Box<dyn Picker>>, pace: P, limits: Limits) -> io::Result<Run>
+pub fn start_with_picker<T, P>(
+    target: T,
+    picker: Option<Box<dyn MemberPicker>>,
+    pace: P,
+    limits: RunLimits,
+) -> io::Result<LoadRun>
 where
-    T: Target + Send + 'static,
+    T: RequestTarget + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
 {
-    begin(target, picker, When::Open(pace), limits)
+    begin(target, picker, RequestSchedule::Open(pace), limits)
 }
 
 /// Sends in a closed loop, for `duration`: each of `concurrency` clients sends its next request when its last
@@ -154,69 +159,82 @@ where
 ///
 /// # Errors
 /// As [`start`].
-pub fn closed<T>(target: T, concurrency: usize, duration: Duration, limits: Limits) -> io::Result<Run>
+pub fn start_closed_loop<T>(
+    target: T,
+    concurrency: usize,
+    duration: Duration,
+    limits: RunLimits,
+) -> io::Result<LoadRun>
 where
-    T: Target + Send + 'static,
+    T: RequestTarget + Send + 'static,
 {
-    closed_by(target, None, concurrency, duration, limits)
+    start_closed_loop_with_picker(target, None, concurrency, duration, limits)
 }
 
-/// Starts a run like [`closed`] with a picker that chooses each request's destination.
+/// Starts a run like [`start_closed_loop`] with a picker that chooses each request's destination.
 ///
 /// # Errors
 /// As [`start`].
-pub fn closed_by<T>(
+pub fn start_closed_loop_with_picker<T>(
     target: T,
-    picker: Option<Box<dyn Picker>>,
+    picker: Option<Box<dyn MemberPicker>>,
     concurrency: usize,
     duration: Duration,
-    limits: Limits,
-) -> io::Result<Run>
+    limits: RunLimits,
+) -> io::Result<LoadRun>
 where
-    T: Target + Send + 'static,
+    T: RequestTarget + Send + 'static,
 {
-    let limits = Limits { in_flight: concurrency.max(1), ..limits };
+    let limits = RunLimits { max_in_flight: concurrency.max(1), ..limits };
     // A century is practically unlimited and still fits in the clock.
     let end = Instant::now() + duration.min(Duration::from_secs(100 * 366 * 86_400));
-    let when: When<std::iter::Empty<Duration>> = When::Closed { clients: concurrency, end };
+    let when: RequestSchedule<std::iter::Empty<Duration>> =
+        RequestSchedule::Closed { clients: concurrency, end };
     begin(target, picker, when, limits)
 }
 
-fn begin<T, P>(target: T, picker: Option<Box<dyn Picker>>, when: When<P>, limits: Limits) -> io::Result<Run>
+fn begin<T, P>(
+    target: T,
+    picker: Option<Box<dyn MemberPicker>>,
+    when: RequestSchedule<P>,
+    limits: RunLimits,
+) -> io::Result<LoadRun>
 where
-    T: Target + Send + 'static,
+    T: RequestTarget + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
 {
-    let wanted = limits.connections.unwrap_or(limits.in_flight);
+    let wanted = limits.max_connections.unwrap_or(limits.max_in_flight);
     let granted = wanted.min(open_files(wanted)).max(1);
-    let limits = match limits.connections {
-        Some(_) => Limits { connections: Some(granted), in_flight: limits.in_flight.max(1), ..limits },
-        None => Limits { in_flight: granted, ..limits },
+    let limits = match limits.max_connections {
+        Some(_) => {
+            RunLimits { max_connections: Some(granted), max_in_flight: limits.max_in_flight.max(1), ..limits }
+        }
+        None => RunLimits { max_in_flight: granted, ..limits },
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedRun {
         start: Instant::now(),
         record: Mutex::default(),
-        wanted: AtomicBool::new(false),
+        record_wanted: AtomicBool::new(false),
         in_flight: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
     });
     let engine = Engine::new(target, picker, when, limits, shared.clone())?;
     let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || engine.run())?;
-    Ok(Run { shared, thread: Some(thread) })
+    Ok(LoadRun { shared, thread: Some(thread) })
 }
 
-impl Run {
+impl LoadRun {
     /// Returns the time since the start, the origin of the due times.
     pub fn elapsed(&self) -> Duration {
         self.shared.start.elapsed()
     }
 
     /// Takes the results since the last call. A whole run is the sum of its parts.
-    pub fn take(&self) -> Record {
-        let fresh = Record::new();
-        self.shared.wanted.store(true, Relaxed);
+    pub fn take_record(&self) -> RunRecord {
+        let fresh = RunRecord::new();
+        self.shared.record_wanted.store(true, Relaxed);
         let record = std::mem::replace(&mut *self.shared.record(), fresh);
-        self.shared.wanted.store(false, Relaxed);
+        self.shared.record_wanted.store(false, Relaxed);
         record
     }
 
@@ -225,13 +243,13 @@ impl Run {
         self.shared.in_flight.load(Relaxed)
     }
 
-    /// Stops sending, and gives requests in flight [`Limits::grace`] to end.
+    /// Stops sending, and gives requests in flight [`RunLimits::grace`] to end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Relaxed);
     }
 
     /// Returns `true` if all requests have been sent and have ended.
-    pub fn finished(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
@@ -239,15 +257,15 @@ impl Run {
     ///
     /// # Errors
     /// Fails if the kernel refused to wait for events, or the target panicked.
-    pub fn join(mut self) -> io::Result<Record> {
+    pub fn join(mut self) -> io::Result<RunRecord> {
         if let Some(thread) = self.thread.take() {
             thread.join().map_err(|_| io::Error::other("the load generator panicked"))??;
         }
-        Ok(self.take())
+        Ok(self.take_record())
     }
 }
 
-impl Drop for Run {
+impl Drop for LoadRun {
     fn drop(&mut self) {
         self.stop();
     }

@@ -6,28 +6,28 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::record::Fault;
+use crate::record::FailureKind;
 
+mod address_choice;
 mod echo;
 mod http;
 mod iiop;
-mod place;
 mod tcp_echo;
 mod udp_echo;
 
 pub use echo::EchoError;
-pub use http::{Http, HttpError, Request};
-pub use iiop::{Iiop, IiopError};
+pub use http::{HttpError, HttpRequest, HttpTarget};
+pub use iiop::{IiopError, IiopTarget};
 pub use tcp_echo::TcpEcho;
 pub use udp_echo::UdpEcho;
 
 /// A destination of requests over connections that carry one request at a time.
-pub trait Target {
+pub trait RequestTarget {
     /// The parse state of an answer; one per request.
     type State: Send;
 
-    /// Returns the addresses of the requests; at least one. The list only grows, and only by a
-    /// [`Step::Elsewhere`].
+    /// Returns the addresses of the requests; at least one. The list only grows, and only by an
+    /// [`AnswerProgress::Redirected`].
     fn addresses(&self) -> &[SocketAddr];
 
     /// Returns the transport.
@@ -36,25 +36,25 @@ pub trait Target {
     }
 
     /// Returns `true` if each connection is a session of its own that can be redirected.
-    fn sessions(&self) -> bool {
+    fn has_sessions(&self) -> bool {
         false
     }
 
     /// Returns the next request.
-    fn request(&mut self) -> Ask<Self::State>;
+    fn next_request(&mut self) -> TargetRequest<Self::State>;
 
     /// Consumes the next bytes of an answer: any part of a stream, or one datagram.
-    fn answer(&mut self, state: &mut Self::State, bytes: &[u8]) -> Step;
+    fn consume_answer(&mut self, state: &mut Self::State, bytes: &[u8]) -> AnswerProgress;
 
     /// Returns the bytes of a request again, for another of the addresses: the request was redirected there,
     /// or its connection leads there after an earlier redirect. `None` if it has been redirected too often.
-    fn readdress(&mut self, state: &mut Self::State, place: usize) -> Option<Arc<[u8]>> {
+    fn request_for_address(&mut self, state: &mut Self::State, place: usize) -> Option<Arc<[u8]>> {
         let _ = (state, place);
         None
     }
 
     /// Reports the end of the connection; returns the answer, if its end completes it.
-    fn end(&mut self, state: &mut Self::State) -> Option<Answer>;
+    fn connection_ended(&mut self, state: &mut Self::State) -> Option<TargetAnswer>;
 }
 
 /// The transport of requests and answers.
@@ -68,8 +68,8 @@ pub enum Transport {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Ask<S> {
-    /// The destination: an index into [`Target::addresses`].
+pub struct TargetRequest<S> {
+    /// The destination: an index into [`RequestTarget::addresses`].
     pub route: usize,
     /// The bytes to send.
     pub bytes: Arc<[u8]>,
@@ -79,26 +79,26 @@ pub struct Ask<S> {
 
 /// The result of consuming some bytes of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum AnswerProgress {
     /// The answer is incomplete.
-    More,
+    Incomplete,
     /// The answer is complete.
-    Done(Answer),
+    Complete(TargetAnswer),
     /// The bytes are no answer.
     Malformed,
     /// The request, and those that follow it in its session, go to another of the addresses.
-    Elsewhere(usize),
+    Redirected(usize),
     /// The server did not process the request; it goes to where its session began.
-    Back,
+    ReturnedToOrigin,
 }
 
 /// A complete answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct TargetAnswer {
     /// The member that named itself in the answer.
     pub member: Option<Arc<str>>,
     /// The fault of the answer, if there is one.
-    pub fault: Option<Fault>,
+    pub failure: Option<FailureKind>,
     /// The server's name for the fault, if it has one.
     pub reason: Option<Arc<str>>,
     /// Whether the connection may carry another request.

@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// Returns one sentence that states the expected form.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let expected = || {
         format!("`{text}` is not a duration: expected a number and a unit, such as `200us`, `2ms` or `1.5s`")
     };
@@ -34,7 +34,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// Returns one sentence that states the expected form.
-pub fn bytes(text: &str) -> Result<usize, String> {
+pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let expected =
         || format!("`{text}` is not a size: expected a number of bytes, such as `512`, `1KiB` or `2MiB`");
     let (number, unit) = split(text).ok_or_else(expected)?;
@@ -56,7 +56,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
 }
 
 /// Formats a duration with three significant digits and the unit that suits: `412 µs`, `8.13 ms`, `1.20 s`.
-pub fn short(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let (value, unit) = if seconds < 0.000_999_5 {
         (seconds * 1e6, "µs")
@@ -89,30 +89,30 @@ mod tests {
 
     #[test]
     fn durations() {
-        assert_eq!(duration("2ms"), Ok(Duration::from_millis(2)));
-        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
-        assert_eq!(duration("250us"), Ok(Duration::from_micros(250)));
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_duration("2ms"), Ok(Duration::from_millis(2)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
         for wrong in ["", "5", "ms", "-1s", "1 s", "1e3s", "1.2.3s", "nans", "infs", "9999999h"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn sizes() {
-        assert_eq!(bytes("0"), Ok(0));
-        assert_eq!(bytes("1KiB"), Ok(1024));
-        assert_eq!(bytes("1.5MiB"), Ok(1_572_864));
-        assert_eq!(bytes("64kB"), Ok(64_000));
+        assert_eq!(parse_bytes("0"), Ok(0));
+        assert_eq!(parse_bytes("1KiB"), Ok(1024));
+        assert_eq!(parse_bytes("1.5MiB"), Ok(1_572_864));
+        assert_eq!(parse_bytes("64kB"), Ok(64_000));
         for wrong in ["", "x", "1XB", "-1", "9999999GiB"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn short_keeps_three_digits() {
-        let short = |nanos| short(Duration::from_nanos(nanos));
+        let short = |nanos| format_duration(Duration::from_nanos(nanos));
         assert_eq!(short(0), "0 µs");
         assert_eq!(short(412_300), "412 µs");
         assert_eq!(short(999_900), "1.00 ms");

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll_brain::{
-    Ask, Effective, Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, hash, mix,
-    strategy,
+    EffectiveLoad, Member, MemberId, MemberState, PickRequest, PickerState, Plan, ShedDecision, Strategy,
+    StrategyParams, Time, Vitals, hash, mix, strategy,
 };
 
 const SIZES: [u32; 3] = [10, 1_000, 10_000];
@@ -21,7 +21,7 @@ fn members(count: u32, capacity: impl Fn(u32) -> f64, busy: impl Fn(u32) -> u32)
         let name = format!("10.0.{}.{}:80", index / 256, index % 256);
         let vitals = Arc::new(Vitals::with_in_flight(busy(index)));
         let latency = Duration::from_micros(1_000 + mix(u64::from(index)) % 1_000);
-        vitals.observe(latency, Time(0), Duration::from_secs(10));
+        vitals.record_latency(latency, Time(0), Duration::from_secs(10));
         Member {
             id: MemberId(index),
             seed: hash(name.as_bytes()),
@@ -30,11 +30,11 @@ fn members(count: u32, capacity: impl Fn(u32) -> f64, busy: impl Fn(u32) -> u32)
             capacity: capacity(index),
             weight: capacity(index),
             limit: u32::MAX,
-            state: State::Up,
+            state: MemberState::Up,
             load: None,
-            effective: Some(Effective { value: (mix(u64::from(index)) % 1_000) as f64, begun: 0 }),
+            effective: Some(EffectiveLoad { value: (mix(u64::from(index)) % 1_000) as f64, begun: 0 }),
             usage: None,
-            shed: Shed::default(),
+            shed: ShedDecision::default(),
             deficit: 0.0,
             vitals,
         }
@@ -43,7 +43,7 @@ fn members(count: u32, capacity: impl Fn(u32) -> f64, busy: impl Fn(u32) -> u32)
 }
 
 fn plan(strategy: &'static Strategy, members: Vec<Member>) -> Plan {
-    Plan::new(strategy, Knobs::defaults(strategy), members)
+    Plan::new(strategy, StrategyParams::defaults(strategy), members)
 }
 
 fn choose(criterion: &mut Criterion) {
@@ -57,13 +57,18 @@ fn choose(criterion: &mut Criterion) {
             for (plan, case) in [(half, ""), (full, "/busy")] {
                 let name = format!("{}{case}", strategy.name);
                 group.bench_function(BenchmarkId::new(name, count), |bencher| {
-                    let mut hand = Hand::default();
-                    let mut ask =
-                        Ask { turn: 0, chance: 1, key: 2, now: Time(5_000_000_000), ..Ask::default() };
+                    let mut hand = PickerState::default();
+                    let mut ask = PickRequest {
+                        turn: 0,
+                        random_bits: 1,
+                        key: 2,
+                        now: Time(5_000_000_000),
+                        ..PickRequest::default()
+                    };
                     bencher.iter(|| {
                         ask.turn += 1;
-                        ask.chance = mix(ask.chance);
-                        ask.key = ask.key.wrapping_add(ask.chance);
+                        ask.random_bits = mix(ask.random_bits);
+                        ask.key = ask.key.wrapping_add(ask.random_bits);
                         black_box(plan.choose(&mut hand, &ask, &[]))
                     });
                 });

@@ -6,12 +6,12 @@
 //! backwards counts as standing still. Input about a member that has left is ignored.
 //!
 //! The facts of a member are independent: drained, about to leave, disabled, the verdict of its health
-//! checks, ejected, and the start of its slow start. Its [`State`] is the first of these that applies:
+//! checks, ejected, and the start of its slow start. Its [`MemberState`] is the first of these that applies:
 //! disabled, draining, down or unchecked, ejected, slow start, up. Every change of a fact is an event with
 //! its reason.
 //!
-//! The reported loads enter the plan as they age (`effective`). In groups that bind clients on demand they
-//! decide which members are under alert (`rebind`).
+//! The reported loads enter the plan as they age (`smoothed_load`). In groups that bind clients on demand
+//! they decide which members are under alert (`rebind`).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -20,55 +20,55 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use crate::fleet::Company;
-use crate::member::concurrency::{ConcurrencyLimit, Traffic};
-use crate::member::rate::Bucket;
-use crate::neighbours::Apart;
-use crate::rebind::Rebind;
-use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
+use crate::fleet::PeerPresence;
+use crate::member::concurrency_limit::{ConcurrencyLimit, TrafficSampler};
+use crate::member::token_bucket::TokenBucket;
+use crate::rebind::GroupAlerts;
+use crate::shared_hosts::LoadAttribution;
+use crate::{Event, EventKind, Member, MemberId, MemberState, Plan, ReportedLoad, Time, Vitals, hash};
 use aperture::Aperture;
-use effective::Reports;
-use loads::Work;
-use outlier::Ejection;
-use watch::Crowd;
+use load_reports::UsageReports;
+use outlier::EjectionState;
+use overload::OverloadDetector;
+use smoothed_load::LoadReports;
 
+mod admin_state;
 mod aperture;
-mod effective;
-mod eject;
+mod ejection;
+mod fleet_findings;
+mod handoff;
 mod health;
-mod loads;
-mod operators;
+mod load_reports;
 mod outlier;
+mod overload;
 mod report;
-mod settle;
 mod slow_start;
+mod smoothed_load;
 mod spec;
-mod succession;
-mod told;
-mod watch;
+mod state;
 mod weights;
 
-pub use health::{Health, Verdict};
-pub use operators::Drainer;
-pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
-pub use succession::Past;
-pub(crate) use watch::PATIENCE;
+pub use admin_state::DrainInitiator;
+pub use handoff::MemberHandoff;
+pub use health::{HealthStatus, HealthVerdict};
+pub(crate) use overload::DEFAULT_MAX_WAIT;
+pub use spec::{GroupSpec, HealthSpec, MemberSpec, MemberTraffic, OutlierSpec, WhenAllDown};
 
 /// The slow path of one group.
 #[derive(Debug)]
 pub struct Analyzer {
     spec: GroupSpec,
     /// The entry of each of `spec.members`, in the same order.
-    entries: Vec<Entry>,
+    entries: Vec<AnalyzedMember>,
     /// The index of each member in `entries`.
-    places: BTreeMap<MemberId, usize>,
+    index_by_id: BTreeMap<MemberId, usize>,
     next_id: u32,
     /// The latest time seen.
     now: Time,
     /// The number of entries in a state that may be chosen.
     usable: usize,
     /// The number of entries with an ejection in force, whatever their state.
-    out: usize,
+    ejected_count: usize,
     /// Whether a member was ever usable. Until then a group whose members are not checked yet is starting,
     /// not down.
     started: bool,
@@ -77,17 +77,17 @@ pub struct Analyzer {
     /// Whether the last plan is outdated.
     stale: bool,
     /// The time of the next call, no later than the next end of an ejection or step of a ramp.
-    wake: Option<Time>,
+    next_timeout: Option<Time>,
     /// The time of the last comparison of success rates.
     compared: Time,
     /// The state learnt from the group's traffic.
-    crowd: Crowd,
+    overload: OverloadDetector,
     /// The part of a large group that this balancer uses.
     aperture: Aperture,
     /// The state of other balancers, for plans.
-    company: Arc<Company>,
+    peers: Arc<PeerPresence>,
     /// The alerts, in groups that bind clients on demand.
-    rebind: Option<Rebind>,
+    alerts: Option<GroupAlerts>,
     /// The time of the last plan.
     planned: Time,
     /// The time of the next plan that reports require.
@@ -99,41 +99,41 @@ pub struct Analyzer {
 
 /// The state of a member beyond its configuration.
 #[derive(Debug)]
-struct Entry {
+struct AnalyzedMember {
     id: MemberId,
     seed: u64,
     vitals: Arc<Vitals>,
-    traffic: Traffic,
+    traffic: TrafficSampler,
     limit: ConcurrencyLimit,
-    bucket: Bucket,
-    load: Option<Load>,
+    bucket: TokenBucket,
+    load: Option<ReportedLoad>,
     /// The state of its load reports; `None` without one that still counts.
-    reports: Option<Reports>,
+    reports: Option<LoadReports>,
     /// The group's part of the load of its host.
-    apart: Apart,
-    work: Option<Work>,
+    load_attribution: LoadAttribution,
+    usage_reports: Option<UsageReports>,
     /// The weight from outside that replaces its capacity.
-    outside: Option<f64>,
+    external_weight: Option<f64>,
     draining: bool,
     /// Whether it is about to leave, by the configuration.
     leaving: bool,
     /// The actor that drained it.
-    drainer: Drainer,
+    drained_by: DrainInitiator,
     disabled: bool,
-    health: Health,
-    ejection: Ejection,
+    health: HealthStatus,
+    ejection: EjectionState,
     /// The start of its slow start.
     ramp: Option<Time>,
     /// Whether it has been there from the start and only awaits its first check: it takes its whole share at
     /// once.
     original: bool,
     /// The reason of its last failure; empty if unknown.
-    blame: String,
+    last_failure: String,
     /// The traffic up to the last comparison of success rates; `None` if earlier traffic must not count.
-    totals: Option<Totals>,
+    totals: Option<MemberTraffic>,
     /// Its failures in a row at the last comparison.
     streak: u32,
-    state: State,
+    state: MemberState,
     since: Time,
 }
 
@@ -142,20 +142,20 @@ impl Analyzer {
     pub fn new(spec: GroupSpec, now: Time) -> Self {
         let mut analyzer = Self {
             entries: Vec::with_capacity(spec.members.len()),
-            places: BTreeMap::new(),
+            index_by_id: BTreeMap::new(),
             next_id: 0,
             now,
             usable: 0,
-            out: 0,
+            ejected_count: 0,
             started: false,
             all_down: false,
             stale: true,
-            wake: None,
+            next_timeout: None,
             compared: now,
-            crowd: Crowd::default(),
+            overload: OverloadDetector::default(),
             aperture: Aperture::default(),
-            company: Arc::default(),
-            rebind: None,
+            peers: Arc::default(),
+            alerts: None,
             planned: now,
             replan: None,
             events: VecDeque::new(),
@@ -165,10 +165,10 @@ impl Analyzer {
         for place in 0..analyzer.spec.members.len() {
             let entry = analyzer.entry(place, true);
             analyzer.entries.push(entry);
-            analyzer.follow_leaving(place);
+            analyzer.update_leaving(place);
         }
-        analyzer.index();
-        analyzer.settle_all();
+        analyzer.rebuild_index();
+        analyzer.derive_all_states();
         analyzer
     }
 
@@ -180,37 +180,37 @@ impl Analyzer {
         let addresses: BTreeMap<Arc<str>, _> =
             before.members.iter().map(|member| (member.name.clone(), member.address)).collect();
         let names = before.members.iter().map(|member| member.name.clone());
-        let mut kept: BTreeMap<Arc<str>, Entry> = names.zip(mem::take(&mut self.entries)).collect();
+        let mut kept: BTreeMap<Arc<str>, AnalyzedMember> = names.zip(mem::take(&mut self.entries)).collect();
         for place in 0..self.spec.members.len() {
             let name = self.spec.members[place].name.clone();
             let entry = match kept.remove(&name) {
                 Some(entry) if addresses.get(&name) == Some(&self.spec.members[place].address) => entry,
-                other => self.newcomer(place, other),
+                other => self.entry_for_newcomer(place, other),
             };
             self.entries.push(entry);
-            self.follow_leaving(place);
+            self.update_leaving(place);
         }
         for (name, entry) in kept {
             let why = format!("{name} left the group");
-            self.tell(
+            self.emit_event(
                 EventKind::Left,
                 Some(name),
                 why,
                 &[("in_flight", f64::from(entry.vitals.in_flight()))],
             );
-            if let Some(rebind) = &mut self.rebind {
+            if let Some(rebind) = &mut self.alerts {
                 rebind.forget(entry.id);
             }
         }
-        self.index();
-        self.follow_strategy();
+        self.rebuild_index();
+        self.apply_alert_rule();
         self.forget_weights();
         if self.spec.health.is_none() {
             self.assume_health();
         }
         self.bound_ejections();
         self.stale = true;
-        self.settle_all();
+        self.derive_all_states();
     }
 
     /// Returns the configuration in force.
@@ -219,8 +219,8 @@ impl Analyzer {
     }
 
     /// Returns the state of other balancers that its plans read.
-    pub fn company(&self) -> &Arc<Company> {
-        &self.company
+    pub fn peers(&self) -> &Arc<PeerPresence> {
+        &self.peers
     }
 
     /// Returns all members of the group, in the order of the configuration.
@@ -229,35 +229,35 @@ impl Analyzer {
     }
 
     /// Returns the state of each member.
-    pub fn states(&self) -> impl Iterator<Item = (MemberId, State)> {
+    pub fn states(&self) -> impl Iterator<Item = (MemberId, MemberState)> {
         self.entries.iter().map(|entry| (entry.id, entry.state))
     }
 
     /// Records the end of a health check. `Err` carries the reason, for display.
     pub fn handle_probe(&mut self, member: MemberId, outcome: Result<(), &str>, now: Time) {
         self.advance(now);
-        let (Some(&place), Some(spec)) = (self.places.get(&member), &self.spec.health) else { return };
-        if !self.spec.members[place].placed() {
+        let (Some(&place), Some(spec)) = (self.index_by_id.get(&member), &self.spec.health) else { return };
+        if !self.spec.members[place].has_address() {
             return;
         }
         let health = &mut self.entries[place].health;
         let Some(row) = health.record(outcome, spec) else { return };
         let (kind, why) = match health.verdict {
-            Verdict::Up => (EventKind::Up, health.why.clone()),
-            Verdict::Unchecked | Verdict::Down => (EventKind::Down, health.why.clone()),
+            HealthVerdict::Up => (EventKind::Up, health.why.clone()),
+            HealthVerdict::Unchecked | HealthVerdict::Down => (EventKind::Down, health.why.clone()),
         };
-        self.tell_of(place, kind, why, &[("checks_in_a_row", f64::from(row))]);
-        self.settle(place);
-        self.survey();
+        self.emit_member_event(place, kind, why, &[("checks_in_a_row", f64::from(row))]);
+        self.derive_state(place);
+        self.derive_group_state();
     }
 
     /// Records the reason of the last failure of this member, which the event of an ejection by failures
     /// contains.
-    pub fn handle_blame(&mut self, member: MemberId, why: &str) {
-        if let Some(&place) = self.places.get(&member)
-            && self.entries[place].blame != why
+    pub fn handle_failure_cause(&mut self, member: MemberId, why: &str) {
+        if let Some(&place) = self.index_by_id.get(&member)
+            && self.entries[place].last_failure != why
         {
-            self.entries[place].blame = why.to_string();
+            self.entries[place].last_failure = why.to_string();
         }
     }
 
@@ -265,28 +265,28 @@ impl Analyzer {
     /// ejection budget allows. Otherwise the next [`Analyzer::handle_totals`] considers it again.
     pub fn handle_streak(&mut self, member: MemberId, now: Time) {
         self.advance(now);
-        let Some(&place) = self.places.get(&member) else { return };
+        let Some(&place) = self.index_by_id.get(&member) else { return };
         let Some(outlier) = self.spec.outlier.as_ref().filter(|outlier| outlier.consecutive > 0) else {
             return;
         };
         // The caller saw the threshold reached; a success since then does not undo that.
         let streak = self.entries[place].vitals.streak().max(outlier.consecutive);
         self.eject(place, format!("{streak} failures in a row"), &[("failures_in_a_row", f64::from(streak))]);
-        self.survey();
+        self.derive_group_state();
     }
 
     /// Ejects a member against which [`Plan::observe`] found evidence in the outcomes of its requests, if the
     /// ejection budget allows.
     pub fn handle_suspicion(&mut self, member: MemberId, now: Time) {
         self.advance(now);
-        let Some(&place) = self.places.get(&member) else { return };
+        let Some(&place) = self.index_by_id.get(&member) else { return };
         if self.spec.outlier.as_ref().is_none_or(|outlier| outlier.false_alarm <= 0.0) {
             return;
         }
-        let suspicion = &self.entries[place].vitals.suspicion;
+        let suspicion = &self.entries[place].vitals.failure_detector;
         let inputs = [
             ("log_likelihood_ratio", suspicion.sum()),
-            ("failing_at_least", suspicion.failing()),
+            ("failing_at_least", suspicion.failure_share()),
             ("failures_in_a_row", f64::from(self.entries[place].vitals.streak())),
         ];
         let row = self.entries[place].vitals.streak();
@@ -294,28 +294,28 @@ impl Analyzer {
             0..2 => "it fails far more often than the others".to_string(),
             row => format!("it fails far more often than the others, {row} times in a row now"),
         };
-        let why = self.blamed(place, why);
-        self.eject_by(place, why, &inputs, Ejection::suspect);
-        self.survey();
+        let why = self.with_failure_cause(place, why);
+        self.eject_by(place, why, &inputs, EjectionState::begin_on_suspicion);
+        self.derive_group_state();
     }
 
     /// Records the cumulative traffic of each member. It is to be called at least once per
     /// [`OutlierSpec::interval`].
-    pub fn handle_totals(&mut self, totals: &[(MemberId, Totals)], now: Time) {
+    pub fn handle_totals(&mut self, totals: &[(MemberId, MemberTraffic)], now: Time) {
         self.advance(now);
         let Some(outlier) = self.spec.outlier.clone() else { return };
         let due = self.now.since(self.compared) >= outlier.interval;
         let mut samples = Vec::new();
         for (member, total) in totals {
-            let Some(&place) = self.places.get(member) else { continue };
+            let Some(&place) = self.index_by_id.get(member) else { continue };
             let entry = &mut self.entries[place];
             match entry.totals {
                 Some(before) if due => {
-                    let traffic = Totals {
+                    let traffic = MemberTraffic {
                         requests: total.requests.saturating_sub(before.requests),
                         failures: total.failures.saturating_sub(before.failures),
                     };
-                    samples.extend(entry.state.eligible().then_some((place, traffic)));
+                    samples.extend(entry.state.is_eligible().then_some((place, traffic)));
                     entry.totals = Some(*total);
                 }
                 Some(_) => {}
@@ -335,7 +335,7 @@ impl Analyzer {
                 self.eject(place, format!("{streak} failures in a row"), &inputs);
             }
         }
-        let room = outlier::allowed(&outlier, self.entries.len()).saturating_sub(self.out);
+        let room = outlier::max_ejections(&outlier, self.entries.len()).saturating_sub(self.ejected_count);
         for finding in outlier::outliers(&outlier, &samples, room) {
             let inputs = [
                 ("requests", finding.traffic.requests as f64),
@@ -344,49 +344,49 @@ impl Analyzer {
                 ("mean_of_others", finding.mean),
                 ("deviation_of_others", finding.deviation),
             ];
-            self.eject(finding.index, finding.why(), &inputs);
+            self.eject(finding.index, finding.reason(), &inputs);
         }
-        self.survey();
+        self.derive_group_state();
     }
 
     /// Returns `true` if the first check of a member has not ended. Members that operators exclude do not
     /// count.
     pub fn awaits_checks(&self) -> bool {
-        self.entries.iter().any(|entry| entry.state == State::Unchecked)
+        self.entries.iter().any(|entry| entry.state == MemberState::Unchecked)
     }
 
     /// Returns the time of the next call of [`Analyzer::handle_timeout`]: an ejection may end or a share may
     /// grow.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.wake
+        self.next_timeout
     }
 
     /// Handles the time that [`Analyzer::poll_timeout`] returned. It is harmless at any other.
     pub fn handle_timeout(&mut self, now: Time) {
         self.advance(now);
-        if self.wake.is_none_or(|wake| wake > self.now) {
+        if self.next_timeout.is_none_or(|wake| wake > self.now) {
             return;
         }
-        self.wake = None;
+        self.next_timeout = None;
         for place in 0..self.entries.len() {
             let entry = &self.entries[place];
             if let Some(until) = entry.ejection.until {
                 if until <= self.now {
                     self.readmit(place, "its ejection is over");
                 } else {
-                    self.wake_at(until);
+                    self.schedule_timeout(until);
                 }
             }
-            if let Some(until) = self.entries[place].vitals.suspicion.expire(self.now) {
-                self.wake_at(until);
+            if let Some(until) = self.entries[place].vitals.failure_detector.expire(self.now) {
+                self.schedule_timeout(until);
             }
             if let Some(since) = self.entries[place].ramp {
-                self.grow(place, since);
+                self.advance_slow_start(place, since);
             }
-            self.age(place);
+            self.age_reports(place);
         }
         self.renew();
-        self.survey();
+        self.derive_group_state();
     }
 
     /// Returns a new plan if anything changed since the last call. The first call always returns one.
@@ -402,20 +402,22 @@ impl Analyzer {
         let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
-            .filter(|(entry, _)| entry.state.eligible() || (open && !entry.drained() && !entry.disabled))
-            .inspect(|(entry, _)| entry.vitals.flow.renew(calm))
+            .filter(|(entry, _)| {
+                entry.state.is_eligible() || (open && !entry.is_draining() && !entry.disabled)
+            })
+            .inspect(|(entry, _)| entry.vitals.migration.begin_plan(calm))
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
-        let members = self.within(members);
+        let members = self.retain_in_aperture(members);
         self.plans += 1;
-        let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members)
-            .admitting(self.spec.admits())
-            .aiming(self.spec.objective)
-            .numbered(self.plans)
-            .limited(self.crowd.most.clone())
-            .among(self.company.clone());
+        let plan = Plan::new(self.spec.strategy, self.spec.params.clone(), members)
+            .with_admission(self.spec.has_admission())
+            .with_objective(self.spec.objective)
+            .with_serial(self.plans)
+            .with_group_limit(self.overload.group_limit.clone())
+            .with_peers(self.peers.clone());
         Some(match &self.spec.outlier {
-            Some(outlier) if outlier.false_alarm > 0.0 => plan.suspecting(outlier.false_alarm),
+            Some(outlier) if outlier.false_alarm > 0.0 => plan.with_outcome_ejection(outlier.false_alarm),
             _ => plan,
         })
     }
@@ -423,11 +425,11 @@ impl Analyzer {
     /// Returns the members that are in no plan and could serve: those outside the aperture, and with
     /// `drained` those that are up and drained or about to leave. They serve only clients that are bound to
     /// them.
-    pub fn kept(&self, drained: bool) -> Vec<Member> {
+    pub fn reserve_members(&self, drained: bool) -> Vec<Member> {
         let entries = self.entries.iter().zip(&self.spec.members);
-        let serves = |entry: &Entry| {
-            let well = entry.health.verdict == Verdict::Up && entry.ejection.until.is_none();
-            (well && drained && entry.state == State::Draining) || self.shut_out(entry)
+        let serves = |entry: &AnalyzedMember| {
+            let well = entry.health.verdict == HealthVerdict::Up && entry.ejection.until.is_none();
+            (well && drained && entry.state == MemberState::Draining) || self.is_entry_outside(entry)
         };
         entries
             .filter(|(entry, _)| serves(entry))
@@ -445,44 +447,44 @@ impl Analyzer {
     }
 
     /// Returns the entry of a new member.
-    fn entry(&mut self, place: usize, original: bool) -> Entry {
+    fn entry(&mut self, place: usize, original: bool) -> AnalyzedMember {
         let id = MemberId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        Entry {
+        AnalyzedMember {
             id,
             seed: hash(self.spec.members[place].name.as_bytes()),
             vitals: Arc::default(),
-            traffic: Traffic::default(),
+            traffic: TrafficSampler::default(),
             limit: ConcurrencyLimit::default(),
-            bucket: Bucket::default(),
+            bucket: TokenBucket::default(),
             load: None,
             reports: None,
-            apart: Apart::default(),
-            work: None,
-            outside: None,
+            load_attribution: LoadAttribution::default(),
+            usage_reports: None,
+            external_weight: None,
             draining: false,
             leaving: false,
-            drainer: Drainer::default(),
+            drained_by: DrainInitiator::default(),
             disabled: false,
             health: match &self.spec.health {
-                _ if !self.spec.members[place].placed() => Health::nowhere(),
-                Some(_) => Health::unchecked(),
-                None => Health::assumed(),
+                _ if !self.spec.members[place].has_address() => HealthStatus::unresolved(),
+                Some(_) => HealthStatus::unchecked(),
+                None => HealthStatus::assumed(),
             },
-            ejection: Ejection::default(),
-            blame: String::new(),
+            ejection: EjectionState::default(),
+            last_failure: String::new(),
             ramp: None,
             original,
             totals: None,
             streak: 0,
             // Derived before any caller sees it.
-            state: State::Unchecked,
+            state: MemberState::Unchecked,
             since: self.now,
         }
     }
 
-    fn member(&self, entry: &Entry, spec: &MemberSpec, mean: f64) -> Member {
-        let rebind = self.rebind.as_ref();
+    fn member(&self, entry: &AnalyzedMember, spec: &MemberSpec, mean: f64) -> Member {
+        let rebind = self.alerts.as_ref();
         Member {
             id: entry.id,
             name: spec.name.clone(),
@@ -494,27 +496,33 @@ impl Analyzer {
             state: entry.state,
             load: entry.load,
             effective: entry.reports.as_ref().and_then(|reports| reports.effective(mean, self.now)),
-            usage: entry.work.as_ref().and_then(|work| work.usage(&self.spec, self.now)),
+            usage: entry.usage_reports.as_ref().and_then(|work| work.usage(&self.spec, self.now)),
             shed: rebind.map(|rebind| rebind.shed(entry.id)).unwrap_or_default(),
             deficit: rebind.map_or(0.0, |rebind| rebind.deficit(entry.id)),
             vitals: entry.vitals.clone(),
         }
     }
 
-    fn weight(&self, entry: &Entry, spec: &MemberSpec) -> f64 {
-        let part = entry.ramp.map_or(1.0, |since| slow_start::part(since, self.now, self.spec.slow_start));
-        (entry.outside.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
+    fn weight(&self, entry: &AnalyzedMember, spec: &MemberSpec) -> f64 {
+        let part =
+            entry.ramp.map_or(1.0, |since| slow_start::share_fraction(since, self.now, self.spec.slow_start));
+        (entry.external_weight.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
     }
 
     /// Marks all members with an address as up after a configuration without checks.
     fn assume_health(&mut self) {
         for place in 0..self.entries.len() {
-            if !self.spec.members[place].placed() {
+            if !self.spec.members[place].has_address() {
                 continue;
             }
-            let checked = mem::replace(&mut self.entries[place].health, Health::assumed());
-            if checked.verdict != Verdict::Up {
-                self.tell_of(place, EventKind::Up, "its health checks were switched off".to_string(), &[]);
+            let checked = mem::replace(&mut self.entries[place].health, HealthStatus::assumed());
+            if checked.verdict != HealthVerdict::Up {
+                self.emit_member_event(
+                    place,
+                    EventKind::Up,
+                    "its health checks were switched off".to_string(),
+                    &[],
+                );
             }
         }
     }

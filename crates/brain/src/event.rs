@@ -20,7 +20,7 @@ pub enum EventKind {
     Down,
     /// The member's traffic failed: it is ejected for a while.
     Ejected,
-    /// An ejection ended; the member may be out for another reason ([`Event::in_vain`]).
+    /// An ejection ended; the member may be out for another reason ([`Event::is_still_out`]).
     Readmitted,
     /// An operator drains the member.
     Draining,
@@ -131,7 +131,7 @@ pub(crate) const STILL_OUT: [&str; 3] = ["; it is down", "; it is draining", "; 
 impl Event {
     /// Returns `true` if the event is the end of an ejection of a member that is out for another reason, by
     /// its text. Such an event is no improvement.
-    pub fn in_vain(kind: EventKind, why: &str) -> bool {
+    pub fn is_still_out(kind: EventKind, why: &str) -> bool {
         kind == EventKind::Readmitted && STILL_OUT.iter().any(|still| why.ends_with(still))
     }
 }

@@ -1,11 +1,11 @@
 //! Several balancers in front of the same members. They exchange their observations, so that each acts as if
 //! it were the only one.
 //!
-//! It is a value: others' reports go in ([`Fleet::hear`]) with the time, and this balancer's reports come out
-//! ([`Fleet::round`]). The results are written where this balancer's choices read them. These are the
-//! requests of others in flight with each member and this balancer's part of the member's limits
-//! ([`Vitals`]), the unseen requests ([`Company`]), and the members' load reports. The slow path gets updates
-//! ([`Fleet::poll_news`]). Nothing is ever stored.
+//! It is a value: others' reports go in ([`Fleet::receive_report`]) with the time, and this balancer's
+//! reports come out ([`Fleet::poll_reports`]). The results are written where this balancer's choices read
+//! them. These are the requests of others in flight with each member and this balancer's part of the member's
+//! limits ([`Vitals`]), the unseen requests ([`PeerPresence`]), and the members' load reports. The slow path
+//! gets updates ([`Fleet::poll_update`]). Nothing is ever stored.
 //!
 //! **Requests in flight of others** are reported as the present number and as the mean. A report fades into
 //! the mean within the time of a request, as queues forget: `mean + (now - mean) e^(-age / latency)`. So a
@@ -15,7 +15,7 @@
 //!
 //! **No herd.** Between two reports others begin requests that no other balancer sees. The requests in flight
 //! from here, which are never outdated, count as many times as there are balancers, and those of others are
-//! added: see [`Company`].
+//! added: see [`PeerPresence`].
 //!
 //! **A report contains only its sender's own observations**: its requests, its checks, its ejections, its
 //! members' load reports. So nothing counts twice, whichever way it came. A lost report makes the earlier one
@@ -28,51 +28,53 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Load, Time, Vitals, hash, mix};
+use crate::{ReportedLoad, Time, Vitals, hash, mix};
 
-mod company;
-mod duty;
-mod hear;
+mod broadcast;
 mod peer;
-mod share;
-mod tell;
-mod word;
+mod peer_presence;
+mod probe_ownership;
+mod quota;
+mod receive;
+mod report;
 
-pub use company::Company;
-pub use peer::Acquaintance;
-pub use word::{MOST, Report, Reported, Section, WORDS, Word, varint};
+pub use peer::PeerStats;
+pub use peer_presence::PeerPresence;
+pub use report::{
+    FleetReport, GroupSection, MAX_REPORT_BYTES, MAX_SECTION_ENTRIES, MemberEntry, MonitorLoad, varint_size,
+};
 
-use peer::Peer;
+use peer::FleetPeer;
 
 /// The settings of a balancer in a fleet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct FleetSettings {
     /// The balancer's own number, which no other has, such as the hash of its address.
-    pub own: u64,
-    /// The time between two calls of [`Fleet::round`], which look for changes to report.
+    pub own_id: u64,
+    /// The time between two calls of [`Fleet::poll_reports`], which look for changes to report.
     pub interval: Duration,
     /// The bytes of reports that it may send in a second, to all others together.
     pub bytes_per_second: f64,
     /// The number of balancers that check the health of each member; at least 1.
     pub probers: usize,
     /// The time for which a lost balancer that did not announce its end keeps its part of limits.
-    pub forget: Duration,
+    pub share_retention: Duration,
 }
 
 /// A group in the input of a [`Fleet`].
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct FleetGroup {
     /// The configured name; groups of other balancers with this name are the same group.
     pub name: Arc<str>,
     /// The state that its plans read.
-    pub company: Arc<Company>,
+    pub presence: Arc<PeerPresence>,
     /// The members, in any order.
-    pub members: Vec<ListedMember>,
+    pub members: Vec<FleetMember>,
 }
 
 /// A member in the input of a [`Fleet`].
 #[derive(Clone, Debug)]
-pub struct ListedMember {
+pub struct FleetMember {
     /// The configured name; members of other balancers with this name are the same member.
     pub name: Arc<str>,
     /// The live counts here.
@@ -80,27 +82,27 @@ pub struct ListedMember {
     /// The maximum number of simultaneous requests of all balancers together; `u32::MAX` for no limit.
     pub limit: u32,
     /// Whether it has health checks.
-    pub checked: bool,
+    pub health_checked: bool,
 }
 
 /// An update for the slow path.
 #[derive(Clone, Debug, PartialEq)]
-pub struct News {
+pub struct FleetUpdate {
     /// The group.
     pub group: Arc<str>,
     /// The member.
     pub member: Arc<str>,
     /// The update.
-    pub what: What,
+    pub kind: FleetUpdateKind,
 }
 
 /// A report of others about a member, or a consequence of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum What {
+pub enum FleetUpdateKind {
     /// Whether this balancer checks the member's health from now on, or others do.
-    Duty(bool),
+    ProbeDuty(bool),
     /// A check by another balancer passed or failed.
-    Checked {
+    HealthChecked {
         /// Whether it passed.
         passed: bool,
         /// The age of the check.
@@ -111,12 +113,12 @@ pub enum What {
     /// Another balancer has ejected the member, and no observation here contradicts.
     Ejected {
         /// The remaining length of the ejection there.
-        left: Duration,
+        remaining: Duration,
         /// The balancer that ejected it.
         by: u64,
     },
     /// Another balancer received a load report of the member.
-    Loaded {
+    LoadReceived {
         /// The load in the unit of the group's metric.
         value: f64,
         /// Whether it is the load of the member's whole host.
@@ -125,49 +127,49 @@ pub enum What {
         age: Duration,
     },
     /// This balancer may have more requests there than before, and some wait.
-    Room,
+    LimitRaised,
 }
 
 /// One balancer's part of the fleet's state.
 #[derive(Debug)]
 pub struct Fleet {
-    settings: Settings,
-    groups: Vec<Group>,
+    settings: FleetSettings,
+    groups: Vec<FleetGroupState>,
     /// The index of each group, by its number.
-    places: BTreeMap<u64, usize>,
-    peers: BTreeMap<u64, Peer>,
-    news: VecDeque<News>,
+    group_indices: BTreeMap<u64, usize>,
+    peers: BTreeMap<u64, FleetPeer>,
+    updates: VecDeque<FleetUpdate>,
     /// The members, by group and index, to report before all others.
     urgent: BTreeSet<(usize, usize)>,
     /// The number of members of all groups.
-    members: usize,
+    member_count: usize,
     /// The start of the next round, and that of the next refresh.
-    told: Cursor,
-    refreshed: Cursor,
+    report_cursor: MemberCursor,
+    refresh_cursor: MemberCursor,
     /// The bytes that may be sent, and the time of that balance.
     tokens: f64,
-    at: Time,
+    tokens_at: Time,
     /// The time of the last report.
-    spoke: Option<Time>,
+    last_report: Option<Time>,
     /// The time before which every report must be repeated, because a new balancer did not receive it.
-    renewed: Time,
+    renewed_at: Time,
 }
 
 /// A position among the members of all groups.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
+struct MemberCursor {
     group: usize,
     member: usize,
 }
 
 #[derive(Debug)]
-struct Group {
+struct FleetGroupState {
     id: u64,
     name: Arc<str>,
-    company: Arc<Company>,
-    members: Vec<Own>,
+    presence: Arc<PeerPresence>,
+    members: Vec<LocalMember>,
     /// The members by their number.
-    places: Vec<(u64, u32)>,
+    member_indices: Vec<(u64, u32)>,
     /// The requests that wait for a member, divided by the number of members.
     waiting: f64,
     /// The requests a second that this balancer begins with the group.
@@ -176,26 +178,26 @@ struct Group {
 
 /// The state of a member here.
 #[derive(Debug)]
-struct Own {
+struct LocalMember {
     id: u64,
     name: Arc<str>,
     vitals: Arc<Vitals>,
     limit: u32,
     checked: bool,
     /// The time of the last look, and the requests begun by then.
-    at: Option<Time>,
-    begun: u32,
+    sampled_at: Option<Time>,
+    begun_at_sample: u32,
     /// The mean of the requests in flight, and the requests a second, over about [`HORIZON`].
     mean: f64,
     rate: f64,
-    told: Option<tell::Told>,
+    last_report: Option<broadcast::SentReport>,
     ejected: Option<Time>,
     check: Option<(bool, Time)>,
-    load: Option<Load>,
+    load: Option<ReportedLoad>,
     /// The time of the load report received from another balancer, which is not sent again.
-    borrowed: Time,
+    relayed_report_at: Time,
     /// Whether this balancer checks it.
-    mine: bool,
+    is_prober: bool,
 }
 
 /// Returns the number of a group: the same at every balancer.
@@ -210,36 +212,36 @@ pub fn member_id(group: u64, name: &str) -> u64 {
 
 impl Fleet {
     /// Returns the state of a balancer without other balancers and groups.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: FleetSettings) -> Self {
         Self {
             settings,
             groups: Vec::new(),
-            places: BTreeMap::new(),
+            group_indices: BTreeMap::new(),
             peers: BTreeMap::new(),
-            news: VecDeque::new(),
+            updates: VecDeque::new(),
             urgent: BTreeSet::new(),
-            members: 0,
-            told: Cursor::default(),
-            refreshed: Cursor::default(),
+            member_count: 0,
+            report_cursor: MemberCursor::default(),
+            refresh_cursor: MemberCursor::default(),
             tokens: 0.0,
-            at: Time(0),
-            spoke: None,
-            renewed: Time(0),
+            tokens_at: Time(0),
+            last_report: None,
+            renewed_at: Time(0),
         }
     }
 
     /// Sets the groups and members. The state of those that stay is kept, by their names and counts. If two
     /// members have the same number (one in 2^64), only the first takes part.
-    pub fn list(&mut self, listed: Vec<Listed>, now: Time) {
-        let mut before: BTreeMap<u64, Group> =
+    pub fn set_groups(&mut self, listed: Vec<FleetGroup>, now: Time) {
+        let mut before: BTreeMap<u64, FleetGroupState> =
             core::mem::take(&mut self.groups).into_iter().map(|group| (group.id, group)).collect();
         for one in listed {
             let id = group_id(&one.name);
             let kept = before.remove(&id);
-            let places = kept.as_ref().map(|group| group.places.clone()).unwrap_or_default();
-            let group = Group::new(id, one, kept);
+            let places = kept.as_ref().map(|group| group.member_indices.clone()).unwrap_or_default();
+            let group = FleetGroupState::new(id, one, kept);
             for peer in self.peers.values_mut() {
-                peer.arrange(id, &places, &group.places);
+                peer.reorder_members(id, &places, &group.member_indices);
             }
             self.groups.push(group);
         }
@@ -247,23 +249,23 @@ impl Fleet {
             gone.leave();
             self.peers.values_mut().for_each(|peer| peer.drop_group(gone.id));
         }
-        self.places = self.groups.iter().enumerate().map(|(place, group)| (group.id, place)).collect();
-        self.members = self.groups.iter().map(|group| group.members.len()).sum();
-        (self.told, self.refreshed) = (Cursor::default(), Cursor::default());
+        self.group_indices = self.groups.iter().enumerate().map(|(place, group)| (group.id, place)).collect();
+        self.member_count = self.groups.iter().map(|group| group.members.len()).sum();
+        (self.report_cursor, self.refresh_cursor) = (MemberCursor::default(), MemberCursor::default());
         self.urgent.clear();
         self.refresh_all(now);
     }
 
     /// Records the requests that wait for a member of a group, below its limit.
-    pub fn waits(&mut self, group: &str, waiting: u32) {
-        if let Some(group) = self.place(group).and_then(|place| self.groups.get_mut(place)) {
+    pub fn set_waiting(&mut self, group: &str, waiting: u32) {
+        if let Some(group) = self.group_index(group).and_then(|place| self.groups.get_mut(place)) {
             group.waiting = f64::from(waiting) / group.members.len().max(1) as f64;
         }
     }
 
     /// Records the end of a health check of this balancer.
-    pub fn checked(&mut self, group: &str, member: &str, passed: bool, now: Time) {
-        let Some((place, own)) = self.own(group, member) else { return };
+    pub fn record_check(&mut self, group: &str, member: &str, passed: bool, now: Time) {
+        let Some((place, own)) = self.local_member(group, member) else { return };
         let before = own.check.replace((passed, now));
         if before.is_some_and(|(before, _)| before != passed) || !passed {
             self.urgent.insert(place);
@@ -272,107 +274,118 @@ impl Fleet {
 
     /// Records that this balancer itself has ejected a member, for the time `lasts`, or has readmitted it
     /// (zero).
-    pub fn ejected(&mut self, group: &str, member: &str, lasts: Duration, now: Time) {
-        let Some((place, own)) = self.own(group, member) else { return };
+    pub fn record_ejection(&mut self, group: &str, member: &str, lasts: Duration, now: Time) {
+        let Some((place, own)) = self.local_member(group, member) else { return };
         own.ejected = (!lasts.is_zero()).then_some(now + lasts);
         self.urgent.insert(place);
     }
 
     /// Records a load report of a member to this balancer.
-    pub fn loaded(&mut self, group: &str, member: &str, load: Load) {
+    pub fn record_load(&mut self, group: &str, member: &str, load: ReportedLoad) {
         let told = load.value as f32;
-        if let Some((_, own)) = self.own(group, member).filter(|_| told.is_finite() && told >= 0.0) {
+        if let Some((_, own)) = self.local_member(group, member).filter(|_| told.is_finite() && told >= 0.0) {
             own.load = Some(load);
         }
     }
 
     /// Records that another balancer is present.
-    pub fn up(&mut self, peer: u64, now: Time) {
-        if peer == self.settings.own {
+    pub fn peer_joined(&mut self, peer: u64, now: Time) {
+        if peer == self.settings.own_id {
             return;
         }
-        let known = self.peers.entry(peer).or_insert_with(|| Peer::new(now));
-        if !known.there() {
-            *known = Peer::new(now);
+        let known = self.peers.entry(peer).or_insert_with(|| FleetPeer::new(now));
+        if !known.is_present() {
+            *known = FleetPeer::new(now);
         }
         // It needs all reports.
-        self.renewed = self.renewed.max(now);
+        self.renewed_at = self.renewed_at.max(now);
     }
 
     /// Records that another balancer is gone. `bye`: it announced that, and nothing is kept for it.
-    pub fn down(&mut self, peer: u64, bye: bool, now: Time) {
+    pub fn peer_left(&mut self, peer: u64, bye: bool, now: Time) {
         if bye {
             self.peers.remove(&peer);
         } else if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.lose(now);
+            peer.mark_lost(now);
         }
         self.refresh_all(now);
     }
 
     /// Returns the lost balancers that keep their parts of limits: the number, the time of the loss, and the
     /// [groups' numbers](group_id).
-    pub fn lost(&self) -> impl Iterator<Item = (u64, Time, Vec<u64>)> {
-        self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.lost()?, peer.groups().collect())))
+    pub fn lost_peers(&self) -> impl Iterator<Item = (u64, Time, Vec<u64>)> {
+        self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.lost_at()?, peer.groups().collect())))
     }
 
     /// Restores a balancer that the previous process lost at `since`: it keeps its parts for the rest of the
     /// time. Does nothing if it is known here.
-    pub fn recall_lost(&mut self, peer: u64, since: Time, groups: impl Iterator<Item = u64>, now: Time) {
-        if peer != self.settings.own && !self.peers.contains_key(&peer) {
-            self.peers.insert(peer, Peer::gone_since(since, groups));
+    pub fn restore_lost_peer(
+        &mut self,
+        peer: u64,
+        since: Time,
+        groups: impl Iterator<Item = u64>,
+        now: Time,
+    ) {
+        if peer != self.settings.own_id && !self.peers.contains_key(&peer) {
+            self.peers.insert(peer, FleetPeer::lost_since(since, groups));
             self.refresh_all(now);
         }
     }
 
     /// Returns the next update for the slow path, the oldest first.
-    pub fn poll_news(&mut self) -> Option<News> {
-        self.news.pop_front()
+    pub fn poll_update(&mut self) -> Option<FleetUpdate> {
+        self.updates.pop_front()
     }
 
     /// Returns the other balancers and the quality of their reports.
-    pub fn others(&self, now: Time) -> impl Iterator<Item = Acquaintance> {
-        self.peers.iter().map(move |(id, peer)| peer.known(*id, now))
+    pub fn peer_stats(&self, now: Time) -> impl Iterator<Item = PeerStats> {
+        self.peers.iter().map(move |(id, peer)| peer.stats(*id, now))
     }
 
     /// Returns the number of members of all groups.
     pub fn members(&self) -> usize {
-        self.members
+        self.member_count
     }
 
     /// Leaves the fleet: removes all state of the others from what choices read.
     pub fn leave(&mut self) {
-        self.groups.iter().for_each(Group::leave);
+        self.groups.iter().for_each(FleetGroupState::leave);
     }
 
-    fn place(&self, group: &str) -> Option<usize> {
-        self.places.get(&group_id(group)).copied()
+    fn group_index(&self, group: &str) -> Option<usize> {
+        self.group_indices.get(&group_id(group)).copied()
     }
 
-    fn own(&mut self, group: &str, member: &str) -> Option<((usize, usize), &mut Own)> {
-        let at = self.place(group)?;
+    fn local_member(&mut self, group: &str, member: &str) -> Option<((usize, usize), &mut LocalMember)> {
+        let at = self.group_index(group)?;
         let group = self.groups.get_mut(at)?;
-        let place = find(&group.places, member_id(group.id, member))?;
+        let place = find_index(&group.member_indices, member_id(group.id, member))?;
         Some(((at, place), group.members.get_mut(place)?))
     }
 
-    fn tell(&mut self, group: usize, member: usize, what: What) {
+    fn push_update(&mut self, group: usize, member: usize, what: FleetUpdateKind) {
         // If no caller collects updates, others repeat the oldest ones, or they are outdated.
-        if self.news.len() >= NEWS {
-            self.news.pop_front();
+        if self.updates.len() >= MAX_PENDING_UPDATES {
+            self.updates.pop_front();
         }
         let Some(group) = self.groups.get(group) else { return };
         let Some(own) = group.members.get(member) else { return };
-        self.news.push_back(News { group: group.name.clone(), member: own.name.clone(), what });
+        self.updates.push_back(FleetUpdate {
+            group: group.name.clone(),
+            member: own.name.clone(),
+            kind: what,
+        });
     }
 }
 
-impl Group {
-    fn new(id: u64, listed: Listed, kept: Option<Self>) -> Self {
-        let Listed { name, company, members: all } = listed;
-        let mut before: BTreeMap<u64, Own> =
+impl FleetGroupState {
+    fn new(id: u64, listed: FleetGroup, kept: Option<Self>) -> Self {
+        let FleetGroup { name, presence: company, members: all } = listed;
+        let mut before: BTreeMap<u64, LocalMember> =
             kept.into_iter().flat_map(|group| group.members).map(|own| (own.id, own)).collect();
         let (members, places) = (Vec::new(), Vec::new());
-        let mut group = Self { id, name, company, members, places, waiting: 0.0, rate: 0.0 };
+        let mut group =
+            Self { id, name, presence: company, members, member_indices: places, waiting: 0.0, rate: 0.0 };
         let mut seen = BTreeMap::new();
         for member in all {
             let number = member_id(id, &member.name);
@@ -381,63 +394,63 @@ impl Group {
             }
             let kept = before.remove(&number).filter(|own| Arc::ptr_eq(&own.vitals, &member.vitals));
             let own = match kept {
-                Some(own) => Own { limit: member.limit, checked: member.checked, ..own },
-                None => Own::new(number, member),
+                Some(own) => LocalMember { limit: member.limit, checked: member.health_checked, ..own },
+                None => LocalMember::new(number, member),
             };
             group.members.push(own);
         }
         for gone in before.into_values() {
-            gone.vitals.alone();
+            gone.vitals.clear_peers();
         }
-        group.places = seen.into_iter().collect();
+        group.member_indices = seen.into_iter().collect();
         group
     }
 
     fn leave(&self) {
-        self.company.set(0);
-        self.members.iter().for_each(|own| own.vitals.alone());
+        self.presence.set_peers(0);
+        self.members.iter().for_each(|own| own.vitals.clear_peers());
     }
 }
 
-impl Own {
-    fn new(id: u64, listed: ListedMember) -> Self {
-        let ListedMember { name, vitals, limit, checked } = listed;
+impl LocalMember {
+    fn new(id: u64, listed: FleetMember) -> Self {
+        let FleetMember { name, vitals, limit, health_checked: checked } = listed;
         Self {
             id,
             name,
-            begun: vitals.begun(),
+            begun_at_sample: vitals.begun(),
             vitals,
             limit,
             checked,
-            at: None,
+            sampled_at: None,
             mean: 0.0,
             rate: 0.0,
-            told: None,
+            last_report: None,
             ejected: None,
             check: None,
             load: None,
-            borrowed: Time(0),
-            mine: true,
+            relayed_report_at: Time(0),
+            is_prober: true,
         }
     }
 }
 
-fn find(places: &[(u64, u32)], id: u64) -> Option<usize> {
+fn find_index(places: &[(u64, u32)], id: u64) -> Option<usize> {
     let place = places.binary_search_by_key(&id, |(id, _)| *id).ok()?;
     Some(places[place].1 as usize)
 }
 
 /// The maximum number of updates that wait for the slow path; each member has a few at most.
-const NEWS: usize = 65_536;
+const MAX_PENDING_UPDATES: usize = 65_536;
 
 /// The maximum number of members of a round; the next round continues after them.
-const LOOKS: usize = 4096;
+const MAX_MEMBERS_PER_ROUND: usize = 4096;
 
 /// The seconds over which reported numbers are averaged.
 const HORIZON: f64 = 0.5;
 
 /// The assumed latency of a request, seconds, if it is unknown.
-const LATENCY: f64 = 0.010;
+const DEFAULT_LATENCY: f64 = 0.010;
 
 #[cfg(test)]
 mod tests;

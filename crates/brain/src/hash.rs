@@ -15,7 +15,7 @@ pub const fn mix(bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Returns the hash of a byte string, for [`Ask::key`](crate::Ask::key) and
+/// Returns the hash of a byte string, for [`PickRequest::key`](crate::PickRequest::key) and
 /// [`Member::seed`](crate::Member::seed).
 pub fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();

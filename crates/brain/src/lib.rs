@@ -2,9 +2,9 @@
 //!
 //! # The wall
 //!
-//! This crate decides; it never acts. Time ([`Time`]), randomness ([`Ask::chance`]) and everything that
-//! happened on the network are arguments. So a decision depends on nothing else, can be replayed, and can be
-//! tested a million times a second in virtual time.
+//! This crate decides; it never acts. Time ([`Time`]), randomness ([`PickRequest::random_bits`]) and
+//! everything that happened on the network are arguments. So a decision depends on nothing else, can be
+//! replayed, and can be tested a million times a second in virtual time.
 //!
 //! The compiler enforces that. `#![no_std]` leaves only `core` and `alloc` in scope. These have no clock, no
 //! socket, no file, no thread, no lock that blocks, no source of chance and no hash map with a random seed:
@@ -33,7 +33,7 @@
 //!
 //! # Supervision of processes
 //!
-//! [`ward`] decides whether and when a Supervisor starts a process again.
+//! [`supervision`] decides whether and when a Supervisor starts a process again.
 //!
 //! ```
 //! use plimsoll_brain::*;
@@ -51,7 +51,7 @@
 //! let spec = GroupSpec {
 //!     name: Arc::from("web"),
 //!     strategy,
-//!     knobs: Knobs::defaults(strategy),
+//!     params: StrategyParams::defaults(strategy),
 //!     members: vec![member("10.0.0.1:80"), member("10.0.0.2:80")],
 //!     health: None,
 //!     outlier: None,
@@ -63,11 +63,11 @@
 //! };
 //! let mut analyzer = Analyzer::new(spec, Time(0));
 //! let plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
-//! let mut hand = Hand::default();
+//! let mut hand = PickerState::default();
 //!
-//! let Choice::Member(first) = plan.choose(&mut hand, &Ask::default(), &[]) else { panic!() };
+//! let Choice::Member(first) = plan.choose(&mut hand, &PickRequest::default(), &[]) else { panic!() };
 //! plan.members()[first].vitals.begin();
-//! let Choice::Member(second) = plan.choose(&mut hand, &Ask::default(), &[]) else { panic!() };
+//! let Choice::Member(second) = plan.choose(&mut hand, &PickRequest::default(), &[]) else { panic!() };
 //! assert_ne!(first, second, "the first member has a request in flight, the second has none");
 //! ```
 #![no_std]
@@ -75,42 +75,43 @@
 extern crate alloc;
 
 mod analyzer;
-mod ask;
+pub mod autoscale;
 mod event;
 pub mod fleet;
-mod hand;
 mod hash;
 pub mod load_line;
 pub mod lottery;
 mod member;
 pub mod meter;
-pub mod neighbours;
+mod pick;
+mod picker_state;
 mod plan;
 mod rebind;
 mod retry;
-pub mod scale;
+pub mod shared_hosts;
 pub mod status;
 pub mod strategy;
+pub mod supervision;
 mod time;
 mod wait_queue;
-pub mod ward;
 
-pub(crate) use analyzer::PATIENCE;
+pub(crate) use analyzer::DEFAULT_MAX_WAIT;
 pub use analyzer::{
-    Analyzer, Drainer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Past, Totals, Verdict,
-    WhenAllDown,
+    Analyzer, DrainInitiator, GroupSpec, HealthSpec, HealthStatus, HealthVerdict, MemberHandoff, MemberSpec,
+    MemberTraffic, OutlierSpec, WhenAllDown,
 };
-pub use ask::Ask;
 pub use event::{Event, EventKind};
-pub use hand::Hand;
 pub use hash::{hash, mix};
-pub(crate) use member::suspicion::MOST_WARNED;
-pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
-pub use plan::{Choice, Full, Plan, Table};
+pub(crate) use member::failure_detector::MAX_WARNING;
+pub use member::{EffectiveLoad, Member, MemberId, MemberState, ReportedLoad, UsageReport, Vitals};
+pub use pick::PickRequest;
+pub use picker_state::PickerState;
+pub use plan::{Choice, Plan, RefusalReason, StrategyTable};
 pub use rebind::{
-    Alert, Flow, Moves, Rule, Shed, Size, Swap, session_escapes, session_moves, sized_session_moves,
+    AlertRule, LoadAlert, MigrationProgress, MoveHistory, SessionExchange, SessionSize, ShedDecision,
+    may_session_escape, should_session_move, should_sized_session_move,
 };
 pub use retry::RetryBudget;
-pub use strategy::{Clash, Knobs, Strategy};
+pub use strategy::{ParamConflict, Strategy, StrategyParams};
 pub use time::Time;
-pub use wait_queue::{Pace, TARGET, Ticket, Turn, Urgency, WaitQueues};
+pub use wait_queue::{DrainRate, TARGET_WAIT, Urgency, WaitQueues, WaitTicket, WaitVerdict};

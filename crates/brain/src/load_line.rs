@@ -1,12 +1,12 @@
 //! The load line of a group: its capacity, the free part, and the accuracy of such predictions.
 //!
 //! It is a value driven from outside, about once a second. The input is counts that exist anyway (requests,
-//! their times, and the requests in flight at their start) and agents' reports (`Estimator::observe`). Every
-//! `WINDOW` it computes these:
+//! their times, and the requests in flight at their start) and agents' reports
+//! (`CapacityEstimator::observe`). Every `WINDOW` it computes these:
 //!
-//! 1. the requests a second that each member can serve (`gauge`: processors, the member's own reports,
-//!    response times, each with an interval);
-//! 2. the capacity of the members together (`crew`), bounded by that of the balancer itself;
+//! 1. the requests a second that each member can serve (`member_estimate`: processors, the member's own
+//!    reports, response times, each with an interval);
+//! 2. the capacity of the members together (`group_capacity`), bounded by that of the balancer itself;
 //! 3. by the response curve (`curve`), the times at other loads, with one member less or more, and with twice
 //!    the traffic.
 //!
@@ -14,8 +14,8 @@
 //! one.
 //!
 //! The result is `unknown` if the data do not suffice. Predictions are kept and compared with later
-//! measurements (`record`). The load line is for display and for the autoscaler (`scale`): no request is
-//! placed by it.
+//! measurements (`accuracy`). The load line is for display and for the autoscaler (`autoscale`): no request
+//! is placed by it.
 //!
 //! `tests/load_line` runs it against members in virtual time.
 
@@ -26,51 +26,51 @@ use core::time::Duration;
 
 use crate::status::{LoadLine, MemberLoadLine};
 use crate::{MemberId, Time};
-use balancer::Balancer;
-use crew::Crew;
-use curve::{Shape, Station};
-use gauge::{Base, FAILING, Gauge, Window};
-use record::Record;
+use accuracy::PredictionAccuracy;
+use balancer_capacity::BalancerCapacity;
+use curve::{ServiceDistribution, Station};
+use group_capacity::GroupCapacity;
+use member_estimate::{BaseServiceTime, LoadWindow, MAX_FAILURE_SHARE, MemberEstimator};
 
-mod balancer;
-mod busy;
-mod crew;
+mod accuracy;
+mod balancer_capacity;
+mod build_group;
+mod concurrency;
 mod curve;
-mod gauge;
-mod host;
-mod knee;
-mod levels;
-mod muster;
-mod peers;
-mod record;
-mod say;
+mod group_capacity;
+mod host_regression;
+mod knee_fit;
+mod member_estimate;
+mod peer_capacity;
+mod report;
+mod utilization;
 
-pub use busy::Cpu;
-pub use levels::{LEVELS, level};
+pub use concurrency::{CONCURRENCY_LEVELS, concurrency_level};
+pub use utilization::CpuUtilization;
 
 /// The state of a group in a look. All counts only grow while a member stays.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct GroupLoadSample<'a> {
     /// Whether the whole traffic is requests, which end by themselves. Sessions as long as their clients want
     /// have no service time.
-    pub requests: bool,
+    pub only_requests: bool,
     /// Whether the strategy sends less to a member with more load.
     pub by_load: bool,
     /// Whether, if not, each member gets its share of the weights, except for chance.
     pub by_weight: bool,
     /// All members of the group.
-    pub members: &'a [MemberSeen<'a>],
-    /// The numbers of whole requests by time; `middles` has the seconds of each.
+    pub members: &'a [MemberLoadSample<'a>],
+    /// The numbers of whole requests by time; `bucket_middles` has the seconds of each.
     pub latencies: &'a [u64],
     /// The seconds of each count in `latencies`, ascending.
-    pub middles: &'a [f64],
+    pub bucket_middles: &'a [f64],
     /// The balancer's own process.
-    pub own: Own,
+    pub process: ProcessUsage,
 }
 
 /// A member in a look.
 #[derive(Clone, Debug)]
-pub struct MemberSeen<'a> {
+pub struct MemberLoadSample<'a> {
     /// The member.
     pub id: MemberId,
     /// Whether it may be chosen.
@@ -85,23 +85,23 @@ pub struct MemberSeen<'a> {
     pub failures: u64,
     /// The time of all of them, seconds.
     pub seconds: f64,
-    /// By [`level`]: successful requests, and their nanoseconds. It may be empty if [`Estimator::knows`]
-    /// them.
+    /// By [`concurrency_level`]: successful requests, and their nanoseconds. It may be empty if
+    /// [`CapacityEstimator::is_current`] them.
     pub levels: &'a [[u64; 2]],
     /// Its own load report, if there is one.
-    pub said: Option<Said>,
+    pub meter_report: Option<MeterReport>,
     /// The last report of its processors, and the time of the measurement.
-    pub cpu: Option<(Cpu, Time)>,
+    pub cpu: Option<(CpuUtilization, Time)>,
     /// The work of the members that share its host.
-    pub beside: Beside,
+    pub cohosted: CohostedWork,
     /// The requests a second that other balancers send to it, whose part of its capacity this one does not
     /// have.
-    pub elsewhere: f64,
+    pub rate_elsewhere: f64,
 }
 
 /// The work of other members on the same host, of any group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Beside {
+pub struct CohostedWork {
     /// Their number; a member that joins or leaves changes the counts at once.
     pub members: usize,
     /// The ended requests.
@@ -110,16 +110,16 @@ pub struct Beside {
     pub seconds: f64,
 }
 
-impl MemberSeen<'_> {
+impl MemberLoadSample<'_> {
     /// Returns `true` if it has any data. Nothing is kept of a thousand unused members.
-    fn tells(&self) -> bool {
-        self.requests > 0 || self.said.is_some() || self.cpu.is_some()
+    fn has_data(&self) -> bool {
+        self.requests > 0 || self.meter_report.is_some() || self.cpu.is_some()
     }
 }
 
 /// The report of a member's own meter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Said {
+pub struct MeterReport {
     /// The number of requests that it can work on at once before they slow one another down.
     pub knee: f64,
     /// The seconds that a request takes alone.
@@ -128,64 +128,68 @@ pub struct Said {
 
 /// The balancer's own process, all groups together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Own {
+pub struct ProcessUsage {
     /// The processor seconds so far.
     pub cpu_seconds: f64,
     /// The ended requests so far.
     pub requests: u64,
     /// The traffic that is no request, in any unit: bytes of sessions, datagrams. A look in which this has
     /// changed shows no cost of a request.
-    pub others: u64,
+    pub other_traffic: u64,
     /// The processors that its threads can use.
     pub processors: f64,
 }
 
 /// The load line of one group.
 #[derive(Clone, Debug, Default)]
-pub struct Estimator {
+pub struct CapacityEstimator {
     at: Option<Time>,
-    gauges: BTreeMap<MemberId, Gauge>,
+    estimators: BTreeMap<MemberId, MemberEstimator>,
     /// The usable members at the last window.
-    crew: Vec<MemberId>,
-    window: Window,
+    usable: Vec<MemberId>,
+    window: LoadWindow,
     /// The recent requests and seconds.
     recent: [f64; 2],
     /// The counts at the last look; the requests by time; and the requests and seconds that those cover.
     last: Vec<u64>,
     times: Vec<f64>,
     timed: [f64; 2],
-    shape: Option<Shape>,
+    distribution: Option<ServiceDistribution>,
     /// The base time of the members together.
-    base: Base,
+    base: BaseServiceTime,
     /// The ratio of the measured quantile to that of the curve, for each of [`QUANTILES`].
     anchors: [f64; 2],
     /// The time of the last computation.
     closed: Option<Time>,
-    balancer: Balancer,
-    record: Record,
+    balancer: BalancerCapacity,
+    accuracy: PredictionAccuracy,
     /// The next member to compute, if there are many.
-    turn: usize,
-    said: Option<LoadLine>,
+    next_member: usize,
+    load_line: Option<LoadLine>,
     /// `true` if the present rate is a lower end of the capacity.
-    floors: bool,
+    rate_is_floor: bool,
     /// `true` if many requests failed in this window.
     unsound: bool,
     /// The windows for which the rate still includes that of a member that has left.
-    left: u32,
+    stale_rate_windows: u32,
 }
 
-impl Estimator {
+impl CapacityEstimator {
     /// Takes a look. At most two a second have an effect.
-    pub fn observe(&mut self, seen: &Seen<'_>, now: Time) {
+    pub fn observe(&mut self, seen: &GroupLoadSample<'_>, now: Time) {
         let Some(at) = self.at.filter(|at| now.since(*at) < AWAY) else {
             // The first look after a long break: only later traffic counts.
-            let record = core::mem::take(&mut self.record);
-            *self = Self { record, said: self.said.take().filter(|_| !seen.requests), ..Self::default() };
-            self.record.forget();
+            let record = core::mem::take(&mut self.accuracy);
+            *self = Self {
+                accuracy: record,
+                load_line: self.load_line.take().filter(|_| !seen.only_requests),
+                ..Self::default()
+            };
+            self.accuracy.forget();
             (self.at, self.last) = (Some(now), seen.latencies.to_vec());
-            self.balancer = Balancer::new(seen.own);
-            for member in seen.members.iter().filter(|member| member.tells()) {
-                self.gauges.entry(member.id).or_default().look(member, 1.0);
+            self.balancer = BalancerCapacity::new(seen.process);
+            for member in seen.members.iter().filter(|member| member.has_data()) {
+                self.estimators.entry(member.id).or_default().observe(member, 1.0);
             }
             return;
         };
@@ -194,46 +198,50 @@ impl Estimator {
             return;
         }
         self.at = Some(now);
-        if !seen.requests {
+        if !seen.only_requests {
             let why = "it carries sessions, which last as long as they like";
-            *self = Self { said: Some(say::unknown(0.0, 0.0, why)), ..Self::default() };
+            *self = Self { load_line: Some(report::unknown(0.0, 0.0, why)), ..Self::default() };
             return;
         }
-        if !self.gauges.is_empty() {
+        if !self.estimators.is_empty() {
             let here: BTreeSet<MemberId> = seen.members.iter().map(|member| member.id).collect();
-            self.gauges.retain(|id, _| here.contains(id));
+            self.estimators.retain(|id, _| here.contains(id));
         }
         let (mut ended, mut took, mut failed) = (0.0, 0.0, 0.0);
         for member in seen.members {
-            if !member.tells() && !self.gauges.contains_key(&member.id) {
+            if !member.has_data() && !self.estimators.contains_key(&member.id) {
                 continue;
             }
             // It had no data at the last look, so it had done nothing.
-            let of = self.gauges.entry(member.id).or_insert_with(Gauge::idle).look(member, seconds);
+            let of = self
+                .estimators
+                .entry(member.id)
+                .or_insert_with(MemberEstimator::idle)
+                .observe(member, seconds);
             ended += of.0;
             took += of.1;
             failed += of.2;
         }
-        let sound = failed <= FAILING * ended;
+        let sound = failed <= MAX_FAILURE_SHARE * ended;
         self.unsound |= !sound;
         self.window.add(ended, took, seconds, true);
-        let kept = keep(seconds, RECENT);
+        let kept = decay_factor(seconds, RECENT);
         for (recent, fresh) in self.recent.iter_mut().zip([ended, seconds]) {
             *recent = *recent * kept + fresh;
         }
-        let kept = keep(seconds, TIMES);
+        let kept = decay_factor(seconds, TIMES);
         for (timed, fresh) in self.timed.iter_mut().zip([ended, seconds]) {
             *timed = *timed * kept + fresh;
         }
         self.count(seen, kept);
-        self.balancer.spend(seen.own, seconds);
+        self.balancer.observe(seen.process, seconds);
         if self.window.seconds >= WINDOW {
-            self.close(seen, now);
+            self.close_window(seen, now);
         }
         let rate = self.rate();
-        if let Some(said) = &mut self.said {
+        if let Some(said) = &mut self.load_line {
             said.requests_per_second = rate;
-            if self.floors && sound {
+            if self.rate_is_floor && sound {
                 let ends = [&mut said.capacity_low, &mut said.capacity, &mut said.capacity_high];
                 ends.into_iter().flatten().for_each(|end| *end = end.max(rate));
             }
@@ -244,9 +252,9 @@ impl Estimator {
 
     /// Returns `true` if a member with this number of ended requests has no new data. Its levels may then be
     /// omitted.
-    pub fn knows(&self, id: MemberId, requests: u64, now: Time) -> bool {
+    pub fn is_current(&self, id: MemberId, requests: u64, now: Time) -> bool {
         let anew = self.at.is_none_or(|at| now.since(at) >= AWAY);
-        requests == 0 || (!anew && self.gauges.get(&id).is_some_and(|gauge| gauge.knows(requests)))
+        requests == 0 || (!anew && self.estimators.get(&id).is_some_and(|gauge| gauge.is_current(requests)))
     }
 
     /// Returns the present requests a second.
@@ -256,13 +264,13 @@ impl Estimator {
 
     /// Returns the load line; `None` before the first window is over.
     pub fn status(&self) -> Option<LoadLine> {
-        self.said.clone()
+        self.load_line.clone()
     }
 
     /// Returns the capacity of a member; `None` if it never had a request.
     pub fn member(&self, id: MemberId) -> Option<MemberLoadLine> {
-        let gauge = self.gauges.get(&id)?;
-        self.said.as_ref()?;
+        let gauge = self.estimators.get(&id)?;
+        self.load_line.as_ref()?;
         let rate = gauge.rate();
         let estimate = gauge.estimate;
         let known = estimate.filter(|estimate| estimate.known());
@@ -277,7 +285,7 @@ impl Estimator {
     }
 
     /// Records the times of the group's requests.
-    fn count(&mut self, seen: &Seen<'_>, kept: f64) {
+    fn count(&mut self, seen: &GroupLoadSample<'_>, kept: f64) {
         self.times.resize(seen.latencies.len(), 0.0);
         self.last.resize(seen.latencies.len(), 0);
         for ((time, last), count) in self.times.iter_mut().zip(&mut self.last).zip(seen.latencies) {
@@ -287,76 +295,90 @@ impl Estimator {
     }
 
     /// Ends a window.
-    fn close(&mut self, seen: &Seen<'_>, now: Time) {
+    fn close_window(&mut self, seen: &GroupLoadSample<'_>, now: Time) {
         let window = core::mem::take(&mut self.window);
-        let windows: BTreeMap<MemberId, Window> =
-            self.gauges.iter_mut().map(|(id, gauge)| (*id, gauge.close())).collect();
-        let shape = self.shape.clone().unwrap_or_else(Shape::exponential);
-        let count = self.gauges.len().max(1);
-        let turn = self.turn;
-        for (place, gauge) in self.gauges.values_mut().enumerate() {
+        let windows: BTreeMap<MemberId, LoadWindow> =
+            self.estimators.iter_mut().map(|(id, gauge)| (*id, gauge.close_window())).collect();
+        let shape = self.distribution.clone().unwrap_or_else(ServiceDistribution::exponential);
+        let count = self.estimators.len().max(1);
+        let turn = self.next_member;
+        for (place, gauge) in self.estimators.values_mut().enumerate() {
             if (place + count - turn % count) % count < AT_ONCE {
-                gauge.weigh(&shape);
+                gauge.update_estimate(&shape);
             }
         }
-        self.turn = if count > AT_ONCE { (turn + AT_ONCE) % count } else { 0 };
+        self.next_member = if count > AT_ONCE { (turn + AT_ONCE) % count } else { 0 };
         let crew: Vec<MemberId> =
             seen.members.iter().filter(|member| member.usable).map(|member| member.id).collect();
-        self.left = self.left.saturating_sub(1);
-        if crew != self.crew {
-            self.record.forget();
-            self.gauges.values_mut().for_each(Gauge::share_anew);
+        self.stale_rate_windows = self.stale_rate_windows.saturating_sub(1);
+        if crew != self.usable {
+            self.accuracy.forget();
+            self.estimators.values_mut().for_each(MemberEstimator::restart_share);
             let here: BTreeSet<&MemberId> = crew.iter().collect();
-            if self.crew.iter().any(|id| !here.contains(id)) {
-                self.left = FORGOTTEN;
+            if self.usable.iter().any(|id| !here.contains(id)) {
+                self.stale_rate_windows = FORGOTTEN;
             }
-            self.crew = crew;
+            self.usable = crew;
         }
         self.closed = Some(now);
         let rate = self.rate();
         let balancer = self.balancer.capacity(rate);
-        let crew = self.muster(seen, &windows, &shape);
-        let Some(reach) = crew.reach(balancer) else {
-            self.said = Some(say::unknown(rate, 0.0, "no member can be used"));
+        let crew = self.build_group(seen, &windows, &shape);
+        let Some(reach) = crew.capacity_range(balancer) else {
+            self.load_line = Some(report::unknown(rate, 0.0, "no member can be used"));
             return;
         };
         // The served rate is a lower end, unless a full member hides behind others that continue.
         let sound = !core::mem::take(&mut self.unsound);
-        self.floors = sound && self.left == 0 && (seen.by_load || !self.is_any_full(&crew));
-        let served = if self.floors { window.rate().max(rate) } else { 0.0 };
+        self.rate_is_floor =
+            sound && self.stale_rate_windows == 0 && (seen.by_load || !self.is_any_full(&crew));
+        let served = if self.rate_is_floor { window.rate().max(rate) } else { 0.0 };
         if reach.high > WIDEST * reach.low.max(served) {
-            let why = say::why_unknown(self.crew.iter().filter_map(|id| self.gauges.get(id)));
-            self.said = Some(say::unknown(rate, reach.low.max(served), &why));
+            let why = report::unknown_reason(self.usable.iter().filter_map(|id| self.estimators.get(id)));
+            self.load_line = Some(report::unknown(rate, reach.low.max(served), &why));
             return;
         }
         let stations = crew.stations();
-        let most = crew::saturation(&stations).unwrap_or(reach.best);
-        if reach.proven && window.steady() && window.requests >= FEW {
-            self.record.check(&window, &shape, most.min(balancer), now);
-            self.record.keep(window.rate(), &stations, balancer, now);
+        let most = group_capacity::saturation(&stations).unwrap_or(reach.best);
+        if reach.proven && window.is_steady() && window.requests >= FEW {
+            self.accuracy.check(&window, &shape, most.min(balancer), now);
+            self.accuracy.keep_prediction(window.rate(), &stations, balancer, now);
         }
-        self.anchor(&stations, &window, most, &shape, seen.middles);
-        let mut source = self.source(seen);
+        self.anchor(&stations, &window, most, &shape, seen.bucket_middles);
+        let mut source = self.capacity_source(seen);
         if self.balancer.is_mixed() {
-            source.push_str(say::MIXED);
+            source.push_str(report::MIXED_TRAFFIC_NOTE);
         }
-        let outlook =
-            say::Outlook { crew: &crew, shape: &shape, anchors: self.anchors, rate, balancer, served };
-        self.said = Some(outlook.said(reach, &self.record, &source));
+        let outlook = report::LoadLineInputs {
+            group: &crew,
+            shape: &shape,
+            anchors: self.anchors,
+            rate,
+            balancer,
+            served,
+        };
+        self.load_line = Some(outlook.load_line(reach, &self.accuracy, &source));
     }
 
     /// Returns `true` if a member has about as much load as it can serve.
-    fn is_any_full(&self, crew: &Crew) -> bool {
-        let rates = self.crew.iter().map(|id| self.gauges.get(id).map_or(0.0, Gauge::rate));
-        rates.zip(&crew.mates).any(|(rate, mate)| !mate.guess && rate >= FULL * mate.capacity)
+    fn is_any_full(&self, crew: &GroupCapacity) -> bool {
+        let rates = self.usable.iter().map(|id| self.estimators.get(id).map_or(0.0, MemberEstimator::rate));
+        rates.zip(&crew.members).any(|(rate, mate)| !mate.from_peers && rate >= FULL * mate.capacity)
     }
 
     /// Compares measured percentiles with the curve's, while there is enough room for a reliable curve.
-    fn anchor(&mut self, stations: &[Station], window: &Window, most: f64, shape: &Shape, middles: &[f64]) {
+    fn anchor(
+        &mut self,
+        stations: &[Station],
+        window: &LoadWindow,
+        most: f64,
+        shape: &ServiceDistribution,
+        middles: &[f64],
+    ) {
         let rate = self.timed[0] / self.timed[1].max(1e-9);
         // Times of another load would be taken for those of this one.
         let same = (window.rate() - rate).abs() <= ALIKE * rate;
-        if rate <= 0.0 || rate > ANCHORED * most || !same || !window.steady() {
+        if rate <= 0.0 || rate > ANCHORED * most || !same || !window.is_steady() {
             return;
         }
         let pairs: Vec<(f64, f64)> = middles.iter().copied().zip(self.times.iter().copied()).collect();
@@ -375,14 +397,14 @@ impl Estimator {
                 *anchor = (measured / predicted.max(1e-12)).clamp(1.0 / FAR, FAR);
             }
         }
-        if self.shape.is_none() || rate < CALM * most {
-            self.shape = Shape::of(&pairs).or_else(|| self.shape.take());
+        if self.distribution.is_none() || rate < CALM * most {
+            self.distribution = ServiceDistribution::of(&pairs).or_else(|| self.distribution.take());
         }
     }
 }
 
 /// Returns the remaining weight of data that are `seconds` old, with the half life `half`.
-fn keep(seconds: f64, half: f64) -> f64 {
+fn decay_factor(seconds: f64, half: f64) -> f64 {
     libm::exp2(-seconds / half)
 }
 

@@ -7,19 +7,19 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::load_line::Said;
+use crate::load_line::MeterReport;
 use crate::time::nanos;
-use crate::{Flow, Shed, Time};
-use heard::Heard;
-use suspicion::Suspicion;
+use crate::{MigrationProgress, ShedDecision, Time};
+use failure_detector::FailureDetector;
+use last_report::LastReport;
 
-mod company;
-pub(crate) mod concurrency;
-pub(crate) mod heard;
-pub(crate) mod past;
-pub(crate) mod rate;
-mod room;
-pub(crate) mod suspicion;
+pub(crate) mod concurrency_limit;
+pub(crate) mod failure_detector;
+mod fleet_counts;
+pub(crate) mod handoff;
+mod headroom;
+pub(crate) mod last_report;
+pub(crate) mod token_bucket;
 
 /// The identity of a member of one group. It is stable during the member's life and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +28,7 @@ pub struct MemberId(pub u32);
 /// The state of a member, which decides whether it may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum MemberState {
     /// Takes its share.
     Up,
     /// Came up recently: takes a growing part of its share.
@@ -45,15 +45,15 @@ pub enum State {
     Disabled,
 }
 
-impl State {
+impl MemberState {
     /// Returns `true` if this member may be chosen.
-    pub fn eligible(self) -> bool {
+    pub fn is_eligible(self) -> bool {
         matches!(self, Self::Up | Self::SlowStart)
     }
 
     /// Returns the glyph and the label for display, the same in a terminal and on a page. Each state has its
     /// own glyph.
-    pub fn shown(self) -> (&'static str, &'static str) {
+    pub fn glyph_and_label(self) -> (&'static str, &'static str) {
         match self {
             Self::Up => ("●", "up"),
             Self::SlowStart => ("◐", "slow start"),
@@ -68,20 +68,20 @@ impl State {
 
 /// A load from a monitor's report, in the unit of the group's metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct ReportedLoad {
     /// The load; finite and not negative.
     pub value: f64,
     /// The time of the measurement by the clock of this process, never later than now.
     pub at: Time,
     /// Whether it is the load of the member's whole host, of all groups: see
-    /// [`Apart`](crate::neighbours::Apart).
+    /// [`LoadAttribution`](crate::shared_hosts::LoadAttribution).
     #[serde(default)]
     pub of_host: bool,
 }
 
 /// The load that strategies use, computed from a member's reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effective {
+pub struct EffectiveLoad {
     /// The load in the unit of the group's metric. It is averaged over reports as the strategy demands, and
     /// mixed with the group's mean if the last report is old.
     pub value: f64,
@@ -91,7 +91,7 @@ pub struct Effective {
 
 /// A member's report of its whole work, for weights by report (gRPC A58).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct UsageReport {
     /// The requests that it completes a second; finite and not negative.
     pub rps: f64,
     /// The utilization: 1 if fully used, possibly more; finite and not negative.
@@ -120,15 +120,15 @@ pub struct Member {
     /// The maximum number of simultaneous requests; `u32::MAX` for no limit.
     pub limit: u32,
     /// The state, which decides whether it may be chosen.
-    pub state: State,
+    pub state: MemberState,
     /// The last report of its monitor, if it has one.
-    pub load: Option<Load>,
+    pub load: Option<ReportedLoad>,
     /// The load by its reports; `None` if no report counts any more.
-    pub effective: Option<Effective>,
+    pub effective: Option<EffectiveLoad>,
     /// The last report of its work, if that gives a weight: not in its first seconds, and not when it is old.
-    pub usage: Option<Usage>,
+    pub usage: Option<UsageReport>,
     /// The part of its sessions to move elsewhere; none without an alert.
-    pub shed: Shed,
+    pub shed: ShedDecision,
     /// The part of the others' surplus that it can take, in units of capacity times load; 0 for none.
     pub deficit: f64,
     /// The live counts.
@@ -144,32 +144,34 @@ impl Member {
     /// Returns the requests in flight, including the known ones of other balancers. Choices compare this
     /// figure.
     #[inline]
-    pub fn everywhere(&self) -> f64 {
-        f64::from(self.vitals.in_flight()) + self.vitals.others()
+    pub fn in_flight_everywhere(&self) -> f64 {
+        f64::from(self.vitals.in_flight()) + self.vitals.peer_in_flight()
     }
 
     /// Returns the requests that await an answer's head, plus the known requests of other balancers.
     #[inline]
     pub(crate) fn awaiting_everywhere(&self) -> f64 {
-        f64::from(self.vitals.awaiting()) + self.vitals.others()
+        f64::from(self.vitals.awaiting()) + self.vitals.peer_in_flight()
     }
 
     /// Returns the maximum number of requests from here: the limit, or this balancer's part of it.
     #[inline]
-    pub fn allowed(&self) -> u32 {
+    pub fn max_in_flight(&self) -> u32 {
         self.limit.min(self.vitals.part().unwrap_or(u32::MAX))
     }
 
     /// Returns `true` if the member is at its limit of requests in flight or of requests a second. After an
     /// ejection it may have one request until one succeeds.
-    pub fn full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         let in_flight = self.in_flight();
-        in_flight >= self.allowed() || self.vitals.suspicion.tried(in_flight) || self.vitals.spent()
+        in_flight >= self.max_in_flight()
+            || self.vitals.failure_detector.has_trial_in_flight(in_flight)
+            || self.vitals.is_rate_exhausted()
     }
 
     /// Returns `true` if it is back from an ejection and its one trial request is in flight.
-    pub fn tried(&self) -> bool {
-        self.vitals.suspicion.tried(self.in_flight())
+    pub fn has_trial_in_flight(&self) -> bool {
+        self.vitals.failure_detector.has_trial_in_flight(self.in_flight())
     }
 }
 
@@ -184,38 +186,38 @@ pub struct Vitals {
     /// addition counts both.
     work: AtomicU64,
     /// The same counts of direct work between clients and the member, whose latency no balancer sees.
-    afar: AtomicU64,
+    direct_work: AtomicU64,
     /// Requests in flight from here that await no answer's head: their bodies are still being sent, or
     /// answers, streams and tunnels follow the head.
     streaming: AtomicU32,
     /// The tick of the oldest request that awaits an answer, if no answer has come since.
-    asked: AtomicU32,
+    oldest_awaited: AtomicU32,
     streak: AtomicU32,
     /// The requests in flight from here at which it gets no more, with admission; 0 for none (see
-    /// `concurrency`).
-    ceiling: AtomicU32,
+    /// `concurrency_limit`).
+    concurrency_limit: AtomicU32,
     /// Requests that were not served.
-    lost: AtomicU32,
+    unserved: AtomicU32,
     /// Requests in flight from other balancers, f32 bits; written by the slow path (see
     /// [`fleet`](crate::fleet)).
-    others: AtomicU32,
+    peer_in_flight: AtomicU32,
     /// The requests a second that other balancers begin (low half) and their waiting requests (high half),
     /// f32 bits each; written by the slow path.
-    coming: AtomicU64,
+    peer_rate_and_waiting: AtomicU64,
     /// One more than this balancer's part of the member's limit; 0 for all of it.
-    part: AtomicU32,
+    limit_part: AtomicU32,
     /// This balancer's part of the member's requests a second, f32 bits; 0 for all of them.
-    portion: AtomicU32,
-    /// [`RATED`] and the number of requests that may have begun (see `rate`); 0 for no limit.
-    until: AtomicU64,
+    rate_share: AtomicU32,
+    /// [`RATED`] and the number of requests that may have begun (see `token_bucket`); 0 for no limit.
+    rate_cutoff: AtomicU64,
     /// The evidence against the member from the outcomes of its requests.
-    pub(crate) suspicion: Suspicion,
+    pub(crate) failure_detector: FailureDetector,
     /// The latency estimate, nanoseconds as f32 bits, above the tick of its update; 0 for none.
     latency: AtomicU64,
     /// The last load report that the member sent with an answer.
-    pub(crate) heard: Heard,
+    pub(crate) last_report: LastReport,
     /// The progress of decisions about its sessions.
-    pub flow: Flow,
+    pub migration: MigrationProgress,
     /// Whether health checks have declared it down.
     down: AtomicBool,
 }
@@ -237,21 +239,21 @@ impl Vitals {
             (|cell: &AtomicU32| cell.load(Relaxed).into(), |cell: &AtomicU64| cell.load(Relaxed).into());
         Self {
             work: eight(&self.work),
-            afar: eight(&self.afar),
+            direct_work: eight(&self.direct_work),
             streaming: four(&self.streaming),
-            asked: four(&self.asked),
+            oldest_awaited: four(&self.oldest_awaited),
             streak: four(&self.streak),
-            ceiling: four(&self.ceiling),
-            lost: four(&self.lost),
-            others: four(&self.others),
-            coming: eight(&self.coming),
-            part: four(&self.part),
-            portion: four(&self.portion),
-            until: eight(&self.until),
-            suspicion: self.suspicion.copy(),
+            concurrency_limit: four(&self.concurrency_limit),
+            unserved: four(&self.unserved),
+            peer_in_flight: four(&self.peer_in_flight),
+            peer_rate_and_waiting: eight(&self.peer_rate_and_waiting),
+            limit_part: four(&self.limit_part),
+            rate_share: four(&self.rate_share),
+            rate_cutoff: eight(&self.rate_cutoff),
+            failure_detector: self.failure_detector.copy(),
             latency: eight(&self.latency),
-            heard: self.heard.copy(),
-            flow: Flow::default(),
+            last_report: self.last_report.copy(),
+            migration: MigrationProgress::default(),
             down: self.is_down().into(),
         }
     }
@@ -270,29 +272,30 @@ impl Vitals {
     /// `before`.
     ///
     /// Returns `false` and changes nothing if the requests in flight would exceed 10^9.
-    pub fn tell(&self, before: u32, now: u32) -> bool {
+    pub fn record_direct_work(&self, before: u32, now: u32) -> bool {
         if now > before {
             let more = now - before;
-            if self.in_flight().saturating_add(more) > MOST_TOLD {
+            if self.in_flight().saturating_add(more) > MAX_DIRECT {
                 return false;
             }
             self.work.fetch_add(u64::from(more), Relaxed);
-            self.afar.fetch_add(u64::from(more), Relaxed);
+            self.direct_work.fetch_add(u64::from(more), Relaxed);
         } else {
-            self.afar.fetch_sub(u64::from(before - now), Relaxed);
+            self.direct_work.fetch_sub(u64::from(before - now), Relaxed);
             self.work.fetch_sub(u64::from(before - now), Relaxed);
         }
         true
     }
 
     /// Marks the last request begun as a lease: its client goes to the member directly, unseen here.
-    pub fn lend(&self) {
-        self.afar.fetch_add(BEGUN | 1, Relaxed);
+    pub fn mark_leased(&self) {
+        self.direct_work.fetch_add(BEGUN | 1, Relaxed);
     }
 
-    /// Counts the end of a lease: once for each [`lend`](Self::lend), in place of [`end`](Self::end).
-    pub fn give_back(&self) {
-        self.afar.fetch_sub(1, Relaxed);
+    /// Counts the end of a lease: once for each [`mark_leased`](Self::mark_leased), in place of
+    /// [`end`](Self::end).
+    pub fn end_lease(&self) {
+        self.direct_work.fetch_sub(1, Relaxed);
         self.end();
     }
 
@@ -306,7 +309,7 @@ impl Vitals {
     pub fn begin_at(&self, now: Time) -> u32 {
         let level = self.begin();
         if level == self.streaming.load(Relaxed).wrapping_add(1) {
-            self.asked.store(tick(now), Relaxed);
+            self.oldest_awaited.store(tick(now), Relaxed);
         }
         level
     }
@@ -341,21 +344,22 @@ impl Vitals {
 
     /// Returns the time for which answers have been awaited and none has come, in nanoseconds. It is at most
     /// the age of the oldest request that awaits one, and 0 if none is awaited.
-    pub(crate) fn silence(&self, now: Time) -> u64 {
+    pub(crate) fn silence_nanos(&self, now: Time) -> u64 {
         if self.awaiting() == 0 {
             return 0;
         }
-        let age = tick(now).wrapping_sub(self.asked.load(Relaxed));
+        let age = tick(now).wrapping_sub(self.oldest_awaited.load(Relaxed));
         let age = if age > u32::MAX - FUTURE { 0 } else { u64::from(age) << 20 };
-        self.blended_at(now).map_or(age, |(_, since)| since.min(age))
+        self.latency_and_age(now).map_or(age, |(_, since)| since.min(age))
     }
 
-    /// Returns the part of [`silence`](Self::silence) that indicates a slow member, in nanoseconds.
+    /// Returns the part of [`silence_nanos`](Self::silence_nanos) that indicates a slow member, in
+    /// nanoseconds.
     ///
     /// One unanswered request may be a long one. So the silence counts up to `4^n * usual` with `n`
     /// unanswered requests.
-    pub(crate) fn unanswered(&self, usual: f64, now: Time) -> f64 {
-        let silence = self.silence(now) as i64 as f64;
+    pub(crate) fn excess_silence(&self, usual: f64, now: Time) -> f64 {
+        let silence = self.silence_nanos(now) as i64 as f64;
         silence.min(usual * (1_u64 << (2 * self.awaiting().min(16))) as i64 as f64)
     }
 
@@ -370,84 +374,84 @@ impl Vitals {
     }
 
     /// Returns the requests begun so far, and those in flight, at one moment.
-    pub(crate) fn work(&self) -> (u32, u32) {
+    pub(crate) fn begun_and_in_flight(&self) -> (u32, u32) {
         let work = self.work.load(Relaxed);
         ((work >> 32) as u32, work as u32)
     }
 
     /// Returns `true` if the member has reached its limit of requests a second.
     #[inline]
-    pub fn spent(&self) -> bool {
-        let until = self.until.load(Relaxed);
+    pub fn is_rate_exhausted(&self) -> bool {
+        let until = self.rate_cutoff.load(Relaxed);
         until != 0 && self.begun().wrapping_sub(until as u32) < u32::MAX / 2
     }
 
     /// Returns `true` if the member has a limit of requests a second.
-    pub(crate) fn rated(&self) -> bool {
-        self.until.load(Relaxed) != 0
+    pub(crate) fn is_rate_limited(&self) -> bool {
+        self.rate_cutoff.load(Relaxed) != 0
     }
 
     /// Sets the number of begun requests at which the member has reached its limit of requests a second.
-    pub(crate) fn allow_until(&self, begun: u32) {
-        self.until.store(RATED | u64::from(begun), Relaxed);
+    pub(crate) fn set_rate_cutoff(&self, begun: u32) {
+        self.rate_cutoff.store(RATED | u64::from(begun), Relaxed);
     }
 
     /// Removes the limit of requests a second.
-    pub(crate) fn unlimited(&self) {
-        if self.rated() {
-            self.until.store(0, Relaxed);
+    pub(crate) fn clear_rate_limit(&self) {
+        if self.is_rate_limited() {
+            self.rate_cutoff.store(0, Relaxed);
         }
     }
 
     /// Returns the requests in flight through this process, without the direct ones of clients.
     pub fn in_flight_here(&self) -> u32 {
         // Concurrent updates may make it negative by a few.
-        self.in_flight().saturating_sub(self.afar.load(Relaxed) as u32)
+        self.in_flight().saturating_sub(self.direct_work.load(Relaxed) as u32)
     }
 
     /// Returns the number of requests that this process has begun, modulo 2^32.
     pub fn begun_here(&self) -> u32 {
-        self.begun().wrapping_sub((self.afar.load(Relaxed) >> 32) as u32)
+        self.begun().wrapping_sub((self.direct_work.load(Relaxed) >> 32) as u32)
     }
 
     /// Returns `true` if the requests from here have reached the learnt concurrency limit.
-    pub(crate) fn crowded(&self) -> bool {
-        let ceiling = self.ceiling.load(Relaxed);
+    pub(crate) fn is_at_learnt_limit(&self) -> bool {
+        let ceiling = self.concurrency_limit.load(Relaxed);
         ceiling != 0 && self.awaiting_here() >= ceiling
     }
 
     /// Returns whether a request took longer than the latest ones.
     pub(crate) fn is_longer(&self, latency: Duration) -> bool {
-        nanos(latency) > self.blended().unwrap_or(f32::INFINITY)
+        nanos(latency) > self.mean_latency().unwrap_or(f32::INFINITY)
     }
 
     /// Counts a request that was not served, which [`end`](Self::end) cannot distinguish: it failed, or its
     /// client gave up.
-    pub fn lose(&self) {
-        self.lost.fetch_add(1, Relaxed);
+    pub fn record_unserved(&self) {
+        self.unserved.fetch_add(1, Relaxed);
     }
 
     /// Returns the knee and the work from the member's last load report, if it is at most ten seconds old.
-    pub fn said(&self, now: Time) -> Option<Said> {
-        let said = self.heard.view().filter(|said| now.since(said.at) <= SAID)?;
-        Some(Said { knee: f64::from(said.reading.knee), work: f64::from(said.reading.work) })
+    pub fn meter_report(&self, now: Time) -> Option<MeterReport> {
+        let said = self.last_report.view().filter(|said| now.since(said.at) <= REPORT_EXPIRY)?;
+        Some(MeterReport { knee: f64::from(said.reading.knee), work: f64::from(said.reading.work) })
     }
 
     /// Returns the number of requests that were not served, modulo 2^32.
-    pub(crate) fn lost(&self) -> u32 {
-        self.lost.load(Relaxed)
+    pub(crate) fn unserved(&self) -> u32 {
+        self.unserved.load(Relaxed)
     }
 
     /// Sets the learnt concurrency limit; 0 for none.
-    pub(crate) fn allow(&self, ceiling: u32) {
-        if self.ceiling.load(Relaxed) != ceiling {
-            self.ceiling.store(ceiling, Relaxed);
+    pub(crate) fn set_concurrency_limit(&self, ceiling: u32) {
+        if self.concurrency_limit.load(Relaxed) != ceiling {
+            self.concurrency_limit.store(ceiling, Relaxed);
         }
     }
 
     /// Returns the learnt concurrency limit, if there is one.
-    pub(crate) fn ceiling(&self) -> Option<u32> {
-        Some(self.ceiling.load(Relaxed)).filter(|ceiling| *ceiling != 0)
+    pub(crate) fn concurrency_limit(&self) -> Option<u32> {
+        Some(self.concurrency_limit.load(Relaxed)).filter(|ceiling| *ceiling != 0)
     }
 
     /// Returns the number of requests begun, modulo 2^32.
@@ -461,13 +465,13 @@ impl Vitals {
     }
 
     /// Counts a failure; returns the length of the streak of failures with it.
-    pub fn failed(&self) -> u32 {
+    pub fn record_failure(&self) -> u32 {
         self.streak.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
     /// Records that a request succeeded, or begins well. It writes only if there was something to end.
-    pub fn succeeded(&self) {
-        self.suspicion.trust();
+    pub fn record_success(&self) {
+        self.failure_detector.end_probation();
         if self.streak.load(Relaxed) != 0 {
             self.streak.store(0, Relaxed);
         }
@@ -479,7 +483,7 @@ impl Vitals {
     /// If several latencies fall into one tick (about a millisecond), the highest and the first count.
     /// Concurrent updates may lose one another: an estimate tolerates that, and a lock on the request path
     /// would cost more.
-    pub fn observe(&self, latency: Duration, now: Time, decay: Duration) {
+    pub fn record_latency(&self, latency: Duration, now: Time, decay: Duration) {
         // At least a nanosecond, so that a stored estimate is never mistaken for none.
         let fresh = nanos(latency).max(1.0);
         let kept = match self.decayed(now, decay) {
@@ -491,7 +495,7 @@ impl Vitals {
 
     /// Folds one latency into a plain moving average of about `over` latencies.
     pub(crate) fn blend(&self, latency: f32, over: f32, now: Time) {
-        self.blend_from(self.blended().unwrap_or(latency), latency, over, now);
+        self.blend_from(self.mean_latency().unwrap_or(latency), latency, over, now);
     }
 
     /// Folds one latency into a plain moving average whose value so far is taken to be `mean`.
@@ -505,13 +509,13 @@ impl Vitals {
     }
 
     /// Returns the stored estimate, nanoseconds, however old; `None` before the first.
-    pub(crate) fn blended(&self) -> Option<f32> {
+    pub(crate) fn mean_latency(&self) -> Option<f32> {
         let packed = self.latency.load(Relaxed);
         (packed != 0).then(|| f32::from_bits((packed >> 32) as u32))
     }
 
     /// Returns the stored estimate and its age, both in nanoseconds.
-    pub(crate) fn blended_at(&self, now: Time) -> Option<(f32, u64)> {
+    pub(crate) fn latency_and_age(&self, now: Time) -> Option<(f32, u64)> {
         let packed = self.latency.load(Relaxed);
         if packed == 0 {
             return None;
@@ -531,10 +535,10 @@ impl Vitals {
     }
 
     /// Discards the member's history: it was out of use and returns.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn reset_history(&self) {
         self.streak.store(0, Relaxed);
         self.latency.store(0, Relaxed);
-        self.heard.forget();
+        self.last_report.forget();
     }
 
     /// Returns the stored estimate and the share of it that is left after the time since it was stored.
@@ -562,14 +566,14 @@ fn tick(now: Time) -> u32 {
 /// One begun request in [`Vitals::work`].
 const BEGUN: u64 = 1 << 32;
 
-/// The mark of a limit on requests a second, in [`Vitals::until`].
+/// The mark of a limit on requests a second, in [`Vitals::rate_cutoff`].
 const RATED: u64 = 1 << 32;
 
 /// The maximum number of requests in flight with those that clients count themselves.
-const MOST_TOLD: u32 = 1_000_000_000;
+const MAX_DIRECT: u32 = 1_000_000_000;
 
 /// The time after which a load report is ignored.
-const SAID: Duration = Duration::from_secs(10);
+const REPORT_EXPIRY: Duration = Duration::from_secs(10);
 
 const TICK_SECONDS: f32 = 1.048_576e-3;
 

@@ -21,12 +21,12 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
-use knee::{Knee, Seat};
+use knee::{CohortSlot, KneeEstimator};
 
-mod host;
+mod host_meter;
 mod knee;
 
-pub use host::{Host, Jobs};
+pub use host_meter::{HostedRequest, SharedHostMeter};
 
 /// A member's report of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,10 +53,10 @@ pub struct Reading {
 #[derive(Clone, Debug)]
 pub struct Meter {
     /// An entry for each request in flight, and free ones.
-    entries: Vec<Entry>,
+    entries: Vec<MeterEntry>,
     free: Vec<u32>,
     in_flight: u32,
-    knee: Knee,
+    knee: KneeEstimator,
     /// The time of the last update.
     at: Time,
     mean_in_flight: f64,
@@ -71,22 +71,23 @@ pub struct Meter {
 
 /// A request between [`Meter::begin`] and [`Meter::end`].
 #[derive(Debug, PartialEq, Eq)]
-pub struct Job(u32);
+pub struct MeteredRequest(u32);
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct MeterEntry {
     begun: Time,
-    seat: Seat,
+    cohort_slot: CohortSlot,
 }
 
 impl Meter {
-    /// Returns the meter of a member that has just come up. Its knee is open, with 2 as its lower bound, until there is evidence.
+    /// Returns the meter of a member that has just come up. Its knee is open, with 2 as its lower bound,
+    /// until there is evidence.
     pub fn new(now: Time) -> Self {
         Self {
             entries: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
-            knee: Knee::default(),
+            knee: KneeEstimator::default(),
             at: now,
             mean_in_flight: 0.0,
             sojourn: 0.0,
@@ -98,30 +99,31 @@ impl Meter {
 
     /// Records the arrival of a request. The request does not state which slot it uses. It is assumed to use
     /// the oldest, which makes no measurable difference.
-    pub fn begin(&mut self, now: Time) -> Job {
+    pub fn begin(&mut self, now: Time) -> MeteredRequest {
         self.slots.pop_front();
-        self.came(now)
+        self.record_arrival(now)
     }
 
     /// Records the arrival of a request, without regard to slots.
-    fn came(&mut self, now: Time) -> Job {
+    fn record_arrival(&mut self, now: Time) -> MeteredRequest {
         self.advance(now);
         let job = match self.free.pop() {
             Some(job) => job,
             None => {
-                self.entries.push(Entry { begun: self.at, seat: Seat::default() });
+                self.entries.push(MeterEntry { begun: self.at, cohort_slot: CohortSlot::default() });
                 self.entries.len() as u32 - 1
             }
         };
-        self.entries[job as usize] = Entry { begun: self.at, seat: self.knee.came(job, self.in_flight) };
+        self.entries[job as usize] =
+            MeterEntry { begun: self.at, cohort_slot: self.knee.record_arrival(job, self.in_flight) };
         self.in_flight += 1;
-        Job(job)
+        MeteredRequest(job)
     }
 
     /// Records the end of a request and returns the report for its answer. The answer to a failed request
     /// promises no slot: room at a failing member is useless.
-    pub fn end(&mut self, job: Job, succeeded: bool, now: Time) -> Reading {
-        self.left(job, succeeded, now);
+    pub fn end(&mut self, job: MeteredRequest, succeeded: bool, now: Time) -> Reading {
+        self.record_end(job, succeeded, now);
         let slot = succeeded && self.has_room();
         if slot {
             self.promise();
@@ -130,10 +132,10 @@ impl Meter {
     }
 
     /// Records the end of a request, without a promise.
-    fn left(&mut self, job: Job, succeeded: bool, now: Time) {
+    fn record_end(&mut self, job: MeteredRequest, succeeded: bool, now: Time) {
         self.advance(now);
         let entry = self.entries[job.0 as usize].clone();
-        self.knee.left(job.0, entry.seat, succeeded, self.in_flight, self.work());
+        self.knee.record_end(job.0, entry.cohort_slot, succeeded, self.in_flight, self.work());
         self.free.push(job.0);
         self.in_flight -= 1;
         if succeeded {
@@ -161,19 +163,19 @@ impl Meter {
     /// Returns `true` if the member is to reject one more request. Balancers stop at the knee and twice its
     /// square root by their own estimate. If many of them see room for one at the same moment, only the
     /// member can stop them. Its own limit is higher, so that it need not as long as they know enough.
-    pub fn full(&self) -> bool {
-        f64::from(self.in_flight) >= self.knee.most()
+    pub fn is_full(&self) -> bool {
+        f64::from(self.in_flight) >= self.knee.rejection_limit()
     }
 
     /// Returns the expiry of the last promised slot if it stays unused: a good moment to
-    /// [`offer`](Self::offer) it to another balancer.
+    /// [`offer_slot`](Self::offer_slot) it to another balancer.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.slots.back().copied()
     }
 
     /// Returns a report with a slot for a balancer that did not ask, if there is one: for members that can
     /// send more than answers.
-    pub fn offer(&mut self, now: Time) -> Option<Reading> {
+    pub fn offer_slot(&mut self, now: Time) -> Option<Reading> {
         self.advance(now);
         self.has_room().then(|| {
             self.promise();
@@ -225,7 +227,7 @@ impl Meter {
         let in_flight = f64::from(self.in_flight);
         let horizon = (50.0 * self.sojourn).max(0.1);
         self.mean_in_flight += (in_flight - self.mean_in_flight) * -libm::expm1(-step / horizon);
-        self.knee.passed(self.in_flight, step, self.sojourn, self.work(), self.mean_in_flight);
+        self.knee.advance(self.in_flight, step, self.sojourn, self.work(), self.mean_in_flight);
         if self.in_flight == 0 {
             return;
         }
@@ -236,7 +238,7 @@ impl Meter {
 
 /// Returns the requests in flight at which a balancer sends no more to a member with this knee: the knee and
 /// twice its square root (square-root staffing, Halfin and Whitt 1981, from the other side).
-pub(crate) fn limit(knee: f64) -> u32 {
+pub(crate) fn limit_at_knee(knee: f64) -> u32 {
     // Rounded up without `ceil`, which a processor may have no instruction for.
     let most = knee + 2.0 * libm::sqrt(knee);
     let whole = most as u32;

@@ -6,22 +6,22 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 
-use crate::fleet::Company;
-use crate::member::suspicion;
+use crate::fleet::PeerPresence;
+use crate::member::failure_detector;
 use crate::meter::Reading;
-use crate::strategy::recent;
+use crate::strategy::record_mean_latency;
 use crate::time::nanos;
-use crate::{Ask, Hand, Knobs, Member, MemberId, Pace, Strategy, Time, Vitals};
+use crate::{DrainRate, Member, MemberId, PickRequest, PickerState, Strategy, StrategyParams, Time, Vitals};
 
 mod admission;
+mod rebind_target;
 mod share;
-mod target;
 
-pub use admission::Full;
+pub use admission::RefusalReason;
 
 /// The data that a strategy computes when members change, to save work per request.
 #[derive(Clone, Debug)]
-pub enum Table {
+pub enum StrategyTable {
     /// No prepared data.
     None,
     /// A round that holds each member as often as its weight demands, spread evenly.
@@ -36,9 +36,9 @@ pub enum Table {
         /// The pairs in the order of the members.
         seeds: Vec<(u64, f64)>,
         /// Whether all members have the same weight.
-        even: bool,
+        equal_weights: bool,
         /// The sum of the members' weights.
-        weights: f64,
+        weight_sum: f64,
     },
 }
 
@@ -52,77 +52,82 @@ pub enum Choice {
     /// One more request would overload each remaining member: the request is rejected.
     Shed,
     /// No member is left.
-    Nobody,
+    NoMember,
 }
 
 /// The eligible members of a group and how to choose among them. It is swapped atomically and never changed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     strategy: &'static Strategy,
-    knobs: Knobs,
+    params: StrategyParams,
     members: Vec<Member>,
-    table: Table,
-    /// A serial number by which a [`Hand`] distinguishes plans.
+    table: StrategyTable,
+    /// A serial number by which a [`PickerState`] distinguishes plans.
     serial: u64,
     /// The number of eligible members of the group when the plan was made.
     count: usize,
     /// The log-likelihood ratio at which a member is ejected.
-    suspect: f64,
+    ejection_threshold: f64,
     /// Whether members are kept within their concurrency limits (`admission`).
     admission: bool,
     /// Whether the plan enforces `admission`, because the strategy does not.
-    guarded: bool,
+    enforces_admission: bool,
     /// The latency objective of the clients.
     objective: Option<Duration>,
     /// The limit of this balancer's requests at all members together while one is in force; else 0.
-    most: Arc<AtomicU32>,
+    group_limit: Arc<AtomicU32>,
     /// The state of the other balancers.
-    company: Arc<Company>,
+    peers: Arc<PeerPresence>,
 }
 
 impl Plan {
     /// Makes a plan over `members`, all of them eligible, in the order of the configuration. Knobs that are
     /// missing or out of range are brought into it.
-    pub fn new(strategy: &'static Strategy, knobs: Knobs, members: Vec<Member>) -> Self {
+    pub fn new(strategy: &'static Strategy, knobs: StrategyParams, members: Vec<Member>) -> Self {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
         let count = members.len();
         let plan = Self {
             strategy,
-            knobs,
+            params: knobs,
             members,
             table,
             serial: 0,
             count,
-            suspect: f64::INFINITY,
+            ejection_threshold: f64::INFINITY,
             admission: false,
-            guarded: false,
+            enforces_admission: false,
             objective: None,
-            most: Arc::default(),
-            company: Arc::default(),
+            group_limit: Arc::default(),
+            peers: Arc::default(),
         };
-        plan.admitting(strategy.limits)
+        plan.with_admission(strategy.enforces_limits)
     }
 
     /// Returns a plan with the same rules and no members.
-    pub fn bare(&self) -> Self {
-        let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new()).admitting(self.admission);
-        Self { suspect: self.suspect, count: self.count, objective: self.objective, ..plan }
+    pub fn without_members(&self) -> Self {
+        let plan = Self::new(self.strategy, self.params.clone(), Vec::new()).with_admission(self.admission);
+        Self {
+            ejection_threshold: self.ejection_threshold,
+            count: self.count,
+            objective: self.objective,
+            ..plan
+        }
     }
 
     /// Sets the serial number, which no other plan of the group has.
-    pub(crate) fn numbered(self, serial: u64) -> Self {
+    pub(crate) fn with_serial(self, serial: u64) -> Self {
         Self { serial, ..self }
     }
 
     /// Shares a limit of the whole group, which can change while the plan is in use.
-    pub(crate) fn limited(self, most: Arc<AtomicU32>) -> Self {
-        Self { most, ..self }
+    pub(crate) fn with_group_limit(self, most: Arc<AtomicU32>) -> Self {
+        Self { group_limit: most, ..self }
     }
 
     /// Shares the state of other balancers, which can change while the plan is in use.
-    pub fn among(self, company: Arc<Company>) -> Self {
-        Self { company, ..self }
+    pub fn with_peers(self, company: Arc<PeerPresence>) -> Self {
+        Self { peers: company, ..self }
     }
 
     /// Returns the load of a member by its requests in flight, from here and from elsewhere.
@@ -130,53 +135,53 @@ impl Plan {
     /// The unit is requests of all balancers, if each had sent as many as this one. Without other balancers
     /// it is this balancer's requests in flight.
     #[inline]
-    pub(crate) fn crowd(&self, member: &Member) -> f64 {
-        f64::from(member.in_flight()) * self.company.scale() + member.vitals.others()
+    pub(crate) fn member_load(&self, member: &Member) -> f64 {
+        f64::from(member.in_flight()) * self.peers.own_request_weight() + member.vitals.peer_in_flight()
     }
 
     /// Returns the expected requests in flight of all balancers at a member. It is the mean of two figures:
     /// the known requests, and the requests if each balancer had as many there as this one.
     #[inline]
-    pub(crate) fn total(&self, member: &Member) -> f64 {
-        f64::midpoint(self.crowd(member), f64::from(member.in_flight()))
+    pub(crate) fn expected_in_flight(&self, member: &Member) -> f64 {
+        f64::midpoint(self.member_load(member), f64::from(member.in_flight()))
     }
 
     /// Returns the known number of balancers.
     #[inline]
-    pub(crate) fn scale(&self) -> f64 {
-        self.company.scale()
+    pub(crate) fn balancer_count(&self) -> f64 {
+        self.peers.own_request_weight()
     }
 
     /// Returns `true` if other balancers are known.
-    pub(crate) fn accompanied(&self) -> bool {
-        self.company.scale() > 1.0
+    pub(crate) fn has_peers(&self) -> bool {
+        self.peers.own_request_weight() > 1.0
     }
 
     /// Returns `true` if a member sent a load report to another balancer.
-    pub(crate) fn spoken(&self) -> bool {
-        self.company.speaks()
+    pub(crate) fn has_peer_reports(&self) -> bool {
+        self.peers.has_relayed_reports()
     }
 
     /// Enables ejection by request outcomes, with this chance of a false alarm.
-    pub(crate) fn suspecting(self, false_alarm: f64) -> Self {
-        Self { suspect: suspicion::threshold(false_alarm), ..self }
+    pub(crate) fn with_outcome_ejection(self, false_alarm: f64) -> Self {
+        Self { ejection_threshold: failure_detector::threshold(false_alarm), ..self }
     }
 
     /// Chooses a member for one request, never one in `tried` and never one at its limit.
     ///
     /// Between the choice and [`Vitals::begin`] another core may take the last place. If a limit must hold
     /// exactly, check the result of `begin`.
-    pub fn choose(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
+    pub fn choose(&self, hand: &mut PickerState, ask: &PickRequest, tried: &[MemberId]) -> Choice {
         if self.members.is_empty() {
-            return Choice::Nobody;
+            return Choice::NoMember;
         }
-        hand.sit(self.serial, &self.members);
+        hand.sync_members(self.serial, &self.members);
         let first = (self.strategy.choose)(self, hand, ask);
         let out = |member: &Member| {
-            member.full()
+            member.is_full()
                 || tried.contains(&member.id)
-                || (ask.once && member.on_trial(ask.now))
-                || (self.guarded && self.barred(member, ask))
+                || (ask.single_attempt && member.is_on_trial(ask.now))
+                || (self.enforces_admission && self.is_barred(member, ask))
         };
         match self.members.get(first) {
             Some(member) if !out(member) => Choice::Member(first),
@@ -188,27 +193,27 @@ impl Plan {
     /// [`WaitQueues`](crate::WaitQueues). The source is the time that requests from this core took, or else
     /// the recent latencies of the members.
     #[cold]
-    pub fn pace(&self, hand: &Hand) -> Pace {
+    pub fn drain_rate(&self, hand: &PickerState) -> DrainRate {
         let in_flight = self.sampled(|member| member.vitals.awaiting());
         let sojourn = hand.sojourn();
         if !sojourn.is_zero() {
-            return Pace::new(sojourn, in_flight, self.objective);
+            return DrainRate::new(sojourn, in_flight, self.objective);
         }
         let step = self.members.len().div_ceil(SAMPLE).max(1);
-        let seen = self.members.iter().step_by(step).filter_map(|member| member.vitals.blended());
+        let seen = self.members.iter().step_by(step).filter_map(|member| member.vitals.mean_latency());
         let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
         let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
-        Pace::new(sojourn, in_flight, self.objective)
+        DrainRate::new(sojourn, in_flight, self.objective)
     }
 
     /// Returns the shortest latency to expect: the work of one request by the members' load reports, or else
     /// the recent latencies. Returns zero if nothing is known. A request with less time left waits in vain.
     #[cold]
-    pub fn quickest(&self, now: Time) -> Duration {
+    pub fn min_latency(&self, now: Time) -> Duration {
         let step = self.members.len().div_ceil(SAMPLE).max(1);
-        let takes = |member: &Member| match member.view(now) {
+        let takes = |member: &Member| match member.current_report(now) {
             Some(said) => Some(said.reading.work),
-            None => member.vitals.blended().map(|nanos| nanos * 1e-9),
+            None => member.vitals.mean_latency().map(|nanos| nanos * 1e-9),
         };
         let least = self.members.iter().step_by(step).filter_map(takes).reduce(f32::min);
         Duration::try_from_secs_f32(least.unwrap_or_default()).unwrap_or_default()
@@ -226,27 +231,27 @@ impl Plan {
     /// eject it; the caller then calls [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion).
     pub fn observe(
         &self,
-        hand: &mut Hand,
+        hand: &mut PickerState,
         vitals: &Vitals,
         latency: Duration,
         failed: bool,
         now: Time,
     ) -> bool {
         // While a limit is in force, a request may fail only because of too many requests.
-        let limited = vitals.ceiling().is_some() || self.most.load(Relaxed) != 0;
+        let limited = vitals.concurrency_limit().is_some() || self.group_limit.load(Relaxed) != 0;
         let swamped = failed && limited && vitals.is_longer(latency);
-        self.learn(vitals, latency, failed, now);
-        hand.took(latency);
+        self.record_latency(vitals, latency, failed, now);
+        hand.record_latency(latency);
         if failed {
-            vitals.lose();
+            vitals.record_unserved();
         }
         // Such a failure shows that there are too many requests, and nothing about the member.
         if swamped {
             return false;
         }
-        let sum = vitals.suspicion.record(failed, hand.failing());
-        hand.outcome(failed, core::ptr::from_ref(vitals).addr(), self.count);
-        failed && sum >= self.suspect
+        let sum = vitals.failure_detector.record(failed, hand.failing());
+        hand.record_outcome(failed, core::ptr::from_ref(vitals).addr(), self.count);
+        failed && sum >= self.ejection_threshold
     }
 
     /// Records that the client of a request gave up after `latency`.
@@ -254,39 +259,39 @@ impl Plan {
     /// The answer would have taken longer still, so the latency counts if it is longer than usual. If only
     /// answered requests counted, a member would seem the faster the more clients give up. It is no failure,
     /// because a client can give up at any time.
-    pub fn left(&self, hand: &mut Hand, vitals: &Vitals, latency: Duration, now: Time) {
-        vitals.lose();
-        if vitals.blended().is_some_and(|usual| nanos(latency) > usual) {
-            self.learn(vitals, latency, false, now);
-            hand.took(latency);
+    pub fn client_left(&self, hand: &mut PickerState, vitals: &Vitals, latency: Duration, now: Time) {
+        vitals.record_unserved();
+        if vitals.mean_latency().is_some_and(|usual| nanos(latency) > usual) {
+            self.record_latency(vitals, latency, false, now);
+            hand.record_latency(latency);
         }
     }
 
     /// Records the latency of a request, without its outcome: the part of [`Plan::observe`] that needs no
     /// more.
     #[inline]
-    pub fn learn(&self, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
-        (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
-        if self.guarded && !self.strategy.reads_latency {
-            recent(&self.knobs, vitals, latency, failed, now);
+    pub fn record_latency(&self, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+        (self.strategy.observe)(&self.params, vitals, latency, failed, now);
+        if self.enforces_admission && !self.strategy.reads_latency {
+            record_mean_latency(&self.params, vitals, latency, failed, now);
         }
     }
 
     /// Records the load report that the member at `index` sent with an answer.
-    pub fn hear(&self, hand: &mut Hand, index: usize, reading: &Reading, now: Time) {
+    pub fn record_report(&self, hand: &mut PickerState, index: usize, reading: &Reading, now: Time) {
         if let Some(member) = self.members.get(index) {
-            if self.guarded {
-                hand.heard = true;
-                member.vitals.heard.take(reading, member.vitals.begun(), now);
+            if self.enforces_admission {
+                hand.has_reports = true;
+                member.vitals.last_report.record(reading, member.vitals.begun(), now);
             }
-            (self.strategy.hear)(hand, member, reading, now);
+            (self.strategy.record_report)(hand, member, reading, now);
         }
     }
 
     /// Returns the figures by which the strategy and the admission judge a member of the plan, for display.
     pub fn explain(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
         let mut figures = (self.strategy.explain)(self, member, now);
-        figures.extend(self.figures_of_room(member, now));
+        figures.extend(self.admission_figures(member, now));
         figures
     }
 
@@ -296,13 +301,13 @@ impl Plan {
     }
 
     /// Returns the data that the strategy prepared.
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &StrategyTable {
         &self.table
     }
 
-    /// Returns the strategy's settings: one number for each of its knobs, each within its range.
-    pub fn knobs(&self) -> &Knobs {
-        &self.knobs
+    /// Returns the strategy's settings: one number for each of its parameters, each within its range.
+    pub fn params(&self) -> &StrategyParams {
+        &self.params
     }
 
     /// Returns the strategy in force.
@@ -320,7 +325,7 @@ pub(crate) mod tests {
     use alloc::sync::Arc;
 
     use super::*;
-    use crate::{Shed, State, hash, mix, strategy};
+    use crate::{MemberState, ShedDecision, hash, mix, strategy};
 
     /// Returns members that are up and idle, one for each weight, without a limit.
     pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
@@ -334,11 +339,11 @@ pub(crate) mod tests {
                 capacity: *weight,
                 weight: *weight,
                 limit: u32::MAX,
-                state: State::Up,
+                state: MemberState::Up,
                 load: None,
                 effective: None,
                 usage: None,
-                shed: Shed::default(),
+                shed: ShedDecision::default(),
                 deficit: 0.0,
                 vitals: Arc::default(),
             }
@@ -349,29 +354,31 @@ pub(crate) mod tests {
     #[test]
     fn what_can_be_sent_only_once_is_no_trial() {
         for strategy in strategy::ALL {
-            let plan = Plan::new(strategy, Knobs::defaults(strategy), members(&[1.0; 3]));
+            let plan = Plan::new(strategy, StrategyParams::defaults(strategy), members(&[1.0; 3]));
             let chosen = |plan: &Plan, once: bool| {
                 let mut counts = [0_u32; 3];
                 for turn in 0..300 {
-                    let ask = Ask {
+                    let ask = PickRequest {
                         turn,
-                        chance: mix(turn),
+                        random_bits: mix(turn),
                         key: mix(!turn),
                         now: Time(1),
-                        once,
-                        ..Ask::default()
+                        single_attempt: once,
+                        ..PickRequest::default()
                     };
-                    match plan.choose(&mut Hand::default(), &ask, &[]) {
+                    match plan.choose(&mut PickerState::default(), &ask, &[]) {
                         Choice::Member(index) => counts[index] += 1,
                         none => panic!("{}: {none:?}", strategy.name),
                     }
                 }
                 counts
             };
-            plan.members()[0].vitals.suspicion.release(0, Time(1));
+            plan.members()[0].vitals.failure_detector.begin_probation(0, Time(1));
             assert_eq!(chosen(&plan, true)[0], 0, "{}", strategy.name);
             assert_ne!(chosen(&plan, false)[0], 0, "{}: others are its trial", strategy.name);
-            plan.members().iter().for_each(|member| member.vitals.suspicion.release(0, Time(1)));
+            plan.members()
+                .iter()
+                .for_each(|member| member.vitals.failure_detector.begin_probation(0, Time(1)));
             assert_eq!(
                 chosen(&plan, true).iter().sum::<u32>(),
                 300,

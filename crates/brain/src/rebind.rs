@@ -3,13 +3,14 @@
 //! Sessions bound once stay where they are while loads drift apart. The papers answer with *alerts*: a member
 //! under alert sends its clients back to the group (Othman, O'Ryan, Schmidt 2001: on-demand binding). There a
 //! threshold raises the alert, and no threshold fits two loads of a group. If it is too low, sessions move
-//! for ever; if it is too high, nothing is balanced. A [`Rule`] selects either kind.
+//! for ever; if it is too high, nothing is balanced. An [`AlertRule`] selects either kind.
 //!
-//! Our rule, [`Rule::Surplus`], needs no number from the user. It compares loads in complete *rounds*, by
-//! reports of a time in which no session moved:
+//! Our rule, [`AlertRule::Surplus`], needs no number from the user. It compares loads in complete *rounds*,
+//! by reports of a time in which no session moved:
 //!
-//! 1. The reports of each member give a load u and its noise, sigma ([`track`]). The load is *settled* once
-//!    two successive reports agree. After a decision the members that give or get sessions are measured anew.
+//! 1. The reports of each member give a load u and its noise, sigma ([`load_tracker`]). The load is *settled*
+//!    once two successive reports agree. After a decision the members that give or get sessions are measured
+//!    anew.
 //! 2. A round ends when each member is settled and has reported since the last round, or when one has
 //!    reported four times; then those that are not settled are left out.
 //! 3. With c for capacity, the *fair* load is the mean of u, weighted by c. In the judgement of a member, no
@@ -28,12 +29,13 @@
 //! difference is beyond noise, its member is under alert. The longer reports agree, the smaller the noise
 //! (down to 0.4 of a report's), so the loads of a group at rest are compared ever more closely.
 //!
-//! - If their sizes are known, sessions take turns instead of being drawn ([`Flow`]). A target that got its
-//!   part is left out ([`Plan::target_of`](crate::Plan::target_of)). A session that is more of its member's
-//!   load than that member has more than others stays, as it cannot be divided ([`sized_session_moves`]); but
-//!   it may be exchanged for a smaller one ([`Swap`]).
+//! - If their sizes are known, sessions take turns instead of being drawn ([`MigrationProgress`]). A target
+//!   that got its part is left out ([`Plan::sized_rebind_target`](crate::Plan::sized_rebind_target)). A
+//!   session that is more of its member's load than that member has more than others stays, as it cannot be
+//!   divided ([`should_sized_session_move`]); but it may be exchanged for a smaller one
+//!   ([`SessionExchange`]).
 //! - A session that moved may move again after twice the report period (a second at least), then four times,
-//!   eight times ([`Moves`]).
+//!   eight times ([`MoveHistory`]).
 //!
 //! With a drain hook, an alert is *held* first: it is in force, but moves no session until it is released.
 //! Then it is decided anew, by the reports up to then.
@@ -42,7 +44,7 @@
 //! least loaded one and the last one without an alert are exempt, because moved sessions need a target, or
 //! they move for ever.
 //!
-//! It is a value: reports go in, alerts come out. It knows no session; see [`session_moves`].
+//! It is a value: reports go in, alerts come out. It knows no session; see [`should_session_move`].
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -52,20 +54,23 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::{MemberId, Time};
-use track::{AGREE, Track, WINDOW};
+use load_tracker::{AGREEING_REPORTS, LoadTracker, WINDOW};
 
-mod flow;
-mod moves;
-mod swap;
-mod track;
+mod exchange;
+mod load_tracker;
+mod migration;
+mod session;
 
-pub use flow::Flow;
-pub use moves::{Moves, Shed, Size, session_escapes, session_moves, sized_session_moves};
-pub use swap::Swap;
+pub use exchange::SessionExchange;
+pub use migration::MigrationProgress;
+pub use session::{
+    MoveHistory, SessionSize, ShedDecision, may_session_escape, should_session_move,
+    should_sized_session_move,
+};
 
 /// The rule by which a member is under alert.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
+pub enum AlertRule {
     /// It has a surplus over the fair load that its reports' noise does not explain; the surplus is to move.
     Surplus,
     /// Its effective load is above this; all its sessions are to move.
@@ -79,13 +84,13 @@ pub enum Rule {
 
 /// An alert: a member has too much load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Alert {
+pub struct LoadAlert {
     /// The member.
     pub member: MemberId,
     /// The part of its sessions that is to move, decided with its last report.
-    pub shed: Shed,
+    pub shed: ShedDecision,
     /// The alert's number while it is held: no session moves until
-    /// [`Analyzer::release`](crate::Analyzer::release).
+    /// [`Analyzer::release_alert`](crate::Analyzer::release_alert).
     pub held: Option<u32>,
     /// The time at which the alert was raised.
     pub since: Time,
@@ -95,7 +100,7 @@ pub struct Alert {
 
 /// An alert raised or cleared.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Change {
+pub(crate) struct AlertChange {
     pub(crate) member: MemberId,
     /// Whether it was raised, or else cleared.
     pub(crate) raised: bool,
@@ -107,17 +112,17 @@ pub(crate) struct Change {
 
 /// The result of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct ReportOutcome {
     /// Whether loads were compared, so that deficits are new.
     pub(crate) compared: bool,
     /// Whether another decision, or none, moves sessions from now on.
     pub(crate) decided: bool,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<AlertChange>,
 }
 
 /// One report of a member's load.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Report {
+pub(crate) struct MemberReport {
     /// The capacity relative to the other members; finite, above 0.
     pub(crate) capacity: f64,
     /// The reported load: how busy the member is for its size; finite, not negative.
@@ -132,23 +137,23 @@ pub(crate) struct Report {
 
 /// The alerts of one group.
 #[derive(Clone, Debug)]
-pub(crate) struct Rebind {
-    rule: Rule,
-    tracks: BTreeMap<MemberId, Track>,
+pub(crate) struct GroupAlerts {
+    rule: AlertRule,
+    tracks: BTreeMap<MemberId, LoadTracker>,
     /// The number of the last decision that moves sessions; 0 for none yet.
     epoch: u32,
     /// Whether an alert is held when it is raised.
     holds: bool,
 }
 
-impl Rebind {
+impl GroupAlerts {
     /// Returns the state without members.
-    pub(crate) fn new(rule: Rule) -> Self {
+    pub(crate) fn new(rule: AlertRule) -> Self {
         Self { rule, tracks: BTreeMap::new(), epoch: 0, holds: false }
     }
 
     /// Changes the rule, which judges each member with its next report.
-    pub(crate) fn set_rule(&mut self, rule: Rule) {
+    pub(crate) fn set_rule(&mut self, rule: AlertRule) {
         self.rule = rule;
     }
 
@@ -159,30 +164,30 @@ impl Rebind {
     }
 
     /// Returns the alerts in force.
-    pub(crate) fn alerts(&self) -> impl Iterator<Item = &Alert> {
+    pub(crate) fn alerts(&self) -> impl Iterator<Item = &LoadAlert> {
         self.tracks.values().filter_map(|track| track.alert.as_ref())
     }
 
     /// Returns the member's alert in force, or else its last one, by which sessions still move for a while.
-    pub(crate) fn last_alert(&self, member: MemberId) -> Option<&Alert> {
+    pub(crate) fn last_alert(&self, member: MemberId) -> Option<&LoadAlert> {
         let track = self.tracks.get(&member)?;
-        track.alert.as_ref().or(track.past.as_ref())
+        track.alert.as_ref().or(track.previous_alert.as_ref())
     }
 
     /// Returns the member's alert in force.
-    pub(crate) fn alert(&self, member: MemberId) -> Option<&Alert> {
+    pub(crate) fn alert(&self, member: MemberId) -> Option<&LoadAlert> {
         self.tracks.get(&member)?.alert.as_ref()
     }
 
     /// Returns the load above which a member comes under alert at present; `None` while its reports do not
     /// show it. The least loaded member and the last one without an alert are exempt, whatever their load.
-    pub(crate) fn above(&self, member: MemberId) -> Option<f64> {
+    pub(crate) fn alert_threshold(&self, member: MemberId) -> Option<f64> {
         let track = self.tracks.get(&member)?;
         let above = match self.rule {
-            Rule::Surplus => track.fair + track.gate()?,
-            Rule::Critical(critical) => critical,
-            Rule::Mean(times) => self.mean() * times,
-            Rule::Least(times) => {
+            AlertRule::Surplus => track.fair + track.surplus_threshold()?,
+            AlertRule::Critical(critical) => critical,
+            AlertRule::Mean(times) => self.mean() * times,
+            AlertRule::Least(times) => {
                 let least = self.tracks.values().map(|track| track.effective).fold(f64::INFINITY, f64::min);
                 self.mean().max(least * times)
             }
@@ -191,7 +196,7 @@ impl Rebind {
     }
 
     /// Returns the part of a member's sessions that is to move now.
-    pub(crate) fn shed(&self, member: MemberId) -> Shed {
+    pub(crate) fn shed(&self, member: MemberId) -> ShedDecision {
         let alert = self.alert(member).filter(|alert| alert.held.is_none());
         alert.map(|alert| alert.shed).unwrap_or_default()
     }
@@ -199,59 +204,59 @@ impl Rebind {
     /// Returns the part of the others' surplus that a member can take, in units of capacity times load. It is
     /// 0 by the papers' rules, where the strategy alone chooses the target of a session.
     pub(crate) fn deficit(&self, member: MemberId) -> f64 {
-        let track = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus);
-        track.map_or(0.0, |track| track.lack)
+        let track = self.tracks.get(&member).filter(|_| self.rule == AlertRule::Surplus);
+        track.map_or(0.0, |track| track.deficit)
     }
 
     /// Records a member's report. By the papers' rules it decides whether that member is under alert; by ours
     /// it may complete a round.
-    pub(crate) fn report(&mut self, member: MemberId, report: &Report) -> Outcome {
-        let track = self.tracks.entry(member).or_insert_with(|| Track::new(report));
-        let counts = track.report(report);
-        if self.rule != Rule::Surplus {
+    pub(crate) fn record_report(&mut self, member: MemberId, report: &MemberReport) -> ReportOutcome {
+        let track = self.tracks.entry(member).or_insert_with(|| LoadTracker::new(report));
+        let counts = track.record_report(report);
+        if self.rule != AlertRule::Surplus {
             let (share, inputs) = self.judge(member);
-            let mut outcome = Outcome { compared: true, ..Outcome::default() };
-            self.ask(member, share, inputs, &mut outcome);
+            let mut outcome = ReportOutcome { compared: true, ..ReportOutcome::default() };
+            self.update_alert(member, share, inputs, &mut outcome);
             return outcome;
         }
-        let waited = track.reports >= 2 * AGREE;
-        let complete = |track: &Track| track.reports > 0 && track.is_settled();
+        let waited = track.reports >= 2 * AGREEING_REPORTS;
+        let complete = |track: &LoadTracker| track.reports > 0 && track.is_settled();
         if counts && (waited || self.tracks.values().all(complete)) {
             self.compare(report.at)
         } else {
-            Outcome::default()
+            ReportOutcome::default()
         }
     }
 
     /// Ends a round: compares the settled loads, and decides on alerts.
-    fn compare(&mut self, now: Time) -> Outcome {
-        let mut outcome = Outcome { compared: true, ..Outcome::default() };
+    fn compare(&mut self, now: Time) -> ReportOutcome {
+        let mut outcome = ReportOutcome { compared: true, ..ReportOutcome::default() };
         let settled = self.tracks.iter().filter(|(_, track)| track.is_settled());
         let members: Vec<MemberId> = settled.map(|(id, _)| *id).collect();
         self.set_fair();
         for member in members {
             let (share, inputs) = self.surplus(member);
-            self.ask(member, share, inputs, &mut outcome);
+            self.update_alert(member, share, inputs, &mut outcome);
         }
         self.tracks.values_mut().for_each(|track| track.reports = 0);
-        self.sessions_move(now);
+        self.expect_session_moves(now);
         outcome
     }
 
     /// Changes the loads of members that give or get sessions from now on to the expected ones.
-    fn sessions_move(&mut self, now: Time) {
-        let gives = |track: &Track| {
+    fn expect_session_moves(&mut self, now: Time) {
+        let gives = |track: &LoadTracker| {
             let alert = track.alert.as_ref().filter(|alert| alert.held.is_none() && track.is_settled());
             alert.map_or(0.0, |alert| f64::from(alert.shed.share) * track.load * track.capacity)
         };
         let (given, lack) = self
             .tracks
             .values()
-            .fold((0.0, 0.0), |(given, lack), track| (given + gives(track), lack + track.lack));
-        if self.rule == Rule::Surplus && given > 0.0 {
+            .fold((0.0, 0.0), |(given, lack), track| (given + gives(track), lack + track.deficit));
+        if self.rule == AlertRule::Surplus && given > 0.0 {
             for track in self.tracks.values_mut() {
-                let comes = if lack > 0.0 { given * track.lack / lack } else { 0.0 } - gives(track);
-                track.sessions_move(comes / track.capacity, now);
+                let comes = if lack > 0.0 { given * track.deficit / lack } else { 0.0 } - gives(track);
+                track.expect_load_change(comes / track.capacity, now);
             }
         }
     }
@@ -262,7 +267,7 @@ impl Rebind {
         if self.alert(member).is_none_or(|alert| alert.held != Some(number)) {
             return false;
         }
-        if self.rule == Rule::Surplus {
+        if self.rule == AlertRule::Surplus {
             self.set_fair();
         }
         let (share, inputs) = self.judge(member);
@@ -270,19 +275,19 @@ impl Rebind {
         if let Some(track) = self.tracks.get_mut(&member) {
             let load = track.load as f32;
             if let Some(alert) = &mut track.alert {
-                alert.shed = Shed { share: share as f32, gap, load, epoch, ..alert.shed };
+                alert.shed = ShedDecision { share: share as f32, gap, load, epoch, ..alert.shed };
                 (alert.held, alert.inputs) = (None, inputs);
             }
         }
-        self.sessions_move(now);
+        self.expect_session_moves(now);
         true
     }
 
     /// Removes a member that left, is out of use, or reports no more. Returns the end of its alert.
-    pub(crate) fn forget(&mut self, member: MemberId) -> Option<Change> {
+    pub(crate) fn forget(&mut self, member: MemberId) -> Option<AlertChange> {
         let gone = self.tracks.remove(&member)?;
         let why = "it is out of use or reports no more".into();
-        gone.alert.map(|alert| Change { member, raised: false, why, inputs: alert.inputs })
+        gone.alert.map(|alert| AlertChange { member, raised: false, why, inputs: alert.inputs })
     }
 
     /// Returns `true` if it is the only one that is not under alert.
@@ -308,15 +313,15 @@ impl Rebind {
             if goes { 1.0 } else { 0.0 }
         };
         match self.rule {
-            Rule::Surplus => self.surplus(member),
-            Rule::Critical(critical) => {
+            AlertRule::Surplus => self.surplus(member),
+            AlertRule::Critical(critical) => {
                 (over(effective > critical), vec![("load", effective), ("critical", critical)])
             }
-            Rule::Mean(times) => {
+            AlertRule::Mean(times) => {
                 let inputs = vec![("load", effective), ("mean", mean), ("tolerance", times)];
                 (over(effective > mean * times), inputs)
             }
-            Rule::Least(times) => {
+            AlertRule::Least(times) => {
                 let others = self.tracks.values().map(|track| track.effective);
                 let least = if effective > mean { others.fold(effective, f64::min) } else { effective };
                 let inputs =
@@ -350,7 +355,7 @@ impl Rebind {
         }
         for track in self.tracks.values_mut() {
             let lacks = if track.is_settled() { (least - track.load).max(0.0) } else { 0.0 };
-            track.lack = lacks * track.capacity;
+            track.deficit = lacks * track.capacity;
         }
     }
 
@@ -369,20 +374,20 @@ impl Rebind {
         (share, inputs)
     }
 
-    /// Returns [`Shed::gap`], reduced for noise ([`DOUBT`]). A session as large as the gap must stay in spite
-    /// of noise; much smaller ones are not affected.
+    /// Returns [`ShedDecision::gap`], reduced for noise ([`DOUBT`]). A session as large as the gap must stay
+    /// in spite of noise; much smaller ones are not affected.
     fn gap(&self, member: MemberId) -> f32 {
-        let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
+        let Some(track) = self.tracks.get(&member).filter(|_| self.rule == AlertRule::Surplus) else {
             return f32::INFINITY;
         };
         let (mut pull, mut more) = (0.0, 0.0);
-        for other in self.tracks.values().filter(|other| other.lack > 0.0) {
+        for other in self.tracks.values().filter(|other| other.deficit > 0.0) {
             // The move that makes both loads equal. Twice that makes them as uneven as before.
             let doubt = DOUBT * libm::sqrt(track.doubt() + other.doubt());
             let even =
                 (track.load - other.load - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);
-            pull += other.lack;
-            more += other.lack * 2.0 * even;
+            pull += other.deficit;
+            more += other.deficit * 2.0 * even;
         }
         let gap = (more / pull / (track.load * track.capacity)) as f32;
         // Without any deficit, no move helps.
@@ -390,31 +395,37 @@ impl Rebind {
     }
 
     /// Raises, changes or clears the alert by the judgement.
-    fn ask(&mut self, member: MemberId, share: f64, inputs: Vec<(&'static str, f64)>, outcome: &mut Outcome) {
+    fn update_alert(
+        &mut self,
+        member: MemberId,
+        share: f64,
+        inputs: Vec<(&'static str, f64)>,
+        outcome: &mut ReportOutcome,
+    ) {
         if share <= 0.0 {
             let Some(track) = self.tracks.get_mut(&member).filter(|track| track.alert.is_some()) else {
                 return;
             };
-            track.past = track.alert.take();
+            track.previous_alert = track.alert.take();
             let why = format!("its load of {} is no longer too much", brief(track.last.effective));
             outcome.decided = true;
-            outcome.changes.push(Change { member, raised: false, why, inputs });
+            outcome.changes.push(AlertChange { member, raised: false, why, inputs });
             return;
         }
         let (epoch, gap, holds) = (self.next_epoch(), self.gap(member), self.holds);
         // The papers have no back-off.
-        let backs_off = self.rule == Rule::Surplus;
+        let backs_off = self.rule == AlertRule::Surplus;
         let Some(track) = self.tracks.get_mut(&member) else { return };
         let report = track.last;
         let (load, period) =
             if backs_off { (track.load, report.period.max(WINDOW)) } else { (report.load, Duration::ZERO) };
-        let shed = Shed { share: share as f32, gap, load: load as f32, epoch, period };
+        let shed = ShedDecision { share: share as f32, gap, load: load as f32, epoch, period };
         let (since, held, raised) = match &track.alert {
             Some(alert) => (alert.since, alert.held.filter(|_| holds), false),
             None => (report.at, holds.then_some(epoch), true),
         };
         outcome.decided |= held.is_none();
-        track.alert = Some(Alert { member, shed, held, since, inputs: inputs.clone() });
+        track.alert = Some(LoadAlert { member, shed, held, since, inputs: inputs.clone() });
         if raised {
             let part = brief(100.0 * share);
             // The deciding load may be a mean of several reports.
@@ -423,7 +434,7 @@ impl Rebind {
             let (load, last) = (brief(decided), brief(report.load));
             let last = if load == last { String::new() } else { format!(" ({last} at last)") };
             let why = format!("its load of {load}{last} is too much; {part} % of its sessions are to go");
-            outcome.changes.push(Change { member, raised, why, inputs });
+            outcome.changes.push(AlertChange { member, raised, why, inputs });
         }
     }
 

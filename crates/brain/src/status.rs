@@ -7,26 +7,26 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::State;
+use crate::MemberState;
 
 mod explain;
+mod group_health;
 mod load_line;
 mod recent;
 mod scaler;
-mod standing;
 
 pub use explain::{
-    AlertExplanation, FactExplanation, Figure, GroupExplanation, Happening, LoadExplanation,
-    MemberExplanation, MonitorExplanation,
+    AlertExplanation, FactExplanation, GroupExplanation, LoadExplanation, LoggedEvent, MemberExplanation,
+    MonitorExplanation, StrategyFigure,
 };
-pub use load_line::{LoadLine, MemberLoadLine, Predicted, WhatIf};
-pub use recent::{MemberRecent, MemberSecond, Recent, RecentSecond};
+pub use group_health::GroupHealth;
+pub use load_line::{LoadLine, MemberLoadLine, PredictedLatency, WhatIf};
+pub use recent::{GroupRecent, MemberRecent, MemberSecond, RecentSecond};
 pub use scaler::{ScaledMember, ScalerStatus};
-pub use standing::Standing;
 
 /// The state of the whole process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusReport {
     /// The version of this shape; raised when a field changes its meaning.
     pub schema: u32,
     /// The version of the binary.
@@ -205,7 +205,7 @@ pub struct ListenerStatus {
 
 impl ListenerStatus {
     /// Returns `true` if clients can reach this group here.
-    pub fn leads_to(&self, group: &str) -> bool {
+    pub fn serves_group(&self, group: &str) -> bool {
         self.group == group || self.others.iter().any(|other| other == group)
     }
 }
@@ -267,13 +267,13 @@ pub struct GroupStatus {
     pub queued: u64,
     /// The times of waiting requests in the queue, whatever their outcome.
     #[serde(default)]
-    pub waits: Latency,
+    pub waits: LatencySummary,
     /// The outcomes of requests that found no room, by urgency, 0 to 7; empty if no urgency is configured.
     #[serde(default)]
     pub urgencies: Vec<UrgencyStatus>,
     /// The time from the first byte of a request to the last of its answer (tcp, udp: the length of the
     /// session).
-    pub latency: Latency,
+    pub latency: LatencySummary,
     /// The capacity and its free part; `None` in the first seconds.
     #[serde(default)]
     pub load_line: Option<LoadLine>,
@@ -323,7 +323,7 @@ pub struct MemberStatus {
     /// The resolved address.
     pub address: String,
     /// The state, which decides whether it may be chosen.
-    pub state: State,
+    pub state: MemberState,
     /// The reason of its state, for display.
     pub why: String,
     /// The seconds since the last change of the state.
@@ -390,7 +390,7 @@ pub struct MemberStatus {
     #[serde(default)]
     pub leases: u64,
     /// The time from its choice to the last byte of its answer.
-    pub latency: Latency,
+    pub latency: LatencySummary,
     /// Its capacity; `None` in its first seconds.
     #[serde(default)]
     pub load_line: Option<MemberLoadLine>,
@@ -405,7 +405,7 @@ pub const SLOW: (&str, &str) = ("▲", "slow");
 impl MemberStatus {
     /// Returns whether it is in use, and ten times slower than its group.
     pub fn is_slow(&self) -> bool {
-        self.slow_seconds.is_some() && self.state.eligible()
+        self.slow_seconds.is_some() && self.state.is_eligible()
     }
 }
 
@@ -422,7 +422,7 @@ pub struct HostStatus {
 
 /// The quantiles of a latency since start, seconds; 0 without samples. Each is at most 6 % off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
+pub struct LatencySummary {
     /// The number of samples.
     pub count: u64,
     /// The sum of all samples.

@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::hash::unit;
 use crate::meter::Reading;
 use crate::time::nanos;
-use crate::{Ask, Hand, Member, Plan, Rule, State, Table, Time, Vitals};
+use crate::{AlertRule, Member, MemberState, PickRequest, PickerState, Plan, StrategyTable, Time, Vitals};
 
 mod adaptive;
 mod alias;
@@ -34,7 +34,7 @@ mod schedule;
 mod usage;
 mod weighted_round_robin;
 
-pub(crate) use prequal::Pool;
+pub(crate) use prequal::ProbePool;
 
 /// All strategies, the default one first.
 pub const ALL: &[&Strategy] = &[
@@ -68,10 +68,10 @@ pub struct Strategy {
     /// A line for help and documentation, without a full stop.
     pub about: &'static str,
     /// The settings.
-    pub knobs: &'static [Knob],
+    pub params: &'static [StrategyParam],
     /// Returns the conflict of settings that are each within their range. A plan accepts them nevertheless,
     /// and does what their author cannot have meant.
-    pub clash: fn(&Knobs) -> Option<Clash>,
+    pub conflict: fn(&StrategyParams) -> Option<ParamConflict>,
     /// Whether it reads [`Vitals::latency`]. If not, no latency is recorded, unless concurrency limits are
     /// learnt.
     pub reads_latency: bool,
@@ -80,7 +80,7 @@ pub struct Strategy {
     pub reads_load: bool,
     /// Whether it reads [`Member::usage`](crate::Member). If not, members are not asked for it.
     pub reads_usage: bool,
-    /// Whether it reads [`Ask::key`]. If not, the key is not computed.
+    /// Whether it reads [`PickRequest::key`]. If not, the key is not computed.
     pub reads_key: bool,
     /// Whether each of several members that answer alike gets its share of the weights (over many keys, if
     /// the strategy reads them).
@@ -88,41 +88,41 @@ pub struct Strategy {
     /// Whether it sends less to a member with more load than the others, whatever the weights. Then all
     /// members become full together, not one after the other (`load_line`), and a limit of the group holds
     /// for each of them (`plan/admission`).
-    pub heeds_load: bool,
+    pub prefers_less_load: bool,
     /// Whether the strategy itself enforces concurrency limits, for groups with admission. Admission is then
     /// on unless the group turns it off ([`GroupSpec::admission`](crate::GroupSpec)). For other strategies
     /// the plan enforces them.
-    pub limits: bool,
+    pub enforces_limits: bool,
     /// Computes the table when members or weights change (slow path).
-    pub prepare: fn(&[Member], &Knobs) -> Table,
+    pub prepare: fn(&[Member], &StrategyParams) -> StrategyTable,
     /// Returns the rule by which a member is under alert, in groups that bind clients on demand.
-    pub rule: fn(&Knobs) -> Rule,
-    /// Returns an index into [`Plan::members`], which is not empty, or [`NONE`] if all of them must get
+    pub alert_rule: fn(&StrategyParams) -> AlertRule,
+    /// Returns an index into [`Plan::members`], which is not empty, or [`NO_MEMBER`] if all of them must get
     /// nothing more (fast path).
-    pub choose: fn(&Plan, &mut Hand, &Ask) -> usize,
+    pub choose: fn(&Plan, &mut PickerState, &PickRequest) -> usize,
     /// Returns the index of a member that is `left`, if the first one is full or was tried; `None` if none is
     /// left.
-    pub second: fn(&Plan, &mut Hand, &Ask, Left<'_>) -> Option<usize>,
+    pub second_choice: fn(&Plan, &mut PickerState, &PickRequest, Eligible<'_>) -> Option<usize>,
     /// Implements [`Plan::observe`].
-    pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
-    /// Implements [`Plan::hear`].
-    pub hear: fn(&mut Hand, &Member, &Reading, Time),
+    pub observe: fn(&StrategyParams, &Vitals, latency: Duration, failed: bool, now: Time),
+    /// Implements [`Plan::record_report`].
+    pub record_report: fn(&mut PickerState, &Member, &Reading, Time),
     /// Returns the reason why the member gets nothing now, if that holds whatever the others do. For display.
-    pub refuses: fn(&Plan, &Member) -> Option<String>,
+    pub refusal_message: fn(&Plan, &Member) -> Option<String>,
     /// Returns the figures by which the strategy judges a member of the plan, with the unit in the name if
     /// there is one. For display, beside the weight and the requests in flight, which are always shown.
     pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
 }
 
 /// The result of [`Strategy::choose`] if every member must get nothing more; then `second` is called.
-pub const NONE: usize = usize::MAX;
+pub const NO_MEMBER: usize = usize::MAX;
 
 /// The predicate of members that can still be chosen: not full, not tried.
-pub type Left<'a> = &'a dyn Fn(&Member) -> bool;
+pub type Eligible<'a> = &'a dyn Fn(&Member) -> bool;
 
 /// A numeric setting of a strategy.
 #[derive(Debug)]
-pub struct Knob {
+pub struct StrategyParam {
     /// The name in the configuration.
     pub name: &'static str,
     /// A line of help, with the unit.
@@ -144,44 +144,44 @@ impl PartialEq for Strategy {
 
 /// Settings that conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Clash {
+pub struct ParamConflict {
     /// The setting to change.
-    pub knob: &'static str,
+    pub param: &'static str,
     /// The other setting, unless the first is wrong by itself.
-    pub with: Option<&'static str>,
+    pub conflicts_with: Option<&'static str>,
     /// The problem, for display.
     pub why: String,
     /// The solution.
     pub hint: &'static str,
 }
 
-/// The values of a strategy's knobs, in the order of [`Strategy::knobs`].
+/// The values of a strategy's parameters, in the order of [`Strategy::params`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Knobs(pub Vec<f64>);
+pub struct StrategyParams(pub Vec<f64>);
 
-impl Knobs {
-    /// Returns every knob at its default.
+impl StrategyParams {
+    /// Returns every parameter at its default.
     pub fn defaults(strategy: &Strategy) -> Self {
-        Self(strategy.knobs.iter().map(|knob| knob.default).collect())
+        Self(strategy.params.iter().map(|knob| knob.default).collect())
     }
 
-    /// Returns as many values as the strategy has knobs, each within its range. A missing value or one that
-    /// is not a number becomes the default.
+    /// Returns as many values as the strategy has parameters, each within its range. A missing value or one
+    /// that is not a number becomes the default.
     pub(crate) fn fit(&self, strategy: &Strategy) -> Self {
-        let fit = |(index, knob): (usize, &Knob)| match self.0.get(index) {
+        let fit = |(index, knob): (usize, &StrategyParam)| match self.0.get(index) {
             Some(value) if !value.is_nan() => value.clamp(knob.min, knob.max),
             _ => knob.default,
         };
-        Self(strategy.knobs.iter().enumerate().map(fit).collect())
+        Self(strategy.params.iter().enumerate().map(fit).collect())
     }
 
-    /// Returns the value of the knob called `name`, if the strategy has it.
-    pub fn named(&self, strategy: &Strategy, name: &str) -> Option<f64> {
-        let index = strategy.knobs.iter().position(|knob| knob.name == name)?;
+    /// Returns the value of the parameter called `name`, if the strategy has it.
+    pub fn get(&self, strategy: &Strategy, name: &str) -> Option<f64> {
+        let index = strategy.params.iter().position(|knob| knob.name == name)?;
         self.0.get(index).copied()
     }
 
-    /// Returns the value at `index`; 0 if the strategy has no such knob.
+    /// Returns the value at `index`; 0 if the strategy has no such parameter.
     fn at(&self, index: usize) -> f64 {
         self.0.get(index).copied().unwrap_or_default()
     }
@@ -193,44 +193,51 @@ pub fn find(name: &str) -> Option<&'static Strategy> {
 }
 
 /// The defaults of a strategy: it prepares, learns and reads nothing, and has no thresholds.
-const PLAIN: Strategy = Strategy {
+const DEFAULTS: Strategy = Strategy {
     name: "",
     about: "",
-    knobs: &[],
-    clash: |_| None,
+    params: &[],
+    conflict: |_| None,
     reads_latency: false,
     reads_load: false,
     reads_usage: false,
     reads_key: false,
     shares: true,
-    heeds_load: false,
-    limits: false,
-    prepare: |_, _| Table::None,
-    rule: |_| Rule::Surplus,
-    choose: |plan, hand, ask| fewest(plan, hand, ask, &|_| true).unwrap_or(NONE),
-    second: fewest,
+    prefers_less_load: false,
+    enforces_limits: false,
+    prepare: |_, _| StrategyTable::None,
+    alert_rule: |_| AlertRule::Surplus,
+    choose: |plan, hand, ask| fewest_in_flight(plan, hand, ask, &|_| true).unwrap_or(NO_MEMBER),
+    second_choice: fewest_in_flight,
     observe: |_, _, _, _, _| {},
-    hear: |_, _, _, _| {},
-    refuses: |_, _| None,
+    record_report: |_, _, _, _| {},
+    refusal_message: |_, _| None,
     explain: |_, _, _| Vec::new(),
 };
 
 /// Records latency as a plain mean of the latest values. Strategies that need such a mean use it, and groups
 /// that need latency only for their concurrency limits.
-pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+pub(crate) fn record_mean_latency(
+    _: &StrategyParams,
+    vitals: &Vitals,
+    latency: Duration,
+    failed: bool,
+    now: Time,
+) {
     let latency = nanos(latency);
-    match vitals.blended() {
-        Some(mean) if failed => vitals.blend(failure(latency, mean), LATENCIES, now),
+    match vitals.mean_latency() {
+        Some(mean) if failed => vitals.blend(failure_latency(latency, mean), LATENCIES, now),
         None if failed => {}
         // For a member with load reports, the latency stands beside the report and ages with it.
-        Some(mean) if vitals.heard.ever() => {
+        Some(mean) if vitals.last_report.was_ever_received() => {
             vitals.blend_from(mean, latency.min(LONG * mean), LATENCIES, now);
         }
         // A request many times as long as the others (an export, a stream) does not show a slow member: some
         // are that long.
         Some(mean) => {
             // A member that was slow long ago does not count as slow if it is fast now.
-            let quick = vitals.blended_at(now).is_some_and(|(_, age)| age as i64 as f32 > STALE * latency);
+            let quick =
+                vitals.latency_and_age(now).is_some_and(|(_, age)| age as i64 as f32 > STALE * latency);
             let most = if quick { STALE * latency } else { f32::INFINITY };
             vitals.blend_from(mean.min(most), latency.min(LONG * mean), LATENCIES, now);
         }
@@ -242,7 +249,7 @@ pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool
 ///
 /// A failure is never fast, and each makes the next count for more. The bound lets successes make up for many
 /// of them.
-pub(crate) fn failure(latency: f32, mean: f32) -> f32 {
+pub(crate) fn failure_latency(latency: f32, mean: f32) -> f32 {
     latency.max(mean).max((2.0 * mean).min(FAILURES))
 }
 
@@ -261,7 +268,7 @@ const FAILURES: f32 = 1e9;
 /// Returns `true` if a member takes this turn, for strategies with turns or ranks and no shares. A member in
 /// slow start takes a growing part of its turns at random; `chance` is 64 random bits.
 fn takes_turn(member: &Member, chance: u64) -> bool {
-    member.state != State::SlowStart || unit(chance) * member.capacity < member.weight
+    member.state != MemberState::SlowStart || unit(chance) * member.capacity < member.weight
 }
 
 /// Returns the figure of strategies by shares.
@@ -272,10 +279,15 @@ fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
 
 /// Returns the figure of strategies that compare requests in flight per weight.
 fn relative_load(_: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
-    Vec::from([("in_flight_per_weight", member.everywhere() / member.weight)])
+    Vec::from([("in_flight_per_weight", member.in_flight_everywhere() / member.weight)])
 }
 
 /// Returns the least loaded of the remaining members, for strategies that do not rank them.
-fn fewest(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
-    least_connections::least(plan, ask, left)
+fn fewest_in_flight(
+    plan: &Plan,
+    _: &mut PickerState,
+    ask: &PickRequest,
+    left: Eligible<'_>,
+) -> Option<usize> {
+    least_connections::least_loaded(plan, ask, left)
 }

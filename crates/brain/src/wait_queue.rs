@@ -1,8 +1,8 @@
 //! Wait queues for requests while every member has reached its concurrency limit: the maximum wait, and the
 //! order.
 //!
-//! A request is rejected only if it has waited for as long as its client waits ([`Pace::wait`]), or if the
-//! queue shows that it would have to. The time that a request takes does not set that bound: if members
+//! A request is rejected only if it has waited for as long as its client waits ([`DrainRate::wait`]), or if
+//! the queue shows that it would have to. The time that a request takes does not set that bound: if members
 //! answer in 20 µs, a millisecond is no long wait.
 //!
 //! The queue has two states (controlled delay, Nichols and Jacobson 2012, with adaptive last-in first-out,
@@ -17,16 +17,16 @@
 //! or gave up. The standing state ends after [`CALM`] without a rejection.
 //!
 //! `n` requests wait, and `N(t) = in_flight t / sojourn` places come free within `t` (Little's law). `target`
-//! is a fifth of [`TARGET`], at most `wait`. The interval is [`INTERVAL`], or the time that four requests
-//! take if that is more.
+//! is a fifth of [`TARGET_WAIT`], at most `wait`. The interval is [`INTERVAL`], or the time that four
+//! requests take if that is more.
 //!
 //! A queue that is never empty is no overload by itself: clients that ask again as soon as they are answered
 //! cause one, too. Only if some requests are rejected all the time, it is better to serve those whose clients
 //! still wait.
 //!
 //! A newcomer that finds room does not check whether others wait: one of them was woken for every free place.
-//! If none was served for [`TARGET`], the known state of members may be outdated. One request then ignores
-//! the learnt limits ([`WaitQueues::starved`]), but not those by members' load reports.
+//! If none was served for [`TARGET_WAIT`], the known state of members may be outdated. One request then
+//! ignores the learnt limits ([`WaitQueues::is_starved`]), but not those by members' load reports.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -39,8 +39,8 @@ pub use by_urgency::{Urgency, WaitQueues};
 
 /// The rate at which places come free, and the time that clients wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pace {
-    /// The mean time that a request takes with the members; [`TARGET`] if it is unknown.
+pub struct DrainRate {
+    /// The mean time that a request takes with the members; [`TARGET_WAIT`] if it is unknown.
     pub sojourn: Duration,
     /// The requests in flight with them, from here, that await an answer.
     pub in_flight: u32,
@@ -48,9 +48,9 @@ pub struct Pace {
     pub wait: Duration,
 }
 
-impl Pace {
-    /// Returns the pace for requests that take `sojourn` with the members, zero if unknown, and a latency
-    /// `objective`.
+impl DrainRate {
+    /// Returns the drain rate for requests that take `sojourn` with the members, zero if unknown, and a
+    /// latency `objective`.
     ///
     /// | objective | `wait` |
     /// |---|---|
@@ -58,9 +58,9 @@ impl Pace {
     /// | `None` | `max(1 s, 4 sojourn) - 2 sojourn` |
     pub fn new(sojourn: Duration, in_flight: u32, objective: Option<Duration>) -> Self {
         let twice = sojourn.saturating_mul(2);
-        let usual = || crate::PATIENCE.max(twice.saturating_mul(2)).saturating_sub(twice);
+        let usual = || crate::DEFAULT_MAX_WAIT.max(twice.saturating_mul(2)).saturating_sub(twice);
         let wait = objective.map_or_else(usual, |objective| objective.saturating_sub(sojourn));
-        Self { sojourn: if sojourn.is_zero() { TARGET } else { sojourn }, in_flight, wait }
+        Self { sojourn: if sojourn.is_zero() { TARGET_WAIT } else { sojourn }, in_flight, wait }
     }
 }
 
@@ -69,9 +69,9 @@ impl Pace {
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue<T> {
     /// The requests in the order of their arrival.
-    waiters: VecDeque<Waiter<T>>,
+    waiters: VecDeque<QueuedRequest<T>>,
     tickets: u64,
-    pace: Pace,
+    pace: DrainRate,
     standing: bool,
     /// The number of more urgent requests that wait.
     ahead: usize,
@@ -85,7 +85,7 @@ pub(crate) struct WaitQueue<T> {
 
 /// A place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket {
+pub struct WaitTicket {
     number: u64,
     /// The end of the wait, unless it ends earlier.
     pub until: Time,
@@ -95,22 +95,22 @@ pub struct Ticket {
 
 /// The next step of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum WaitVerdict {
     /// Wait on.
     Wait,
     /// Look for a member: room may have come free.
-    Look,
+    TryAgain,
     /// Leave: the wait is over.
-    Go,
+    GiveUp,
 }
 
 #[derive(Clone, Debug)]
-struct Waiter<T> {
-    ticket: Ticket,
-    came: Time,
+struct QueuedRequest<T> {
+    ticket: WaitTicket,
+    arrived_at: Time,
     /// Whether it was woken to look, and has not yet.
-    called: bool,
-    who: T,
+    is_woken: bool,
+    waker: T,
 }
 
 impl<T> Default for WaitQueue<T> {
@@ -118,7 +118,7 @@ impl<T> Default for WaitQueue<T> {
         Self {
             waiters: VecDeque::new(),
             tickets: 0,
-            pace: Pace::default(),
+            pace: DrainRate::default(),
             standing: false,
             ahead: 0,
             served: Time(0),
@@ -130,8 +130,8 @@ impl<T> Default for WaitQueue<T> {
 
 impl<T> WaitQueue<T> {
     /// Adds a request that came at `since` and found no room. Returns `None` if it is to be rejected at once.
-    /// Call [`dismiss`](Self::dismiss) afterwards for the requests that it pushed out.
-    pub(crate) fn enter(&mut self, who: T, pace: Pace, since: Time, now: Time) -> Option<Ticket> {
+    /// Call [`expire_next`](Self::expire_next) afterwards for the requests that it pushed out.
+    pub(crate) fn enter(&mut self, who: T, pace: DrainRate, since: Time, now: Time) -> Option<WaitTicket> {
         self.pace = pace;
         if self.waiters.is_empty() {
             self.served = self.served.max(now);
@@ -145,44 +145,44 @@ impl<T> WaitQueue<T> {
         // Last come, first served: it takes the place of the oldest, if there is one to take.
         let full = room == 0 || (!self.standing && self.waiters.len() >= room);
         if until <= now || full {
-            self.refuse(now);
+            self.record_rejection(now);
             return None;
         }
         self.tickets += 1;
-        let ticket = Ticket { number: self.tickets, until, urgency: Urgency::default() };
-        self.waiters.push_back(Waiter { ticket, came: since, called: false, who });
+        let ticket = WaitTicket { number: self.tickets, until, urgency: Urgency::default() };
+        self.waiters.push_back(QueuedRequest { ticket, arrived_at: since, is_woken: false, waker: who });
         Some(ticket)
     }
 
     /// Returns the request to wake because room may have come free. None is woken twice before it has looked.
-    pub(crate) fn call(&mut self) -> Option<&T> {
-        let next = |waiter: &&mut Waiter<T>| !waiter.called;
+    pub(crate) fn wake_next(&mut self) -> Option<&T> {
+        let next = |waiter: &&mut QueuedRequest<T>| !waiter.is_woken;
         let waiter = match self.standing {
             true => self.waiters.iter_mut().rev().find(next),
             false => self.waiters.iter_mut().find(next),
         }?;
-        waiter.called = true;
-        Some(&waiter.who)
+        waiter.is_woken = true;
+        Some(&waiter.waker)
     }
 
     /// Returns the next step of a request that was woken. Once it has looked in vain, it waits on.
-    pub(crate) fn turn(&mut self, ticket: Ticket) -> Turn {
+    pub(crate) fn verdict(&mut self, ticket: WaitTicket) -> WaitVerdict {
         match self.place(ticket) {
-            Some(place) if core::mem::take(&mut self.waiters[place].called) => Turn::Look,
-            Some(_) => Turn::Wait,
-            None => Turn::Go,
+            Some(place) if core::mem::take(&mut self.waiters[place].is_woken) => WaitVerdict::TryAgain,
+            Some(_) => WaitVerdict::Wait,
+            None => WaitVerdict::GiveUp,
         }
     }
 
     /// Removes a request, with a member or without. Returns `true` if it was woken and has not looked: then
     /// another is to be woken.
-    pub(crate) fn leave(&mut self, ticket: Ticket, served: bool, now: Time) -> bool {
+    pub(crate) fn leave(&mut self, ticket: WaitTicket, served: bool, now: Time) -> bool {
         let Some(place) = self.place(ticket) else { return false };
-        let called = self.waiters.remove(place).is_some_and(|waiter| waiter.called);
+        let called = self.waiters.remove(place).is_some_and(|waiter| waiter.is_woken);
         if served {
             self.served = now;
         } else if now >= ticket.until {
-            self.refuse(now);
+            self.record_rejection(now);
         } else {
             self.lost = Some(now);
         }
@@ -192,15 +192,15 @@ impl<T> WaitQueue<T> {
 
     /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is
     /// none.
-    pub(crate) fn dismiss(&mut self, now: Time) -> Option<T> {
+    pub(crate) fn expire_next(&mut self, now: Time) -> Option<T> {
         let first = self.waiters.front()?;
         let longest = if self.standing { self.target() } else { self.pace.wait };
-        let late = now >= first.ticket.until.min(first.came + longest);
+        let late = now >= first.ticket.until.min(first.arrived_at + longest);
         if !late && self.waiters.len() <= self.room(longest) {
             return None;
         }
-        self.refuse(now);
-        self.waiters.pop_front().map(|waiter| waiter.who)
+        self.record_rejection(now);
+        self.waiters.pop_front().map(|waiter| waiter.waker)
     }
 
     /// Returns the number of waiting requests.
@@ -219,13 +219,13 @@ impl<T> WaitQueue<T> {
     }
 
     /// Returns whether a request waits and none was served for the longest time that this should take.
-    pub(crate) fn starved(&self, now: Time) -> bool {
+    pub(crate) fn is_starved(&self, now: Time) -> bool {
         !self.waiters.is_empty()
-            && now.since(self.served) >= TARGET.max(self.pace.sojourn).min(crate::PATIENCE)
+            && now.since(self.served) >= TARGET_WAIT.max(self.pace.sojourn).min(crate::DEFAULT_MAX_WAIT)
     }
 
     /// Sets the rate at which places come free.
-    pub(crate) fn set_pace(&mut self, pace: Pace) {
+    pub(crate) fn set_drain_rate(&mut self, pace: DrainRate) {
         self.pace = pace;
     }
 
@@ -240,7 +240,7 @@ impl<T> WaitQueue<T> {
     }
 
     fn target(&self) -> Duration {
-        (TARGET / 5).min(self.pace.wait)
+        (TARGET_WAIT / 5).min(self.pace.wait)
     }
 
     fn interval(&self) -> Duration {
@@ -260,20 +260,20 @@ impl<T> WaitQueue<T> {
         }
     }
 
-    fn refuse(&mut self, now: Time) {
+    fn record_rejection(&mut self, now: Time) {
         self.lost = Some(now);
         if self.standing {
             self.since = now;
         }
     }
 
-    fn place(&self, ticket: Ticket) -> Option<usize> {
+    fn place(&self, ticket: WaitTicket) -> Option<usize> {
         self.waiters.binary_search_by_key(&ticket.number, |waiter| waiter.ticket.number).ok()
     }
 }
 
 /// A wait that hardly any client notices, and for which every server stands still now and then.
-pub const TARGET: Duration = Duration::from_millis(100);
+pub const TARGET_WAIT: Duration = Duration::from_millis(100);
 
 /// The time in which a burst is over: a queue that was never empty for that time stands.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -150,7 +150,7 @@ fn overload(effort: Effort) {
         assert!(far.p99 <= 1.15 * over.p99, "p99 at 200 %: {:.1} ms, at 105 % {:.1} ms", far.p99, over.p99);
     }
     // If all are busy, members admit fewer requests now and then to measure the effect
-    // (`meter/knee/flow.rs`).
+    // (`meter/knee/by_throughput.rs`).
     let brink = measure("adaptive", &at(1.0), effort);
     assert!(brink.shed <= refused, "shed at 100 %: {:.2} %", brink.shed);
     // Without a limit the small requests overtake the large ones, all of them late.

@@ -34,7 +34,8 @@ fn measure(name: &'static str, setting: &Setting) -> Row {
         late: outcome.share(outcome.failed),
     };
     println!(
-        "{name:32} N {:2} load {:4} silent {:2}  goodput {:.3}  in time {:5.1} %  shed {:5.2} %  late {:5.2} %  p99 {:6.1} ms",
+        "{name:32} N {:2} load {:4} silent {:2}  goodput {:.3}  in time {:5.1} %  shed {:5.2} %  late {:5.2} \
+         %  p99 {:6.1} ms",
         setting.balancers,
         setting.load,
         setting.silent,

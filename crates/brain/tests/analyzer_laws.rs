@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Analyzer, Event, EventKind, GroupSpec, HealthSpec, Knobs, Load, MemberId, MemberSpec, OutlierSpec, Plan,
-    State, Time, Totals, Usage, WhenAllDown, strategy,
+    Analyzer, Event, EventKind, GroupSpec, HealthSpec, MemberId, MemberSpec, MemberState, MemberTraffic,
+    OutlierSpec, Plan, ReportedLoad, StrategyParams, Time, UsageReport, WhenAllDown, strategy,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -58,7 +58,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
     parts.prop_map(|(strategy, names, health, outlier, slow_start, open, knob)| GroupSpec {
         name: Arc::from("web"),
         strategy,
-        knobs: knob.map_or_else(|| Knobs::defaults(strategy), |knob| Knobs(vec![knob; 5])),
+        params: knob.map_or_else(|| StrategyParams::defaults(strategy), |knob| StrategyParams(vec![knob; 5])),
         members: names
             .into_iter()
             .map(|name| MemberSpec {
@@ -106,13 +106,13 @@ fn any_number() -> impl Strategy<Value = f64> {
 }
 
 /// Returns the name, id and state of each member.
-fn states(analyzer: &Analyzer) -> Vec<(String, MemberId, State)> {
+fn states(analyzer: &Analyzer) -> Vec<(String, MemberId, MemberState)> {
     let status = analyzer.status(Time(0)).into_iter();
     status.map(|(id, member)| (member.name, id, member.state)).collect()
 }
 
 /// Performs a call; ids may be those of members that have left.
-fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [Totals; 7], now: &mut Time) {
+fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [MemberTraffic; 7], now: &mut Time) {
     let id = |which: &Index| MemberId(which.index(9) as u32);
     let name = |which: &Index| NAMES[which.index(NAMES.len())];
     match call {
@@ -124,20 +124,20 @@ fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [Totals; 7], now: &mu
                 total.requests += u64::from(*requests);
                 total.failures += u64::from(*failures);
             }
-            let totals: Vec<(MemberId, Totals)> = (0..).map(MemberId).zip(*counts).collect();
+            let totals: Vec<(MemberId, MemberTraffic)> = (0..).map(MemberId).zip(*counts).collect();
             analyzer.handle_totals(&totals, *now);
         }
         Call::Load(which, value) => {
-            _ = analyzer.handle_load(id(which), Load { value: *value, at: *now, of_host: false })
+            _ = analyzer.handle_load(id(which), ReportedLoad { value: *value, at: *now, of_host: false })
         }
         Call::Loads(loads, apart) => {
             for (member, value) in (0..).map(MemberId).zip(loads) {
                 *now = *now + Duration::from_millis(*apart / NAMES.len() as u64);
-                analyzer.handle_load(member, Load { value: *value, at: *now, of_host: false });
+                analyzer.handle_load(member, ReportedLoad { value: *value, at: *now, of_host: false });
             }
         }
         Call::Usage(which, [rps, utilization, eps]) => {
-            let usage = Usage { rps: *rps, utilization: *utilization, eps: *eps, at: *now };
+            let usage = UsageReport { rps: *rps, utilization: *utilization, eps: *eps, at: *now };
             analyzer.handle_usage(id(which), usage, *now);
         }
         Call::OnDemand(on) => analyzer.set_on_demand(*on, *now),
@@ -155,21 +155,21 @@ fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [Totals; 7], now: &mu
     }
 }
 
-fn check(analyzer: &Analyzer, plan: &Plan, before: &[(String, MemberId, State)], events: &[Event]) {
+fn check(analyzer: &Analyzer, plan: &Plan, before: &[(String, MemberId, MemberState)], events: &[Event]) {
     let after = states(analyzer);
     let spec = analyzer.spec();
-    let usable = after.iter().filter(|(_, _, state)| state.eligible()).count();
-    let ejected = after.iter().filter(|(_, _, state)| *state == State::Ejected).count();
+    let usable = after.iter().filter(|(_, _, state)| state.is_eligible()).count();
+    let ejected = after.iter().filter(|(_, _, state)| *state == MemberState::Ejected).count();
 
     let open = usable == 0 && spec.when_all_down == WhenAllDown::FailOpen;
     let planned: Vec<MemberId> = plan.members().iter().map(|member| member.id).collect();
     let expected = after.iter().filter(|(_, _, state)| match open {
-        true => ![State::Draining, State::Disabled].contains(state),
-        false => state.eligible(),
+        true => ![MemberState::Draining, MemberState::Disabled].contains(state),
+        false => state.is_eligible(),
     });
     assert_eq!(planned, expected.map(|(_, id, _)| *id).collect::<Vec<_>>(), "{after:?}");
     for member in plan.members() {
-        let ramping = member.state == State::SlowStart;
+        let ramping = member.state == MemberState::SlowStart;
         assert!(member.weight <= member.capacity && member.weight >= 0.1 * member.capacity);
         assert!(ramping || member.weight == member.capacity, "{member:?}");
         assert!((0.0..=1.0).contains(&member.shed.share), "{member:?}");
@@ -182,7 +182,10 @@ fn check(analyzer: &Analyzer, plan: &Plan, before: &[(String, MemberId, State)],
     for alert in analyzer.alerts() {
         let (_, _, state) =
             after.iter().find(|(_, id, _)| *id == alert.member).expect("a member of the group");
-        assert!(state.eligible() && alert.shed.share > 0.0 && alert.shed.epoch > 0, "{state:?}: {alert:?}");
+        assert!(
+            state.is_eligible() && alert.shed.share > 0.0 && alert.shed.epoch > 0,
+            "{state:?}: {alert:?}"
+        );
     }
 
     match &spec.outlier {
@@ -195,9 +198,12 @@ fn check(analyzer: &Analyzer, plan: &Plan, before: &[(String, MemberId, State)],
     assert!(ejected == 0 || usable > 0, "an ejected member is better than none");
     assert!(
         spec.health.is_some()
-            || after.iter().all(|(_, _, state)| !matches!(state, State::Down | State::Unchecked))
+            || after.iter().all(|(_, _, state)| !matches!(state, MemberState::Down | MemberState::Unchecked))
     );
-    assert!(spec.slow_start > Duration::ZERO || after.iter().all(|(_, _, state)| *state != State::SlowStart));
+    assert!(
+        spec.slow_start > Duration::ZERO
+            || after.iter().all(|(_, _, state)| *state != MemberState::SlowStart)
+    );
 
     for (name, id, state) in &after {
         let known = before.iter().find(|(known, _, _)| known == name);
@@ -236,7 +242,7 @@ proptest! {
     #[test]
     fn after_any_calls(spec in any_spec(), calls in prop::collection::vec((any_call(), 0_u64..20_000), 1..80)) {
         let mut now = Time(0);
-        let mut counts = [Totals::default(); 7];
+        let mut counts = [MemberTraffic::default(); 7];
         let mut analyzer = Analyzer::new(spec, now);
         let mut plan = analyzer.plan(now).expect("the first call gives a plan");
         // A group without members is down from the start, any other is starting.
@@ -264,7 +270,7 @@ proptest! {
                     _ => {}
                 }
             }
-            let usable = analyzer.status(now).iter().any(|(_, member)| member.state.eligible());
+            let usable = analyzer.status(now).iter().any(|(_, member)| member.state.is_eligible());
             prop_assert!(!(all_down && usable), "down, with a member that can be used");
         }
         // With passing checks and no further calls, every member that is not drained or disabled returns to
@@ -281,6 +287,6 @@ proptest! {
             analyzer.handle_timeout(next);
         }
         prop_assert_eq!(analyzer.poll_timeout(), None);
-        prop_assert!(analyzer.status(now).iter().all(|(_, member)| member.state == State::Up));
+        prop_assert!(analyzer.status(now).iter().all(|(_, member)| member.state == MemberState::Up));
     }
 }

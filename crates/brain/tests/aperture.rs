@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, HealthSpec, Knobs, MemberId, MemberSpec, Plan,
-    Strategy, Time, WhenAllDown, mix, strategy,
+    Analyzer, Choice, EventKind, GroupSpec, HealthSpec, MemberId, MemberSpec, PickRequest, PickerState, Plan,
+    Strategy, StrategyParams, Time, WhenAllDown, mix, strategy,
 };
 
 const MEMBERS: u32 = 40;
@@ -23,7 +23,7 @@ fn group(strategy: &'static Strategy, seed: u64) -> Analyzer {
     let spec = GroupSpec {
         name: "web".into(),
         strategy,
-        knobs: Knobs::defaults(strategy),
+        params: StrategyParams::defaults(strategy),
         members: (0..MEMBERS).map(member).collect(),
         health: None,
         outlier: None,
@@ -34,7 +34,7 @@ fn group(strategy: &'static Strategy, seed: u64) -> Analyzer {
         aperture: Some(LEAST),
     };
     let mut analyzer = Analyzer::new(spec, Time(0));
-    analyzer.seat(seed);
+    analyzer.set_balancer_seed(seed);
     analyzer
 }
 
@@ -52,8 +52,14 @@ fn seconds(seconds: f64) -> Time {
 
 /// Returns the members chosen over many requests that end at once.
 fn chosen(plan: &Plan) -> BTreeSet<u32> {
-    let mut hand = Hand::default();
-    let ask = |turn: u64| Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(turn), ..Ask::default() };
+    let mut hand = PickerState::default();
+    let ask = |turn: u64| PickRequest {
+        turn,
+        random_bits: mix(turn),
+        key: mix(!turn),
+        now: Time(turn),
+        ..PickRequest::default()
+    };
     let one = |turn| match plan.choose(&mut hand, &ask(turn), &[]) {
         Choice::Member(index) => plan.members()[index].id.0,
         none => panic!("{}: {none:?}", plan.strategy().name),
@@ -156,7 +162,7 @@ fn it_widens_at_once_and_narrows_when_it_has_been_too_wide_for_long() {
 fn whoever_is_bound_outside_may_come_to_its_member() {
     let mut group = group(strategy::ALL[0], 9);
     let inside = used(&plan(&mut group, Time(0)));
-    let kept: BTreeSet<u32> = group.kept(false).iter().map(|member| member.id.0).collect();
+    let kept: BTreeSet<u32> = group.reserve_members(false).iter().map(|member| member.id.0).collect();
     assert_eq!(kept.len() + inside.len(), MEMBERS as usize);
     assert!(kept.is_disjoint(&inside) && kept.iter().all(|member| group.is_outside(MemberId(*member))));
     let why = |group: &Analyzer, member: u32| group.status(Time(0))[member as usize].1.why.clone();
@@ -172,5 +178,5 @@ fn whoever_is_bound_outside_may_come_to_its_member() {
         GroupSpec { aperture: None, health: Some(HealthSpec { rise: 1, fall: 1 }), ..group.spec().clone() };
     group.update(spec, Time(1));
     assert_eq!(used(&plan(&mut group, Time(1))).len(), MEMBERS as usize);
-    assert!(group.kept(false).is_empty());
+    assert!(group.reserve_members(false).is_empty());
 }

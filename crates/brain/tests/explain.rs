@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Effective, Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, strategy,
+    EffectiveLoad, Member, MemberId, MemberState, PickerState, Plan, ShedDecision, Strategy, StrategyParams,
+    Time, Vitals, strategy,
 };
 
 fn plan(strategy: &'static Strategy) -> Plan {
@@ -16,15 +17,15 @@ fn plan(strategy: &'static Strategy) -> Plan {
         capacity: 1.0,
         weight: f64::from(number),
         limit: u32::MAX,
-        state: State::Up,
+        state: MemberState::Up,
         load: None,
         effective: None,
         usage: None,
-        shed: Shed::default(),
+        shed: ShedDecision::default(),
         deficit: 0.0,
         vitals: Arc::new(Vitals::with_in_flight(6)),
     };
-    Plan::new(strategy, Knobs::defaults(strategy), (1..=3).map(member).collect())
+    Plan::new(strategy, StrategyParams::defaults(strategy), (1..=3).map(member).collect())
 }
 
 fn figures(plan: &Plan, index: usize, now: Time) -> Vec<(&'static str, f64)> {
@@ -37,7 +38,7 @@ fn every_strategy_names_finite_figures() {
     for strategy in strategy::ALL.iter().copied().chain([strategy::EXPRESSION]) {
         let plan = plan(strategy);
         for member in plan.members() {
-            plan.observe(&mut Hand::default(), &member.vitals, Duration::from_millis(20), false, now);
+            plan.observe(&mut PickerState::default(), &member.vitals, Duration::from_millis(20), false, now);
             for (name, value) in plan.explain(member, now) {
                 assert!(value.is_finite() && value >= 0.0, "{}: {name} = {value}", strategy.name);
             }
@@ -54,7 +55,13 @@ fn the_figures_are_those_it_judges_by() {
     assert_eq!(figures(&plan(find("round_robin")), 1, now), []);
     let ewma = plan(find("peak_ewma"));
     assert_eq!(figures(&ewma, 1, now), [], "nothing is known before the first answer");
-    ewma.observe(&mut Hand::default(), &ewma.members()[1].vitals, Duration::from_millis(20), false, now);
+    ewma.observe(
+        &mut PickerState::default(),
+        &ewma.members()[1].vitals,
+        Duration::from_millis(20),
+        false,
+        now,
+    );
     let [("latency_estimate_seconds", latency), ("cost_seconds", cost)] = figures(&ewma, 1, now)[..] else {
         panic!("{:?}", figures(&ewma, 1, now));
     };
@@ -64,16 +71,16 @@ fn the_figures_are_those_it_judges_by() {
 #[test]
 fn one_at_or_above_reject_says_that_it_gets_nothing() {
     let (now, least_loaded) = (Time(0), strategy::find("least_loaded").expect("it is there"));
-    let mut knobs = Knobs::defaults(least_loaded);
+    let mut knobs = StrategyParams::defaults(least_loaded);
     // `per_balance_load` and `reject`.
     (knobs.0[2], knobs.0[3]) = (0.25, 1.0);
     let bare = plan(least_loaded);
     let members = bare.members().iter().zip([0.2, 0.5, 3.0]).map(|(member, value)| Member {
-        effective: Some(Effective { value, begun: member.vitals.begun().wrapping_sub(2) }),
+        effective: Some(EffectiveLoad { value, begun: member.vitals.begun().wrapping_sub(2) }),
         ..member.clone()
     });
     let plan = Plan::new(least_loaded, knobs, members.collect());
-    let refuses = |index: usize| plan.refuses(&plan.members()[index], now);
+    let refuses = |index: usize| plan.refusal_message(&plan.members()[index], now);
     assert_eq!(refuses(0), None);
     assert_eq!(figures(&plan, 0, now), [("load_with_bindings", 0.7)]);
     let why = refuses(1).expect("two bindings make its load 1");

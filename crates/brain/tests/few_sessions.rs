@@ -17,8 +17,8 @@ use std::time::Duration;
 use dice::Dice;
 use group::group;
 use plimsoll_brain::{
-    Analyzer, GroupSpec, Knobs, Load, Member, MemberId, Moves, Plan, Size, Swap, Time, sized_session_moves,
-    strategy,
+    Analyzer, GroupSpec, Member, MemberId, MoveHistory, Plan, ReportedLoad, SessionExchange, SessionSize,
+    StrategyParams, Time, should_sized_session_move, strategy,
 };
 
 const DEMANDS: [f64; 2] = [83.0, 5.2];
@@ -70,8 +70,8 @@ fn run(members: usize, sessions: &[(f64, usize)], counts: Counts, seed: u64) -> 
     analyzer.set_on_demand(true, Time(0));
     let mut plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
     let ids: Vec<_> = analyzer.members().map(|(id, ..)| id).collect();
-    let mut held: Vec<(f64, usize, Moves)> =
-        sessions.iter().map(|(demand, member)| (*demand, *member, Moves::default())).collect();
+    let mut held: Vec<(f64, usize, MoveHistory)> =
+        sessions.iter().map(|(demand, member)| (*demand, *member, MoveHistory::default())).collect();
     let mut moved = [0.0; 2];
     let mut last = 0.0;
     let (mut greatest, mut samples) = (0.0, 0.0);
@@ -104,7 +104,7 @@ fn run(members: usize, sessions: &[(f64, usize)], counts: Counts, seed: u64) -> 
         }
         let now = Time(0) + Duration::from_secs_f64((period + 1) as f64 * PERIOD);
         for (id, value) in ids.iter().zip(&seen) {
-            assert!(analyzer.handle_load(*id, Load { value: *value, at: now, of_host: false }));
+            assert!(analyzer.handle_load(*id, ReportedLoad { value: *value, at: now, of_host: false }));
         }
         if analyzer.poll_timeout().is_some_and(|due| due <= now) {
             analyzer.handle_timeout(now);
@@ -154,7 +154,7 @@ fn goes(
     ids: &[MemberId],
     place: usize,
     asked: &Asked,
-    moves: &mut Moves,
+    moves: &mut MoveHistory,
     dice: &mut Dice,
     now: Time,
 ) -> Option<usize> {
@@ -162,25 +162,29 @@ fn goes(
     plan.members().iter().find(|member| member.shed.share > 0.0)?;
     let Member { shed, vitals, .. } = &plan.members()[place];
     if unit(dice.bits()) < (asked.own * PERIOD / TICKS as f64).max(1.0) / TELLS {
-        vitals.flow.asked(asked.own as f32);
+        vitals.migration.asked(asked.own as f32);
     }
     let (part, mut swap) = (asked.part as f32, None);
     let takes = part * shed.load;
     let chance = dice.bits();
-    let there = |swap: &Swap| plan.target_for(*swap, takes, chance, place, now);
+    let there = |swap: &SessionExchange| plan.exchange_partner(*swap, takes, chance, place, now);
     let size = || {
-        let large = Swap::of(part, asked.own as f32, shed).filter(|_| asked.known);
+        let large = SessionExchange::of(part, asked.own as f32, shed).filter(|_| asked.known);
         swap = large.filter(|swap| there(swap).is_some());
-        Some(Size { here: part, load: asked.known.then_some(part), swaps: swap.is_some() })
+        Some(SessionSize {
+            process_share: part,
+            load_share: asked.known.then_some(part),
+            can_exchange: swap.is_some(),
+        })
     };
-    if !sized_session_moves(*shed, &vitals.flow, size, moves, dice.bits(), now) {
+    if !should_sized_session_move(*shed, &vitals.migration, size, moves, dice.bits(), now) {
         return None;
     }
     let target = match &swap {
         Some(swap) => there(swap),
-        None => plan.target_of(takes, dice.bits(), &[ids[place]], now),
+        None => plan.sized_rebind_target(takes, dice.bits(), &[ids[place]], now),
     }?;
-    plan.members()[target].vitals.flow.comes(takes);
+    plan.members()[target].vitals.migration.record_arrival(takes);
     Some(target)
 }
 
@@ -207,7 +211,7 @@ fn poisson(mean: f64, dice: &mut Dice) -> f64 {
 }
 
 /// Returns the demand of all sessions at each member.
-fn loads(members: usize, held: &[(f64, usize, Moves)]) -> Vec<f64> {
+fn loads(members: usize, held: &[(f64, usize, MoveHistory)]) -> Vec<f64> {
     let mut loads = vec![0.0; members];
     held.iter().for_each(|(demand, member, _)| loads[*member] += demand);
     loads
@@ -215,7 +219,7 @@ fn loads(members: usize, held: &[(f64, usize, Moves)]) -> Vec<f64> {
 
 fn spec(members: usize) -> GroupSpec {
     let strategy = strategy::find("adaptive").expect("a strategy of this name");
-    group(strategy, Knobs::defaults(strategy), (0..members).map(|_| 1.0))
+    group(strategy, StrategyParams::defaults(strategy), (0..members).map(|_| 1.0))
 }
 
 /// Returns sessions bound in turn, so that with an even number some members have the large and some the small

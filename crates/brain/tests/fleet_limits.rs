@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dice::Dice;
-use plimsoll_brain::fleet::{Company, Fleet, Listed, ListedMember, Report, Settings};
+use plimsoll_brain::fleet::{Fleet, FleetGroup, FleetMember, FleetReport, FleetSettings, PeerPresence};
 use plimsoll_brain::{Time, Vitals};
 
 #[expect(dead_code, reason = "other tests use the rest of it")]
@@ -29,24 +29,26 @@ struct Balancer {
 }
 
 /// A report on its way: the time of arrival, the sender, the receiver, the number.
-type Letter = (u64, usize, usize, u32, Report);
+type Letter = (u64, usize, usize, u32, FleetReport);
 
 fn at(millis: u64) -> Time {
     Time(1_000_000_000 + millis * 1_000_000)
 }
 
 fn balancer(own: u64, limit: u32) -> Balancer {
-    let settings = Settings {
-        own,
+    let settings = FleetSettings {
+        own_id: own,
         interval: Duration::from_millis(INTERVAL),
         bytes_per_second: 1e6,
         probers: 1,
-        forget: Duration::from_secs(60),
+        share_retention: Duration::from_secs(60),
     };
     let (mut fleet, vitals) = (Fleet::new(settings), Arc::<Vitals>::default());
-    let member = ListedMember { name: "10.0.0.1:80".into(), vitals: vitals.clone(), limit, checked: false };
-    let company = Arc::<Company>::default();
-    fleet.list(vec![Listed { name: "web".into(), company, members: vec![member] }], at(0));
+    let member =
+        FleetMember { name: "10.0.0.1:80".into(), vitals: vitals.clone(), limit, health_checked: false };
+    let company = Arc::<PeerPresence>::default();
+    fleet
+        .set_groups(vec![FleetGroup { name: "web".into(), presence: company, members: vec![member] }], at(0));
     Balancer { fleet, vitals, waiting: 0, seq: 0 }
 }
 
@@ -65,7 +67,7 @@ fn run(count: usize, limit: u32, lost: f64, seconds: u64, seed: u64) -> Outcome 
     for (place, one) in all.iter_mut().enumerate() {
         (1..=count as u64)
             .filter(|other| *other != place as u64 + 1)
-            .for_each(|other| one.fleet.up(other, at(0)));
+            .for_each(|other| one.fleet.peer_joined(other, at(0)));
     }
     let mut letters: Vec<Letter> = Vec::new();
     let mut shares = vec![1.0 / count as f64; count];
@@ -78,7 +80,7 @@ fn run(count: usize, limit: u32, lost: f64, seconds: u64, seed: u64) -> Outcome 
         }
         letters.retain(|(due, from, to, seq, report)| {
             if *due <= now {
-                all[*to].fleet.hear(*from as u64 + 1, *seq, report, at(now));
+                all[*to].fleet.receive_report(*from as u64 + 1, *seq, report, at(now));
             }
             *due > now
         });
@@ -86,9 +88,9 @@ fn run(count: usize, limit: u32, lost: f64, seconds: u64, seed: u64) -> Outcome 
             // Each balancer has its own phase.
             if (now + 3 * place as u64).is_multiple_of(INTERVAL) {
                 let waiting = all[place].waiting;
-                all[place].fleet.waits("web", waiting);
-                all[place].fleet.tend(at(now));
-                for report in all[place].fleet.round(at(now)) {
+                all[place].fleet.set_waiting("web", waiting);
+                all[place].fleet.age_reports(at(now));
+                for report in all[place].fleet.poll_reports(at(now)) {
                     all[place].seq += 1;
                     for other in (0..count).filter(|other| *other != place) {
                         if dice.unit() >= lost {

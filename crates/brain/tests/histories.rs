@@ -79,7 +79,8 @@ fn hold(range: Range<u64>, open: &[(&str, usize)]) {
         let (requests, breaches) = breaches(&composition);
         for Breach { law, how } in &breaches {
             println!(
-                "law {law}: {how}; {composition}; again: PLIMSOLL_SEED={seed} cargo test -p plimsoll-brain --test histories -- \
+                "law {law}: {how}; {composition}; again: PLIMSOLL_SEED={seed} cargo test -p plimsoll-brain \
+                 --test histories -- \
                  --include-ignored --exact {test}"
             );
         }

@@ -19,7 +19,7 @@ use farm::dice::Dice;
 use farm::ours::Ours;
 use farm::{Answer, Fleet, Policy};
 use parallel::each;
-use plimsoll_brain::meter::{Host, Job, Jobs, Meter, Reading};
+use plimsoll_brain::meter::{HostedRequest, Meter, MeteredRequest, Reading, SharedHostMeter};
 use plimsoll_brain::{Time, Urgency};
 
 const HOSTS: usize = 10;
@@ -49,8 +49,8 @@ struct Setting {
 
 /// A request's job in the meters.
 enum Place {
-    Apart(Job),
-    Together(Jobs),
+    Apart(MeteredRequest),
+    Together(HostedRequest),
 }
 
 struct Request {
@@ -77,7 +77,7 @@ struct Machine {
     ends: BinaryHeap<Reverse<(u64, usize)>>,
     version: u64,
     own: [Meter; 2],
-    host: Host,
+    host: SharedHostMeter,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +136,7 @@ fn run(setting: Setting) -> Outcome {
         ends: BinaryHeap::new(),
         version: 0,
         own: [Meter::new(Time(0)), Meter::new(Time(0))],
-        host: Host::new(Time(0)),
+        host: SharedHostMeter::new(Time(0)),
     };
     let policy = |group: u64| Ours::new("adaptive", BALANCERS, HOSTS, setting.seed + group);
     let mut run = Run {
@@ -286,7 +286,7 @@ impl Run {
         let machine = &mut self.machines[request.host];
         machine.advance(now);
         let own = &mut machine.own[request.group];
-        let full = if self.setting.together { machine.host.full(own) } else { own.full() };
+        let full = if self.setting.together { machine.host.is_full(own) } else { own.is_full() };
         if full {
             request.reading = Some(own.reading());
             request.refused = true;

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use dice::Dice;
 use plimsoll_brain::{
-    Analyzer, GroupSpec, Knobs, Load, MemberId, MemberSpec, Moves, Plan, Time, WhenAllDown, session_moves,
-    strategy,
+    Analyzer, GroupSpec, MemberId, MemberSpec, MoveHistory, Plan, ReportedLoad, StrategyParams, Time,
+    WhenAllDown, should_session_move, strategy,
 };
 
 const HOSTS: usize = 20;
@@ -41,7 +41,7 @@ struct Session {
     group: usize,
     host: usize,
     demand: f64,
-    moves: Moves,
+    moves: MoveHistory,
 }
 
 /// The result.
@@ -70,7 +70,7 @@ fn run(told: Told, seed: u64) -> Outcome {
             group: index % 2,
             host: groups[index % 2].first + (dice.bits() % EACH as u64) as usize,
             demand: normal(&mut dice).exp(),
-            moves: Moves::default(),
+            moves: MoveHistory::default(),
         })
         .collect();
     let scale = 0.6 * HOSTS as f64 / sessions.iter().map(|session| session.demand).sum::<f64>();
@@ -99,11 +99,10 @@ fn run(told: Told, seed: u64) -> Outcome {
         for (which, group) in groups.iter_mut().enumerate() {
             if let Some(place) = host.checked_sub(group.first).filter(|place| *place < EACH) {
                 let value = if told == Told::Host { whole } else { own[which] };
-                assert!(
-                    group
-                        .analyzer
-                        .handle_load(group.ids[place], Load { value, at: now, of_host: told == Told::Host })
-                );
+                assert!(group.analyzer.handle_load(
+                    group.ids[place],
+                    ReportedLoad { value, at: now, of_host: told == Told::Host }
+                ));
             }
             group.settle(now);
         }
@@ -142,7 +141,7 @@ impl Group {
         if member.shed.share <= 0.0 || unit(dice) > session.demand * REQUESTS * TICK {
             return false;
         }
-        if !session_moves(member.shed, &mut session.moves, dice.bits(), now) {
+        if !should_session_move(member.shed, &mut session.moves, dice.bits(), now) {
             return false;
         }
         let Some(target) = self.plan.target(dice.bits(), &[member.id], Time(0)) else { return false };
@@ -170,7 +169,7 @@ fn group(first: usize) -> Group {
     let spec = GroupSpec {
         name: format!("from {first}").into(),
         strategy,
-        knobs: Knobs::defaults(strategy),
+        params: StrategyParams::defaults(strategy),
         members: (0..EACH).map(member).collect(),
         health: None,
         outlier: None,

@@ -24,8 +24,9 @@ use dice::Dice;
 use group::group;
 use parallel::each;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, Hand, Knobs, Load, Member, MemberId, Moves, Plan, Shed, Size, Swap, Time,
-    session_moves, sized_session_moves, strategy,
+    Analyzer, Choice, Member, MemberId, MoveHistory, PickRequest, PickerState, Plan, ReportedLoad,
+    SessionExchange, SessionSize, ShedDecision, StrategyParams, Time, should_session_move,
+    should_sized_session_move, strategy,
 };
 
 /// The seconds of a tick.
@@ -134,14 +135,15 @@ struct Session {
     /// The part of a request that is due, if they are evenly spaced.
     owed: f64,
     member: usize,
-    moves: Moves,
+    moves: MoveHistory,
     moved: u32,
     /// The side-car's last decision that asked it.
     asked: u32,
     part: Part,
 }
 
-/// A session's part of its member's requests, as `crates/proxy/src/bond/part.rs` computes it.
+/// A session's part of its member's requests, as `crates/proxy/src/listener/session_binding/session_share.rs`
+/// computes it.
 #[derive(Clone, Copy, Default)]
 struct Part {
     asked: f64,
@@ -176,7 +178,7 @@ struct Meter {
     /// The second of its next report.
     due: f64,
     /// The last decision that its side-car received, and the number of decisions.
-    told: Shed,
+    told: ShedDecision,
     number: u32,
 }
 
@@ -194,7 +196,7 @@ struct World {
 impl World {
     fn new(case: Case, seed: u64) -> Self {
         let strategy = strategy::find("adaptive").expect("a strategy of this name");
-        let spec = group(strategy, Knobs::defaults(strategy), (0..case.members).map(|_| 1.0));
+        let spec = group(strategy, StrategyParams::defaults(strategy), (0..case.members).map(|_| 1.0));
         let mut analyzer = Analyzer::new(spec, Time(0));
         analyzer.set_on_demand(true, Time(0));
         let plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
@@ -228,7 +230,7 @@ impl World {
                     FirstBinding::InTurn => index % members,
                     FirstBinding::Random => (self.dice.bits() >> 32) as usize % members,
                 },
-                moves: Moves::default(),
+                moves: MoveHistory::default(),
                 moved: 0,
                 asked: self.meters[0].number,
                 part: Part { since, ..Part::default() },
@@ -307,7 +309,7 @@ impl World {
                 LoadSource::Mixed => (all || own, meter.looked),
             };
             if says {
-                let load = Load { value, at: now, of_host: false };
+                let load = ReportedLoad { value, at: now, of_host: false };
                 assert!(self.analyzer.handle_load(self.ids[place], load));
             }
             if own {
@@ -378,43 +380,44 @@ fn moves(
     let Member { shed, vitals, .. } = &plan.members()[session.member];
     let chance = dice.bits();
     if owner == SessionOwner::BlindBalancer {
-        let goes = session_moves(*shed, &mut session.moves, chance, now);
+        let goes = should_session_move(*shed, &mut session.moves, chance, now);
         let target = goes.then(|| plan.target(dice.bits(), &[ids[session.member]], now))?;
         return target.or_else(|| chosen(plan, dice, now));
     }
     let known = session.part.is(seconds);
     if let Some((_, rate)) = known.filter(|_| chance.is_multiple_of(TELLS)) {
-        vitals.flow.asked(rate as f32);
+        vitals.migration.asked(rate as f32);
     }
     let (mut takes, mut swap) = (0.0, None);
     let size = || {
         let (here, rate) = known?;
         let part = here.min(rate / f64::from(shed.load)) as f32;
         takes = part * shed.load;
-        let large = Swap::of(part, rate as f32, shed);
-        swap = large.filter(|swap| plan.target_for(*swap, takes, chance, session.member, now).is_some());
-        Some(Size { here: here as f32, load: Some(part), swaps: swap.is_some() })
+        let large = SessionExchange::of(part, rate as f32, shed);
+        swap =
+            large.filter(|swap| plan.exchange_partner(*swap, takes, chance, session.member, now).is_some());
+        Some(SessionSize { process_share: here as f32, load_share: Some(part), can_exchange: swap.is_some() })
     };
-    if !sized_session_moves(*shed, &vitals.flow, size, &mut session.moves, chance, now) {
+    if !should_sized_session_move(*shed, &vitals.migration, size, &mut session.moves, chance, now) {
         return None;
     }
     let own = [ids[session.member]];
     let target = match swap {
-        Some(swap) => return plan.target_for(swap, takes, chance, session.member, now),
-        None if takes > 0.0 => plan.target_of(takes, dice.bits(), &own, now),
+        Some(swap) => return plan.exchange_partner(swap, takes, chance, session.member, now),
+        None if takes > 0.0 => plan.sized_rebind_target(takes, dice.bits(), &own, now),
         None => plan.target(dice.bits(), &own, now),
     };
     let target = target.or_else(|| chosen(plan, dice, now))?;
-    plan.members()[target].vitals.flow.comes(takes);
+    plan.members()[target].vitals.migration.record_arrival(takes);
     Some(target)
 }
 
 /// Returns the strategy's choice for a session.
 fn chosen(plan: &Plan, dice: &mut Dice, now: Time) -> Option<usize> {
-    let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
-    match plan.choose(&mut Hand::default(), &ask, &[]) {
+    let ask = PickRequest { random_bits: dice.bits(), now, ..PickRequest::default() };
+    match plan.choose(&mut PickerState::default(), &ask, &[]) {
         Choice::Member(index) => Some(index),
-        Choice::Full | Choice::Shed | Choice::Nobody => None,
+        Choice::Full | Choice::Shed | Choice::NoMember => None,
     }
 }
 

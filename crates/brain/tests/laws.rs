@@ -8,24 +8,31 @@ use std::time::Duration;
 use fleet::{Dice, member, members};
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
-    Ask, Choice, Effective, Hand, Knobs, Member, MemberId, Plan, State, Strategy, Time, strategy,
+    Choice, EffectiveLoad, Member, MemberId, MemberState, PickRequest, PickerState, Plan, Strategy,
+    StrategyParams, Time, strategy,
 };
 use proptest::prelude::*;
 
 fn plan(strategy: &'static Strategy, members: Vec<Member>) -> Plan {
-    Plan::new(strategy, Knobs::defaults(strategy), members)
+    Plan::new(strategy, StrategyParams::defaults(strategy), members)
 }
 
 fn named(name: &str) -> &'static Strategy {
     strategy::find(name).expect("a strategy of this name")
 }
 
-fn ask(turn: u64, dice: &mut Dice) -> Ask {
-    Ask { turn, chance: dice.bits(), key: dice.bits(), now: Time(turn * 100_000), ..Ask::default() }
+fn ask(turn: u64, dice: &mut Dice) -> PickRequest {
+    PickRequest {
+        turn,
+        random_bits: dice.bits(),
+        key: dice.bits(),
+        now: Time(turn * 100_000),
+        ..PickRequest::default()
+    }
 }
 
-fn chosen(plan: &Plan, ask: &Ask, tried: &[MemberId]) -> usize {
-    match plan.choose(&mut Hand::default(), ask, tried) {
+fn chosen(plan: &Plan, ask: &PickRequest, tried: &[MemberId]) -> usize {
+    match plan.choose(&mut PickerState::default(), ask, tried) {
         Choice::Member(index) => index,
         none => panic!("{}: {none:?}", plan.strategy().name),
     }
@@ -37,7 +44,7 @@ fn the_list_is_sound() {
     for strategy in strategy::ALL {
         assert!(std::ptr::eq(named(strategy.name), *strategy), "{} is there twice", strategy.name);
         assert!(!strategy.about.ends_with('.') && !strategy.about.is_empty());
-        for knob in strategy.knobs {
+        for knob in strategy.params {
             assert!(knob.min <= knob.default && knob.default <= knob.max, "{}.{}", strategy.name, knob.name);
         }
     }
@@ -60,7 +67,7 @@ fn shares_converge_to_capacities() {
         for weights in groups {
             for held in [0, 50, usize::MAX] {
                 // Every knob at its least: no bound on a member's load, which moves requests on purpose.
-                let least = Knobs(strategy.knobs.iter().map(|knob| knob.min).collect());
+                let least = StrategyParams(strategy.params.iter().map(|knob| knob.min).collect());
                 let plan = Plan::new(strategy, least, members(weights));
                 let mut dice = Dice(REQUESTS as u64);
                 let mut counts = vec![0_usize; weights.len()];
@@ -114,7 +121,8 @@ fn shares_converge_in_large_groups() {
 #[test]
 fn round_robin_goes_round() {
     let plan = plan(named("round_robin"), members(&[9.0, 1.0, 1.0]));
-    let turns: Vec<usize> = (0..6).map(|turn| chosen(&plan, &Ask { turn, ..Ask::default() }, &[])).collect();
+    let turns: Vec<usize> =
+        (0..6).map(|turn| chosen(&plan, &PickRequest { turn, ..PickRequest::default() }, &[])).collect();
     assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
 }
 
@@ -142,15 +150,21 @@ fn idle_members_share_the_turns_of_a_busy_one() {
 fn first_available_fills_one_after_the_other() {
     let plan = plan(named("first_available"), (0..3).map(|id| member(id, 1.0, 0, 2)).collect());
     let mut filled = Vec::new();
-    while let Choice::Member(index) = plan.choose(&mut Hand::default(), &Ask::default(), &[]) {
+    while let Choice::Member(index) = plan.choose(&mut PickerState::default(), &PickRequest::default(), &[]) {
         plan.members()[index].vitals.begin();
         filled.push(index);
     }
     assert_eq!(filled, [0, 0, 1, 1, 2, 2]);
     plan.members()[0].vitals.end();
-    assert_eq!(plan.choose(&mut Hand::default(), &Ask::default(), &[MemberId(0)]), Choice::Full);
-    assert_eq!(plan.choose(&mut Hand::default(), &Ask::default(), &[]), Choice::Member(0));
-    assert_eq!(plan.choose(&mut Hand::default(), &Ask::default(), &[0, 1, 2].map(MemberId)), Choice::Nobody);
+    assert_eq!(
+        plan.choose(&mut PickerState::default(), &PickRequest::default(), &[MemberId(0)]),
+        Choice::Full
+    );
+    assert_eq!(plan.choose(&mut PickerState::default(), &PickRequest::default(), &[]), Choice::Member(0));
+    assert_eq!(
+        plan.choose(&mut PickerState::default(), &PickRequest::default(), &[0, 1, 2].map(MemberId)),
+        Choice::NoMember
+    );
 }
 
 /// Checks that one hot key fills its member up to the bound and then the others, the same ones in the same
@@ -160,16 +174,16 @@ fn a_hot_key_is_bounded() {
     for (factor, weights) in
         [(1.25, vec![1.0; 10]), (1.0, vec![1.0, 2.0, 3.0]), (3.0, vec![1.0, 1.0, 0.5, 4.0])]
     {
-        let plan = Plan::new(named("rendezvous"), Knobs(vec![factor]), members(&weights));
+        let plan = Plan::new(named("rendezvous"), StrategyParams(vec![factor]), members(&weights));
         let sum: f64 = weights.iter().sum();
         for busy in 1..=1000 {
-            let index = chosen(&plan, &Ask { key: 77, ..Ask::default() }, &[]);
+            let index = chosen(&plan, &PickRequest { key: 77, ..PickRequest::default() }, &[]);
             let own = plan.members()[index].vitals.begin();
             let bound = (factor * f64::from(busy) * weights[index] / sum).ceil();
             assert!(f64::from(own) <= bound, "{own} of {busy} in flight at one of {weights:?}");
         }
-        let unbounded = Plan::new(named("rendezvous"), Knobs(vec![0.0]), plan.members().to_vec());
-        let owner = chosen(&unbounded, &Ask { key: 77, ..Ask::default() }, &[]);
+        let unbounded = Plan::new(named("rendezvous"), StrategyParams(vec![0.0]), plan.members().to_vec());
+        let owner = chosen(&unbounded, &PickRequest { key: 77, ..PickRequest::default() }, &[]);
         let share = f64::from(plan.members()[owner].in_flight()) / 1000.0;
         assert!(
             share > 0.99 * factor * weights[owner] / sum,
@@ -187,7 +201,8 @@ fn a_key_has_one_member() {
         let mut dice = Dice(count as u64);
         for _ in 0..200 {
             let key = dice.bits();
-            let [one, two] = [1, 2].map(|chance| Ask { key, chance, ..Ask::default() });
+            let [one, two] =
+                [1, 2].map(|chance| PickRequest { key, random_bits: chance, ..PickRequest::default() });
             let first = chosen(&plan, &one, &[]);
             assert_eq!(first, chosen(&plan, &two, &[]));
             let tried = [plan.members()[first].id];
@@ -204,7 +219,7 @@ fn observations_reach_those_who_read_them() {
     for strategy in strategy::ALL {
         let plan = plan(strategy, members(&[1.0]));
         let vitals = &plan.members()[0].vitals;
-        let hand = &mut Hand::default();
+        let hand = &mut PickerState::default();
         plan.observe(hand, vitals, second / 1000, true, Time(0));
         assert!(vitals.latency(Time(0), second).is_none_or(|latency| latency >= 5e9), "{}", strategy.name);
         plan.observe(hand, vitals, second, false, Time(0));
@@ -212,13 +227,13 @@ fn observations_reach_those_who_read_them() {
     }
 }
 
-/// Returns a plan over members that have reported their knees, and the hand that recorded them.
-fn spoken(strategy: &'static Strategy, admission: bool, knees: &[f32]) -> (Plan, Hand) {
-    let plan = plan(strategy, members(&vec![1.0; knees.len()])).admitting(admission);
-    let mut hand = Hand::default();
+/// Returns a plan over members that have reported their knees, and the picker state that recorded them.
+fn spoken(strategy: &'static Strategy, admission: bool, knees: &[f32]) -> (Plan, PickerState) {
+    let plan = plan(strategy, members(&vec![1.0; knees.len()])).with_admission(admission);
+    let mut hand = PickerState::default();
     for (index, knee) in knees.iter().enumerate() {
         let reading = Reading { knee: *knee, work: 0.01, sojourn: 0.01, ..Reading::default() };
-        plan.hear(&mut hand, index, &reading, Time(1));
+        plan.record_report(&mut hand, index, &reading, Time(1));
     }
     (plan, hand)
 }
@@ -231,7 +246,7 @@ fn no_member_gets_more_than_it_can_work_on() {
     for strategy in strategy::ALL.iter().copied().chain([strategy::EXPRESSION]) {
         let (plan, mut hand) = spoken(strategy, true, &knees);
         let mut dice = Dice(7);
-        let mut ask = |turn| Ask { now: Time(1), ..ask(turn, &mut dice) };
+        let mut ask = |turn| PickRequest { now: Time(1), ..ask(turn, &mut dice) };
         for turn in 0..limits.iter().sum::<u64>() {
             match plan.choose(&mut hand, &ask(turn), &[]) {
                 Choice::Member(index) => plan.members()[index].vitals.begin(),
@@ -241,14 +256,14 @@ fn no_member_gets_more_than_it_can_work_on() {
         let got: Vec<u64> = plan.members().iter().map(|member| member.in_flight().into()).collect();
         assert_eq!(got, limits, "{}", strategy.name);
         assert_eq!(plan.choose(&mut hand, &ask(99), &[]), Choice::Shed, "{}", strategy.name);
-        assert!((0..5).all(|index| plan.busy(index, Time(1))), "{}", strategy.name);
-        let said = plan.refuses(&plan.members()[2], Time(1)).expect("it is at its limit");
+        assert!((0..5).all(|index| plan.is_at_limit(index, Time(1))), "{}", strategy.name);
+        let said = plan.refusal_message(&plan.members()[2], Time(1)).expect("it is at its limit");
         assert_eq!(said, "has 8 requests, its concurrency limit by its load reports");
         assert!(plan.explain(&plan.members()[2], Time(1)).contains(&("limit", 8.0)), "{}", strategy.name);
         // A load report with an answer makes room.
         plan.members()[3].vitals.end();
         let reading = Reading { in_flight: 7, knee: 4.0, work: 0.01, sojourn: 0.01, ..Reading::default() };
-        plan.hear(&mut hand, 3, &reading, Time(1));
+        plan.record_report(&mut hand, 3, &reading, Time(1));
         assert_eq!(plan.choose(&mut hand, &ask(100), &[]), Choice::Member(3), "{}", strategy.name);
         let (open, mut hand) = spoken(strategy, false, &knees);
         for turn in 0..200 {
@@ -257,8 +272,8 @@ fn no_member_gets_more_than_it_can_work_on() {
                 none => panic!("{} without admission: {none:?}", strategy.name),
             };
         }
-        assert!(!(0..5).any(|index| open.busy(index, Time(1))));
-        assert_eq!(open.refuses(&open.members()[2], Time(1)), None);
+        assert!(!(0..5).any(|index| open.is_at_limit(index, Time(1))));
+        assert_eq!(open.refusal_message(&open.members()[2], Time(1)), None);
         assert!(open.explain(&open.members()[2], Time(1)).iter().all(|(name, _)| *name != "limit"));
     }
 }
@@ -271,7 +286,7 @@ fn a_member_in_slow_start_has_a_part_of_its_turns() {
         let mut members = members(&[8.0, 1.0, 2.0, 1.0]);
         for index in slow {
             (members[*index].state, members[*index].weight) =
-                (State::SlowStart, 0.25 * members[*index].capacity);
+                (MemberState::SlowStart, 0.25 * members[*index].capacity);
         }
         let plan = plan(named(name), members);
         let (mut dice, mut counts) = (Dice(11), [0.0; 4]);
@@ -297,8 +312,8 @@ fn an_empty_plan_has_nobody() {
     for strategy in strategy::ALL {
         let plan = plan(strategy, Vec::new());
         assert_eq!(
-            plan.choose(&mut Hand::default(), &Ask::default(), &[]),
-            Choice::Nobody,
+            plan.choose(&mut PickerState::default(), &PickRequest::default(), &[]),
+            Choice::NoMember,
             "{}",
             strategy.name
         );
@@ -330,32 +345,35 @@ fn any_plan() -> impl Strategy_<Value = Plan> {
                 let mut member = member(id as u32, *weight, *in_flight, *limit);
                 if nanos % 5 > 1 {
                     let begun = *nanos as u32;
-                    member.effective = Some(Effective { value: (nanos >> 40) as f64 / 1e3, begun });
+                    member.effective = Some(EffectiveLoad { value: (nanos >> 40) as f64 / 1e3, begun });
                 }
                 if nanos % 3 > 0 {
                     let latency = Duration::from_nanos(nanos >> 20);
-                    member.vitals.observe(latency, Time(nanos % 100_000_000_000), latency);
+                    member.vitals.record_latency(latency, Time(nanos % 100_000_000_000), latency);
                 }
                 member
             });
-            let within = |(knob, part): (&strategy::Knob, &f64)| knob.min + part * (knob.max - knob.min);
-            let knobs = strategy.knobs.iter().zip(&knobs).map(within).collect();
-            Plan::new(strategy, Knobs(knobs), members.collect())
+            let within =
+                |(knob, part): (&strategy::StrategyParam, &f64)| knob.min + part * (knob.max - knob.min);
+            let knobs = strategy.params.iter().zip(&knobs).map(within).collect();
+            Plan::new(strategy, StrategyParams(knobs), members.collect())
         },
     )
 }
 
-fn any_ask() -> impl Strategy_<Value = Ask> {
-    (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(turn, chance, key, now)| Ask {
-        turn,
-        chance,
-        key,
-        now: Time(now),
-        once: turn % 2 == 0,
-        session: key % 2 == 0,
-        binds: key % 3 == 0,
-        venture: chance % 2 == 0,
-        insist: false,
+fn any_ask() -> impl Strategy_<Value = PickRequest> {
+    (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(turn, chance, key, now)| {
+        PickRequest {
+            turn,
+            random_bits: chance,
+            key,
+            now: Time(now),
+            single_attempt: turn % 2 == 0,
+            is_session: key % 2 == 0,
+            binds_client: key % 3 == 0,
+            may_try_stale: chance % 2 == 0,
+            ignores_learnt_limits: false,
+        }
     })
 }
 
@@ -371,29 +389,29 @@ proptest! {
         let member = |index: usize| &plan.members()[index];
         for ask in &asks {
             let tried: Vec<MemberId> = (0..plan.members().len() as u32)
-                .filter(|id| (ask.chance >> (id % 64)) as u32 % 4 < share)
+                .filter(|id| (ask.random_bits >> (id % 64)) as u32 % 4 < share)
                 .map(MemberId)
                 .collect();
-            let mut hand = Hand::default();
+            let mut hand = PickerState::default();
             let choice = plan.choose(&mut hand.clone(), ask, &tried);
             prop_assert_eq!(choice, plan.choose(&mut hand, ask, &tried));
             // Only a threshold, or members that are all full, keep a strategy from a choice.
-            let reject = plan.knobs().named(plan.strategy(), "reject").is_some_and(|reject| reject > 0.0);
+            let reject = plan.params().get(plan.strategy(), "reject").is_some_and(|reject| reject > 0.0);
             let first = (plan.strategy().choose)(&plan, &mut hand, ask);
-            prop_assert!(first < plan.members().len() || reject || plan.members().iter().all(Member::full));
+            prop_assert!(first < plan.members().len() || reject || plan.members().iter().all(Member::is_full));
             let mut left = plan.members().iter().filter(|member| !tried.contains(&member.id));
             match choice {
                 Choice::Member(index) => {
-                    prop_assert!(!member(index).full() && !tried.contains(&member(index).id));
+                    prop_assert!(!member(index).is_full() && !tried.contains(&member(index).id));
                 }
                 Choice::Shed => prop_assert!(reject || plan.strategy().name == "adaptive"),
                 Choice::Full => {
                     let rejected = |member: &Member| reject && member.effective.is_some();
                     prop_assert!(left.clone().next().is_some());
-                    prop_assert!(reject || left.all(Member::full));
-                    prop_assert!(!reject || plan.members().iter().any(rejected) || left.all(Member::full));
+                    prop_assert!(reject || left.all(Member::is_full));
+                    prop_assert!(!reject || plan.members().iter().any(rejected) || left.all(Member::is_full));
                 }
-                Choice::Nobody => prop_assert!(left.next().is_none()),
+                Choice::NoMember => prop_assert!(left.next().is_none()),
             }
         }
     }
@@ -409,9 +427,9 @@ proptest! {
         let plan = plan(named("least_connections"), members);
         let tried = [MemberId(tried)];
         let load = |member: &Member| f64::from(member.in_flight()) / member.weight;
-        let left = plan.members().iter().filter(|member| !member.full() && !tried.contains(&member.id));
+        let left = plan.members().iter().filter(|member| !member.is_full() && !tried.contains(&member.id));
         let least = left.map(load).fold(f64::INFINITY, f64::min);
-        if let Choice::Member(index) = plan.choose(&mut Hand::default(), &ask, &tried) {
+        if let Choice::Member(index) = plan.choose(&mut PickerState::default(), &ask, &tried) {
             prop_assert!(load(&plan.members()[index]) <= least * (1.0 + 1e-9));
         }
     }
@@ -425,7 +443,7 @@ proptest! {
         let mut counts = vec![0_u32; weights.len()];
         // As long as any common measure of the weights makes the round.
         for turn in 0..round as u64 {
-            counts[chosen(&plan, &Ask { turn: u64::from(start) + turn, ..Ask::default() }, &[])] += 1;
+            counts[chosen(&plan, &PickRequest { turn: u64::from(start) + turn, ..PickRequest::default() }, &[])] += 1;
         }
         for (count, weight) in counts.iter().zip(&weights) {
             prop_assert!(count == weight, "{:?} for {:?}, least {}", counts, weights, least);
@@ -483,13 +501,13 @@ fn clients_that_give_up_make_no_member_faster_and_none_fail() {
     };
     for name in ["adaptive", "peak_ewma"] {
         let plan = plan(named(name), members(&[1.0]));
-        let (mut hand, vitals) = (Hand::default(), plan.members()[0].vitals.clone());
+        let (mut hand, vitals) = (PickerState::default(), plan.members()[0].vitals.clone());
         let (usual, now) = (Duration::from_millis(50), Time(1_000_000_000));
         plan.observe(&mut hand, &vitals, usual, false, now);
         let before = latency(&plan, now).expect("a latency");
-        plan.left(&mut hand, &vitals, Duration::from_millis(1), now);
+        plan.client_left(&mut hand, &vitals, Duration::from_millis(1), now);
         assert_eq!(latency(&plan, now), Some(before), "{name}: who leaves at once has seen nothing");
-        plan.left(&mut hand, &vitals, Duration::from_secs(1), now);
+        plan.client_left(&mut hand, &vitals, Duration::from_secs(1), now);
         let after = latency(&plan, now).expect("a latency");
         assert!(after > 1.5 * before, "{name}: {before} to {after}");
         assert_eq!(vitals.streak(), 0);

@@ -275,10 +275,12 @@ fn sessions_have_no_load_line() {
 /// Checks that failures, which are fast, do not count as served requests.
 #[test]
 fn what_fails_says_nothing_of_what_can_be_done() {
-    use plimsoll_brain::load_line::{Beside, Cpu, Estimator, MemberSeen, Own, Seen};
+    use plimsoll_brain::load_line::{
+        CapacityEstimator, CohostedWork, CpuUtilization, GroupLoadSample, MemberLoadSample, ProcessUsage,
+    };
     use plimsoll_brain::{MemberId, Time};
 
-    let mut estimator = Estimator::default();
+    let mut estimator = CapacityEstimator::default();
     let (mut requests, mut failures, mut seconds) = (0, 0, 0.0);
     for second in 1..=90_u64 {
         let fails = second > 60;
@@ -286,7 +288,7 @@ fn what_fails_says_nothing_of_what_can_be_done() {
         failures += if fails { 1000 } else { 0 };
         seconds += 0.5;
         let at = Time(1_000_000_000 * second);
-        let member = MemberSeen {
+        let member = MemberLoadSample {
             id: MemberId(1),
             usable: true,
             weight: 1.0,
@@ -295,16 +297,23 @@ fn what_fails_says_nothing_of_what_can_be_done() {
             failures,
             seconds,
             levels: &[],
-            said: None,
-            cpu: Some((Cpu { share: 0.25, processors: Some(2.0), whole: false }, at)),
-            beside: Beside::default(),
-            elsewhere: 0.0,
+            meter_report: None,
+            cpu: Some((CpuUtilization { share: 0.25, processors: Some(2.0), whole_host: false }, at)),
+            cohosted: CohostedWork::default(),
+            rate_elsewhere: 0.0,
         };
         let members = [member];
-        let own = Own::default();
+        let own = ProcessUsage::default();
         let (by_load, by_weight) = (true, false);
-        let seen =
-            Seen { requests: true, by_load, by_weight, members: &members, latencies: &[], middles: &[], own };
+        let seen = GroupLoadSample {
+            only_requests: true,
+            by_load,
+            by_weight,
+            members: &members,
+            latencies: &[],
+            bucket_middles: &[],
+            process: own,
+        };
         estimator.observe(&seen, at);
     }
     let line = estimator.status().unwrap();

@@ -7,7 +7,7 @@ mod dice;
 use std::time::Duration;
 
 use dice::Dice;
-use plimsoll_brain::neighbours::{Apart, Neighbours, Stake};
+use plimsoll_brain::shared_hosts::{HostWork, LoadAttribution, SharedHosts};
 use plimsoll_brain::{Event, Time};
 
 /// Groups that spread their work over two hosts. At each report each moves the amount that would equalize the
@@ -15,13 +15,13 @@ use plimsoll_brain::{Event, Time};
 struct Groups {
     /// The work of each at the first host and at the second.
     work: Vec<[f64; 2]>,
-    apart: Vec<[Apart; 2]>,
+    apart: Vec<[LoadAttribution; 2]>,
     told_apart: bool,
 }
 
 impl Groups {
     fn new(work: &[[f64; 2]], told_apart: bool) -> Self {
-        Self { work: work.to_vec(), apart: vec![[Apart::default(); 2]; work.len()], told_apart }
+        Self { work: work.to_vec(), apart: vec![[LoadAttribution::default(); 2]; work.len()], told_apart }
     }
 
     /// Returns the excess of the first host.
@@ -37,8 +37,8 @@ impl Groups {
             let mut seen = loads;
             if self.told_apart {
                 for host in 0..2 {
-                    apart[host].set((work[host] / loads[host].max(1e-9), groups));
-                    seen[host] = apart[host].load(loads[host]);
+                    apart[host].set_share((work[host] / loads[host].max(1e-9), groups));
+                    seen[host] = apart[host].attributed_load(loads[host]);
                 }
             }
             let moved = ((seen[0] - seen[1]) / 2.0).clamp(-work[1], work[0]);
@@ -84,31 +84,31 @@ fn groups_that_go_by_all_that_is_told_chase_each_other_and_those_that_tell_it_ap
 
 #[test]
 fn who_is_alone_goes_by_what_is_told() {
-    let mut apart = Apart::default();
-    assert_eq!((apart.load(0.7), apart.load(0.2)), (0.7, 0.2));
-    apart.set((0.5, 2));
-    assert_eq!(apart.load(0.8), 0.8);
+    let mut apart = LoadAttribution::default();
+    assert_eq!((apart.attributed_load(0.7), apart.attributed_load(0.2)), (0.7, 0.2));
+    apart.set_share((0.5, 2));
+    assert_eq!(apart.attributed_load(0.8), 0.8);
     // Its own part counts at once, a quarter of the others' with each report.
-    assert!((apart.load(0.4) - (0.2 + 0.4 - 0.05)).abs() < 1e-12);
-    apart.set((1.0, 1));
-    assert_eq!(apart.load(0.3), 0.3);
+    assert!((apart.attributed_load(0.4) - (0.2 + 0.4 - 0.05)).abs() < 1e-12);
+    apart.set_share((1.0, 1));
+    assert_eq!(apart.attributed_load(0.3), 0.3);
 }
 
-fn stake(host: &str, group: &str, busy: f64) -> Stake {
-    Stake { host: host.into(), group: group.into(), busy }
+fn stake(host: &str, group: &str, busy: f64) -> HostWork {
+    HostWork { host: host.into(), group: group.into(), mean_in_progress: busy }
 }
 
 fn at(second: u64) -> Time {
     Time(1) + Duration::from_secs(second)
 }
 
-fn events(neighbours: &mut Neighbours) -> Vec<Event> {
+fn events(neighbours: &mut SharedHosts) -> Vec<Event> {
     std::iter::from_fn(|| neighbours.poll_event()).collect()
 }
 
 #[test]
 fn parts_go_by_what_is_at_work_and_each_group_is_told_of_the_others() {
-    let mut neighbours = Neighbours::default();
+    let mut neighbours = SharedHosts::default();
     let busy = [stake("h1", "web", 1.0), stake("h1", "batch", 3.0), stake("h2", "web", 5.0)];
     for second in 0..60 {
         neighbours.observe(&busy, at(second));
@@ -141,7 +141,7 @@ fn parts_go_by_what_is_at_work_and_each_group_is_told_of_the_others() {
 
 #[test]
 fn several_members_of_one_group_are_no_neighbours_and_who_is_idle_has_no_more_than_others() {
-    let mut neighbours = Neighbours::default();
+    let mut neighbours = SharedHosts::default();
     neighbours.observe(&[stake("h1", "web", 1.0), stake("h1", "web", 2.0)], at(0));
     assert_eq!(neighbours.share("h1", "web"), (1.0, 1));
     neighbours

@@ -14,7 +14,8 @@ fn measure(name: &'static str, setting: &Setting, millis: f64) -> Outcome {
     let mut policy = Ours::new(name, setting.balancers, setting.members, setting.seed);
     let outcome = run(setting, &mut policy);
     println!(
-        "{name:34} N {:2} load {:4} silent {:2}  within {millis} ms {:5.2} %  shed {:5.2} %  late {:5.2} %  p50 {:6.1} p99 {:6.1} ms  refused after p50 {:5.1} p99 {:5.1} ms",
+        "{name:34} N {:2} load {:4} silent {:2}  within {millis} ms {:5.2} %  shed {:5.2} %  late {:5.2} \
+         %  p50 {:6.1} p99 {:6.1} ms  refused after p50 {:5.1} p99 {:5.1} ms",
         setting.balancers,
         setting.load,
         setting.silent,

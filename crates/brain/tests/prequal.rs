@@ -12,13 +12,13 @@ use farm::peers::Prequal;
 use farm::{Outcome, Policy, Setting, run};
 use fleet::{Dice, members};
 use plimsoll_brain::meter::Reading;
-use plimsoll_brain::{Ask, Choice, Hand, Knobs, Plan, Time, strategy};
+use plimsoll_brain::{Choice, PickRequest, PickerState, Plan, StrategyParams, Time, strategy};
 
 const MS: Duration = Duration::from_millis(1);
 
 fn plan(weights: &[f64]) -> Plan {
     let strategy = strategy::find("prequal").expect("a strategy of this name");
-    Plan::new(strategy, Knobs::defaults(strategy), members(weights))
+    Plan::new(strategy, StrategyParams::defaults(strategy), members(weights))
 }
 
 fn at(seconds: f64) -> Time {
@@ -37,12 +37,12 @@ fn says(in_flight: u32, sojourn: f32) -> Reading {
 }
 
 /// Returns how many of 1000 requests, each ended at once, go to each member from `now` on, one every `step`.
-fn shares(plan: &Plan, hand: &mut Hand, now: Time, step: Duration) -> Vec<u32> {
+fn shares(plan: &Plan, hand: &mut PickerState, now: Time, step: Duration) -> Vec<u32> {
     let mut counts = vec![0; plan.members().len()];
     let mut dice = Dice(9);
     let mut now = now;
     for turn in 0..1000 {
-        let ask = Ask { turn, chance: dice.bits(), now, ..Ask::default() };
+        let ask = PickRequest { turn, random_bits: dice.bits(), now, ..PickRequest::default() };
         if let Choice::Member(index) = plan.choose(hand, &ask, &[]) {
             counts[index] += 1;
         }
@@ -54,7 +54,7 @@ fn shares(plan: &Plan, hand: &mut Hand, now: Time, step: Duration) -> Vec<u32> {
 #[test]
 fn of_cold_members_the_fastest_is_taken() {
     let plan = plan(&[1.0; 8]);
-    let mut hand = Hand::default();
+    let mut hand = PickerState::default();
     for (index, member) in plan.members().iter().enumerate() {
         let latency = if index == 5 { 2 * MS } else { 20 * MS };
         plan.observe(&mut hand, &member.vitals, latency, false, at(0.0));
@@ -66,11 +66,11 @@ fn of_cold_members_the_fastest_is_taken() {
 #[test]
 fn a_hot_member_is_left_alone_however_fast_it_is() {
     let plan = plan(&[1.0; 8]);
-    let mut hand = Hand::default();
+    let mut hand = PickerState::default();
     for index in 0..8 {
         // The fastest of them reports a crowd.
         let (crowd, sojourn) = if index == 5 { (50, 0.001) } else { (1 + index as u32 % 2, 0.02) };
-        plan.hear(&mut hand, index, &says(crowd, sojourn), at(0.0));
+        plan.record_report(&mut hand, index, &says(crowd, sojourn), at(0.0));
     }
     let counts = shares(&plan, &mut hand, at(0.1), Duration::ZERO);
     assert!(counts[5] < 20, "{counts:?}");
@@ -79,11 +79,11 @@ fn a_hot_member_is_left_alone_however_fast_it_is() {
 #[test]
 fn where_all_are_hot_the_one_with_the_fewest_is_taken() {
     let strategy = strategy::find("prequal").expect("a strategy of this name");
-    let knobs = Knobs(vec![0.0]);
+    let knobs = StrategyParams(vec![0.0]);
     let plan = Plan::new(strategy, knobs, members(&[1.0; 4]));
-    let mut hand = Hand::default();
+    let mut hand = PickerState::default();
     for index in 0..4 {
-        plan.hear(&mut hand, index, &says(10 + index as u32, 0.001 * (5 - index) as f32), at(0.0));
+        plan.record_report(&mut hand, index, &says(10 + index as u32, 0.001 * (5 - index) as f32), at(0.0));
     }
     let counts = shares(&plan, &mut hand, at(0.1), Duration::ZERO);
     assert!(counts[0] > 900, "{counts:?}");
@@ -92,9 +92,9 @@ fn where_all_are_hot_the_one_with_the_fewest_is_taken() {
 #[test]
 fn what_was_said_is_forgotten() {
     let plan = plan(&[1.0; 2]);
-    let mut hand = Hand::default();
-    plan.hear(&mut hand, 0, &says(50, 0.5), at(0.0));
-    plan.hear(&mut hand, 1, &says(0, 0.001), at(0.0));
+    let mut hand = PickerState::default();
+    plan.record_report(&mut hand, 0, &says(50, 0.5), at(0.0));
+    plan.record_report(&mut hand, 1, &says(0, 0.001), at(0.0));
     assert_eq!(shares(&plan, &mut hand, at(0.1), Duration::ZERO)[0], 0);
     // A second later the first one's results have expired: it has its turns again.
     assert!(shares(&plan, &mut hand, at(1.5), MS)[0] > 0);
@@ -103,14 +103,14 @@ fn what_was_said_is_forgotten() {
 #[test]
 fn what_is_sent_since_a_word_counts() {
     let plan = plan(&[1.0; 4]);
-    let mut hand = Hand::default();
+    let mut hand = PickerState::default();
     for index in 0..4 {
-        plan.hear(&mut hand, index, &says(0, if index == 2 { 0.001 } else { 0.002 }), at(0.0));
+        plan.record_report(&mut hand, index, &says(0, if index == 2 { 0.001 } else { 0.002 }), at(0.0));
     }
     let mut counts = [0; 4];
     let mut dice = Dice(3);
     for turn in 0..40 {
-        let ask = Ask { turn, chance: dice.bits(), now: at(0.001), ..Ask::default() };
+        let ask = PickRequest { turn, random_bits: dice.bits(), now: at(0.001), ..PickRequest::default() };
         let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("nobody") };
         // None of them ends.
         plan.members()[index].vitals.begin();
@@ -122,7 +122,7 @@ fn what_is_sent_since_a_word_counts() {
 #[test]
 fn a_member_that_fails_fast_draws_nothing_in() {
     let plan = plan(&[1.0; 6]);
-    let mut hand = Hand::default();
+    let mut hand = PickerState::default();
     for turn in 0..60 {
         for (index, member) in plan.members().iter().enumerate() {
             let (latency, failed) = if index == 3 { (MS / 2, true) } else { (10 * MS, false) };

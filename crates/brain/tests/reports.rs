@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Alert, Analyzer, Ask, Choice, Event, EventKind, GroupSpec, Hand, Knobs, Load, MemberId, MemberSpec, Plan,
-    Shed, Time, Usage, WhenAllDown, mix, strategy,
+    Analyzer, Choice, Event, EventKind, GroupSpec, LoadAlert, MemberId, MemberSpec, PickRequest, PickerState,
+    Plan, ReportedLoad, ShedDecision, StrategyParams, Time, UsageReport, WhenAllDown, mix, strategy,
 };
 
 const A: MemberId = MemberId(0);
@@ -29,7 +29,7 @@ fn spec(strategy: &str, capacities: &[f64]) -> GroupSpec {
     GroupSpec {
         name: Arc::from("web"),
         strategy,
-        knobs: Knobs::defaults(strategy),
+        params: StrategyParams::defaults(strategy),
         members: capacities.iter().enumerate().map(member).collect(),
         health: None,
         outlier: None,
@@ -74,12 +74,12 @@ impl Group {
     }
 
     fn load(&mut self, seconds: f64, member: MemberId, value: f64) {
-        assert!(self.analyzer.handle_load(member, Load { value, at: at(seconds), of_host: false }));
+        assert!(self.analyzer.handle_load(member, ReportedLoad { value, at: at(seconds), of_host: false }));
         self.until(seconds);
     }
 
     fn usage(&mut self, seconds: f64, member: MemberId, rps: f64, utilization: f64) {
-        let usage = Usage { rps, utilization, eps: 0.0, at: at(seconds) };
+        let usage = UsageReport { rps, utilization, eps: 0.0, at: at(seconds) };
         assert!(self.analyzer.handle_usage(member, usage, at(seconds)));
         self.until(seconds);
     }
@@ -92,8 +92,8 @@ impl Group {
     fn turns(&self) -> Vec<u32> {
         let mut counts = vec![0; self.plan.members().len()];
         for turn in 0..600 {
-            let ask = Ask { turn, chance: mix(turn), ..Ask::default() };
-            let Choice::Member(index) = self.plan.choose(&mut Hand::default(), &ask, &[]) else {
+            let ask = PickRequest { turn, random_bits: mix(turn), ..PickRequest::default() };
+            let Choice::Member(index) = self.plan.choose(&mut PickerState::default(), &ask, &[]) else {
                 panic!("nobody")
             };
             counts[index] += 1;
@@ -208,7 +208,7 @@ fn weights_by_report_begin_late_and_end() {
     // A report of no work is ignored, and invalid numbers are rejected.
     group.usage(14.0, A, 0.0, 0.9);
     for bad in [f64::NAN, -1.0, f64::INFINITY] {
-        let usage = Usage { rps: bad, utilization: 1.0, eps: 0.0, at: at(14.0) };
+        let usage = UsageReport { rps: bad, utilization: 1.0, eps: 0.0, at: at(14.0) };
         assert!(!group.analyzer.handle_usage(A, usage, at(14.0)));
     }
     group.until(100.0);
@@ -241,7 +241,7 @@ fn a_surplus_is_an_alert_with_its_reasons() {
     let input = |name: &str| event.inputs.iter().find(|(known, _)| known == name).expect("an input").1;
     assert!(input("load") > input("fair") + 2.0 * input("noise"), "{event:?}");
     assert!(event.why.contains("too much"), "{}", event.why);
-    let alert: Alert = group.analyzer.alerts().next().expect("an alert").clone();
+    let alert: LoadAlert = group.analyzer.alerts().next().expect("an alert").clone();
     assert!(alert.member == C && alert.since < at(32.0));
     // Its sessions are to move to the two others, whose deficit is its surplus.
     let [a, b, c] = group.plan.members() else { panic!("three members") };
@@ -262,17 +262,17 @@ fn a_surplus_is_an_alert_with_its_reasons() {
 #[test]
 fn sessions_stay_until_whoever_is_told_has_answered() {
     let mut group = Group::new("rendezvous", &[1.0; 3]);
-    group.analyzer.set_hand_over(true);
+    group.analyzer.set_drain_hook(true);
     step(&mut group, 0, 36, 30);
     let kinds: Vec<EventKind> = group.events.iter().map(|event| event.kind).collect();
     assert_eq!(kinds, [EventKind::AlertRaised]);
     let alert = group.analyzer.alert(C).expect("an alert").clone();
     let number = alert.held.expect("it is held");
     assert!(alert.shed.share > 0.05, "{alert:?}");
-    assert!(group.plan.members().iter().all(|member| member.shed == Shed::default()));
+    assert!(group.plan.members().iter().all(|member| member.shed == ShedDecision::default()));
     assert_eq!(group.analyzer.status(at(36.0))[2].1.alert_share, 0.0);
-    assert!(!group.analyzer.release(A, number, at(36.0)));
-    assert!(group.analyzer.release(C, number, at(36.0)));
+    assert!(!group.analyzer.release_alert(A, number, at(36.0)));
+    assert!(group.analyzer.release_alert(C, number, at(36.0)));
     group.until(36.1);
     let shed = group.plan.members()[2].shed;
     assert!(shed.share > 0.05 && shed.epoch > number, "{shed:?}");
@@ -335,7 +335,7 @@ fn what_is_told_of_a_member_is_not_told_apart() {
         group.analyzer.set_host_share(A, (0.2, 2));
         group.load(0.0, B, 1.0);
         let tell = |group: &mut Group, value: f64, second: f64| {
-            group.analyzer.handle_load(A, Load { value, at: at(second), of_host });
+            group.analyzer.handle_load(A, ReportedLoad { value, at: at(second), of_host });
             group.until(second + 0.5);
         };
         tell(&mut group, 1.0, 0.0);
@@ -359,7 +359,7 @@ fn loads_by_another_metric_begin_anew() {
     group.until(34.0);
     assert_eq!(group.analyzer.alerts().count(), 0);
     assert!(group.plan.members().iter().all(|member| member.effective.is_none() && member.load.is_none()));
-    assert_eq!(group.analyzer.counted(at(34.0)).count(), 0);
+    assert_eq!(group.analyzer.current_loads(at(34.0)).count(), 0);
     group.load(35.0, A, 700.0);
-    assert_eq!(group.analyzer.counted(at(35.0)).collect::<Vec<_>>(), [(A, 700.0)]);
+    assert_eq!(group.analyzer.current_loads(at(35.0)).collect::<Vec<_>>(), [(A, 700.0)]);
 }

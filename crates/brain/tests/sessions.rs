@@ -20,8 +20,8 @@ use dice::Dice;
 use group::group;
 use parallel::each;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Load, Member, Moves, Plan, Size, Time,
-    sized_session_moves, strategy,
+    Analyzer, Choice, GroupSpec, Member, MoveHistory, PickRequest, PickerState, Plan, ReportedLoad,
+    SessionSize, StrategyParams, Time, should_sized_session_move, strategy,
 };
 
 const SESSIONS: usize = 2_000;
@@ -134,7 +134,7 @@ struct Outcome {
 struct Session {
     demand: f64,
     member: usize,
-    moves: Moves,
+    moves: MoveHistory,
 }
 
 fn run(way: &Way, load: f64, seed: u64) -> Outcome {
@@ -145,7 +145,7 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
         .map(|_| Session {
             demand: normal(&mut dice).exp(),
             member: (dice.bits() % MEMBERS as u64) as usize,
-            moves: Moves::default(),
+            moves: MoveHistory::default(),
         })
         .collect();
     let scale = load * total / sessions.iter().map(|session| session.demand).sum::<f64>();
@@ -191,7 +191,9 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
             let value = value.min(way.most);
             for (analyzer, plan) in &mut brains {
                 if way.lost == 0.0 || unit(&mut dice) > way.lost {
-                    assert!(analyzer.handle_load(ids[place], Load { value, at: now, of_host: false }));
+                    assert!(
+                        analyzer.handle_load(ids[place], ReportedLoad { value, at: now, of_host: false })
+                    );
                 }
                 if analyzer.poll_timeout().is_some_and(|due| due <= now) {
                     analyzer.handle_timeout(now);
@@ -257,27 +259,27 @@ fn move_one(
         return false;
     }
     let here = (session.demand / demands[session.member]) as f32;
-    let size = || sized.then_some(Size { here, load: None, swaps: false });
+    let size = || sized.then_some(SessionSize { process_share: here, load_share: None, can_exchange: false });
     let Member { shed, vitals, .. } = member;
-    if !sized_session_moves(*shed, &vitals.flow, size, &mut session.moves, dice.bits(), now) {
+    if !should_sized_session_move(*shed, &vitals.migration, size, &mut session.moves, dice.bits(), now) {
         return false;
     }
-    let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
+    let ask = PickRequest { random_bits: dice.bits(), now, ..PickRequest::default() };
     let (chance, takes) = (dice.bits(), session.demand as f32);
     let target = if sized {
-        plan.target_of(takes, chance, &[member.id], Time(0))
+        plan.sized_rebind_target(takes, chance, &[member.id], Time(0))
     } else {
         plan.target(chance, &[member.id], Time(0))
     };
-    let target = target.or_else(|| match plan.choose(&mut Hand::default(), &ask, &[]) {
+    let target = target.or_else(|| match plan.choose(&mut PickerState::default(), &ask, &[]) {
         Choice::Member(index) => Some(index),
-        Choice::Full | Choice::Shed | Choice::Nobody => None,
+        Choice::Full | Choice::Shed | Choice::NoMember => None,
     });
     let Some(target) = target.filter(|target| *target != session.member) else { return false };
     member.vitals.end();
     plan.members()[target].vitals.begin();
     if sized {
-        plan.members()[target].vitals.flow.comes(takes);
+        plan.members()[target].vitals.migration.record_arrival(takes);
     }
     demands[session.member] -= session.demand;
     demands[target] += session.demand;
@@ -287,9 +289,9 @@ fn move_one(
 
 fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
     let strategy = strategy::find(way.strategy).expect("a strategy of this name");
-    let mut knobs = Knobs::defaults(strategy);
+    let mut knobs = StrategyParams::defaults(strategy);
     for (name, value) in way.knobs {
-        let index = strategy.knobs.iter().position(|knob| knob.name == *name).expect("a knob of this name");
+        let index = strategy.params.iter().position(|knob| knob.name == *name).expect("a knob of this name");
         knobs.0[index] = *value;
     }
     group(strategy, knobs, capacities)

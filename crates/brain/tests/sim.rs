@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use fleet::{Dice, members};
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, MemberSpec, OutlierSpec, Plan, Time, Vitals, WhenAllDown,
-    strategy,
+    Analyzer, Choice, GroupSpec, MemberSpec, OutlierSpec, PickRequest, PickerState, Plan, StrategyParams,
+    Time, Vitals, WhenAllDown, strategy,
 };
 
 const SEEDS: [u64; 3] = [1, 2, 3];
@@ -90,7 +90,7 @@ enum Brain {
 impl Brain {
     fn fixed(name: &str, knobs: Option<Vec<f64>>, count: usize) -> Self {
         let strategy = strategy::find(name).expect("a strategy of this name");
-        let knobs = knobs.map_or_else(|| Knobs::defaults(strategy), Knobs);
+        let knobs = knobs.map_or_else(|| StrategyParams::defaults(strategy), StrategyParams);
         Self::Plan(Plan::new(strategy, knobs, members(&vec![1.0; count])))
     }
 
@@ -103,9 +103,9 @@ impl Brain {
     /// Records an end as the proxy does: counts the streak, calls the analyzer when it is long enough or a
     /// timeout is due.
     fn ended(&mut self, vitals: &Vitals, id: u32, failed: bool, now: Time) {
-        let streak = if failed { vitals.failed() } else { 0 };
+        let streak = if failed { vitals.record_failure() } else { 0 };
         if !failed {
-            vitals.succeeded();
+            vitals.record_success();
         }
         let Self::Analyzer(analyzer, plan) = self else { return };
         if streak >= 5 {
@@ -137,7 +137,7 @@ struct Flight {
 /// Runs `rate` requests a second for `seconds` against members of the given natures.
 fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64) -> Outcomes {
     let mut dice = Dice(seed);
-    let mut hand = Hand::default();
+    let mut hand = PickerState::default();
     let mut servers: Vec<Server> = natures.iter().map(|_| Server::default()).collect();
     let mut flights: Vec<Flight> = Vec::new();
     let mut outcomes = Vec::new();
@@ -149,12 +149,12 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
         let (now, start) = if arrival < seconds && arrival <= end {
             let now = arrival;
             arrival -= unit(&mut dice).ln() / rate;
-            let ask = Ask {
+            let ask = PickRequest {
                 turn: flights.len() as u64,
-                chance: dice.bits(),
+                random_bits: dice.bits(),
                 key: dice.bits(),
                 now: time(now),
-                ..Ask::default()
+                ..PickRequest::default()
             };
             let Choice::Member(index) = brain.plan().choose(&mut hand, &ask, &[]) else {
                 panic!("nobody is left")
@@ -283,7 +283,7 @@ fn ejection_closes_the_black_hole_for_all_others() {
         let spec = GroupSpec {
             name: Arc::from("web"),
             strategy,
-            knobs: Knobs::defaults(strategy),
+            params: StrategyParams::defaults(strategy),
             members: members(&[1.0; 10])
                 .into_iter()
                 .map(|member| MemberSpec {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, Knobs, Load, MemberId, MemberSpec, Plan, Time,
-    WhenAllDown, mix, strategy,
+    Analyzer, Choice, EventKind, GroupSpec, MemberId, MemberSpec, PickRequest, PickerState, Plan,
+    ReportedLoad, StrategyParams, Time, WhenAllDown, mix, strategy,
 };
 
 /// The reports of a group, 3 s apart.
@@ -23,9 +23,9 @@ struct Group {
 impl Group {
     fn new(name: &str, members: usize, set: &[(&str, f64)]) -> Self {
         let strategy = strategy::find(name).expect("a strategy of this name");
-        let mut knobs = Knobs::defaults(strategy);
+        let mut knobs = StrategyParams::defaults(strategy);
         for (name, value) in set {
-            let index = strategy.knobs.iter().position(|knob| knob.name == *name);
+            let index = strategy.params.iter().position(|knob| knob.name == *name);
             knobs.0[index.expect("a knob of this name")] = *value;
         }
         let member = |index: usize| MemberSpec {
@@ -39,7 +39,7 @@ impl Group {
         let spec = GroupSpec {
             name: Arc::from("web"),
             strategy,
-            knobs,
+            params: knobs,
             members: (0..members).map(member).collect(),
             health: None,
             outlier: None,
@@ -61,7 +61,7 @@ impl Group {
         let now = Time(0) + Duration::from_secs(3) * self.round;
         for (member, value) in (0..).map(MemberId).zip(loads) {
             assert_eq!(
-                self.analyzer.handle_load(member, Load { value: *value, at: now, of_host: false }),
+                self.analyzer.handle_load(member, ReportedLoad { value: *value, at: now, of_host: false }),
                 *value >= 0.0
             );
         }
@@ -79,7 +79,11 @@ impl Group {
     }
 
     fn choice(&self, turn: u64) -> Choice {
-        self.plan.choose(&mut Hand::default(), &Ask { turn, chance: mix(turn), ..Ask::default() }, &[])
+        self.plan.choose(
+            &mut PickerState::default(),
+            &PickRequest { turn, random_bits: mix(turn), ..PickRequest::default() },
+            &[],
+        )
     }
 
     /// Returns how often each is chosen for 1000 sessions that are bound and end.
@@ -292,7 +296,7 @@ fn a_monitor_that_dies_or_lies_harms_nobody() {
     group.report(&[90.0, 10.0]).report(&[90.0, 10.0]);
     assert_eq!(group.alerts(), [0]);
     for bad in [f64::NAN, f64::INFINITY, -1.0] {
-        let load = Load { value: bad, at: Time(0) + Duration::from_secs(7), of_host: false };
+        let load = ReportedLoad { value: bad, at: Time(0) + Duration::from_secs(7), of_host: false };
         assert!(!group.analyzer.handle_load(MemberId(0), load));
     }
     // The second reports for ten more periods; the first is dead.

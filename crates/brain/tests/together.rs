@@ -161,7 +161,8 @@ fn stale_words(strategy: &'static str, load: f64, balancers: usize, every: &[f64
             lost += outcome.share(outcome.failed + outcome.shed) / runs;
         }
         println!(
-            "{strategy}, words every {every:?} s, load {load} N {balancers}: p99 {p99:.1} ms  cv {cv:.3}  lost {lost:.3} %"
+            "{strategy}, words every {every:?} s, load {load} N {balancers}: p99 {p99:.1} ms  cv \
+             {cv:.3}  lost {lost:.3} %"
         );
         (p99, cv, lost)
     };

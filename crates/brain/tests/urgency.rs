@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use plimsoll_brain::{Pace, Ticket, Time, Turn, Urgency, WaitQueues};
+use plimsoll_brain::{DrainRate, Time, Urgency, WaitQueues, WaitTicket, WaitVerdict};
 use proptest::prelude::*;
 
 const SOJOURN: Duration = Duration::from_millis(40);
 
 const WAIT: Duration = Duration::from_secs(1);
 
-const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: WAIT };
+const PACE: DrainRate = DrainRate { sojourn: SOJOURN, in_flight: 8, wait: WAIT };
 
 /// A step of a test. Numbers are taken modulo the present count.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ fn urgency(value: u8) -> Urgency {
 #[derive(Clone, Copy)]
 struct Waiter {
     urgency: Urgency,
-    ticket: Ticket,
-    beside: Option<Ticket>,
+    ticket: WaitTicket,
+    beside: Option<WaitTicket>,
     called: bool,
 }
 
@@ -63,7 +63,7 @@ struct World {
     waiters: BTreeMap<u32, Waiter>,
     next: u32,
     now: Time,
-    pace: Pace,
+    pace: DrainRate,
 }
 
 impl World {
@@ -76,7 +76,7 @@ impl World {
             waiters: BTreeMap::new(),
             next: 0,
             now: Time(0) + SOJOURN,
-            pace: Pace { in_flight, ..PACE },
+            pace: DrainRate { in_flight, ..PACE },
         }
     }
 
@@ -126,7 +126,8 @@ impl World {
     fn look(&mut self, who: u32) {
         let waiter = self.waiters.get_mut(&who).expect("it waits");
         let turn = self.queues.turn(waiter.ticket);
-        let expected = if std::mem::take(&mut waiter.called) { Turn::Look } else { Turn::Wait };
+        let expected =
+            if std::mem::take(&mut waiter.called) { WaitVerdict::TryAgain } else { WaitVerdict::Wait };
         assert_eq!(turn, expected);
         if let (Some(ticket), Some(queue)) = (waiter.beside, &mut self.beside) {
             assert_eq!(turn, queue.turn(ticket));
@@ -139,24 +140,24 @@ impl World {
         if let (Some(ticket), Some(queue)) = (waiter.beside, &mut self.beside) {
             queue.leave(ticket, served, self.now);
         }
-        assert_eq!(self.queues.turn(waiter.ticket), Turn::Go);
+        assert_eq!(self.queues.turn(waiter.ticket), WaitVerdict::GiveUp);
     }
 
     fn dismiss(&mut self) {
-        while let Some(who) = self.queues.dismiss(self.now) {
+        while let Some(who) = self.queues.expire_next(self.now) {
             let waiter = self.waiters.remove(&who).expect("it waits");
             if let (true, Some(queue)) = (waiter.urgency == self.alone, &mut self.beside) {
-                assert_eq!(queue.dismiss(self.now), Some(who));
+                assert_eq!(queue.expire_next(self.now), Some(who));
             }
         }
-        assert_eq!(self.beside.as_mut().and_then(|queue| queue.dismiss(self.now)), None);
+        assert_eq!(self.beside.as_mut().and_then(|queue| queue.expire_next(self.now)), None);
         // No more than places come free while one may wait.
         let most = 25 * (self.pace.in_flight as usize).max(1);
         assert!(self.queues.len() <= most, "{} wait for {most} places", self.queues.len());
     }
 
     fn give_up_beside(&mut self) {
-        self.beside.take_if(|queue| queue.standing(self.alone) && self.told_apart);
+        self.beside.take_if(|queue| queue.is_standing(self.alone) && self.told_apart);
     }
 
     fn go(&mut self, steps: &[Step]) {
@@ -177,14 +178,14 @@ impl World {
             if let Some(queue) = &self.beside {
                 let alone = self.waiters.values().filter(|waiter| waiter.urgency == self.alone).count();
                 assert_eq!(
-                    (queue.len(), queue.standing(self.alone)),
-                    (alone, self.queues.standing(self.alone))
+                    (queue.len(), queue.is_standing(self.alone)),
+                    (alone, self.queues.is_standing(self.alone))
                 );
             }
             let first = self.waiters.values().map(|waiter| waiter.urgency).min();
             let least = urgency(7);
-            assert_eq!(self.queues.outranked(least), first.is_some_and(|first| first < least));
-            assert!(!first.is_some_and(|first| self.queues.outranked(first)));
+            assert_eq!(self.queues.has_more_urgent(least), first.is_some_and(|first| first < least));
+            assert!(!first.is_some_and(|first| self.queues.has_more_urgent(first)));
         }
     }
 }
@@ -214,7 +215,7 @@ fn standing(urgency: Urgency) -> (WaitQueues<u32>, Time) {
     let (mut queues, mut now) = (WaitQueues::default(), Time(0) + SOJOURN);
     // One always waits, and none is served, until the queue stands.
     let mut last = queues.enter(urgency, 0, PACE, now, now).expect("a place");
-    while !queues.standing(urgency) {
+    while !queues.is_standing(urgency) {
         now = now + SOJOURN / 2;
         let next = queues.enter(urgency, 0, PACE, now, now).expect("a place");
         queues.leave(last, false, now);
@@ -225,15 +226,15 @@ fn standing(urgency: Urgency) -> (WaitQueues<u32>, Time) {
 
 #[test]
 fn the_urgent_take_their_time_while_others_are_refused() {
-    let (usual, urgent, one) = (Urgency::default(), urgency(0), Pace { in_flight: 1, ..PACE });
+    let (usual, urgent, one) = (Urgency::default(), urgency(0), DrainRate { in_flight: 1, ..PACE });
     let (mut queues, now) = standing(usual);
     let ticket = queues.enter(urgent, 1, one, now, now).expect("a place");
     assert_eq!((ticket.until, queues.first()), (now + WAIT, Some(urgent)));
-    assert!(queues.outranked(usual) && !queues.outranked(urgent));
+    assert!(queues.has_more_urgent(usual) && !queues.has_more_urgent(urgent));
     assert_eq!(queues.call(), Some(&1), "whichever came first");
     // One place comes free while one of the others may wait, and it is for the urgent one.
-    assert_eq!((queues.dismiss(now), queues.dismiss(now)), (Some(0), None));
-    assert!(!queues.starved(now) && queues.starved(now + WAIT / 10));
+    assert_eq!((queues.expire_next(now), queues.expire_next(now)), (Some(0), None));
+    assert!(!queues.is_starved(now) && queues.is_starved(now + WAIT / 10));
     queues.leave(ticket, true, now);
     assert!(queues.enter(usual, 3, one, now, now).is_some());
     assert_eq!(queues.call(), Some(&3));

@@ -3,29 +3,31 @@
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::ward::{Ending, Order, Phase, Rules, Ward};
+use plimsoll_brain::supervision::{
+    ExitCause, ProcessAction, ProcessPhase, ProcessSupervision, RestartPolicy,
+};
 use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn orders(ward: &mut Ward) -> Vec<Order> {
-    std::iter::from_fn(|| ward.poll_order()).collect()
+fn orders(ward: &mut ProcessSupervision) -> Vec<ProcessAction> {
+    std::iter::from_fn(|| ward.poll_action()).collect()
 }
 
-fn running() -> Ward {
-    let mut ward = Ward::new(Rules::default(), Time(0));
+fn running() -> ProcessSupervision {
+    let mut ward = ProcessSupervision::new(RestartPolicy::default(), Time(0));
     ward.start(Time(0));
-    assert_eq!(orders(&mut ward), [Order::Start]);
+    assert_eq!(orders(&mut ward), [ProcessAction::Start]);
     ward
 }
 
 /// Returns one that has failed once and was started again at once.
-fn again() -> Ward {
+fn again() -> ProcessSupervision {
     let mut ward = running();
-    ward.ended(Ending::Signal(9), 0, Time(0));
+    ward.record_exit(ExitCause::Signal(9), 0, Time(0));
     assert_eq!(
         (orders(&mut ward), ward.phase(), ward.poll_timeout()),
-        (vec![Order::Start], Phase::Running, None)
+        (vec![ProcessAction::Start], ProcessPhase::Running, None)
     );
     assert_eq!((ward.failures(), ward.restarts()), (1, 1));
     ward
@@ -36,15 +38,15 @@ fn a_crash_loop_backs_off_from_a_second_to_a_minute() {
     let (mut ward, mut now, mut pauses) = (again(), Time(0), Vec::new());
     for _ in 0..10 {
         now = now + Duration::from_millis(10);
-        ward.ended(Ending::Signal(11), 0, now);
-        assert_eq!(ward.phase(), Phase::BackingOff);
+        ward.record_exit(ExitCause::Signal(11), 0, now);
+        assert_eq!(ward.phase(), ProcessPhase::BackingOff);
         let due = ward.poll_timeout().unwrap();
         pauses.push(due.since(now).as_secs());
         ward.handle_timeout(Time(due.0 - 1));
         assert_eq!(orders(&mut ward), [], "too early");
         now = due;
         ward.handle_timeout(now);
-        assert_eq!(orders(&mut ward), [Order::Start]);
+        assert_eq!(orders(&mut ward), [ProcessAction::Start]);
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
     assert_eq!((ward.failures(), ward.restarts()), (11, 11));
@@ -53,19 +55,22 @@ fn a_crash_loop_backs_off_from_a_second_to_a_minute() {
 #[test]
 fn who_ran_a_while_begins_anew() {
     let mut ward = again();
-    ward.ended(Ending::Code(1), 0, Time(0) + SECOND);
+    ward.record_exit(ExitCause::Code(1), 0, Time(0) + SECOND);
     let mut now = ward.poll_timeout().unwrap();
     ward.handle_timeout(now);
     now = now + SECOND * 59;
-    ward.ended(Ending::Code(1), 0, now);
+    ward.record_exit(ExitCause::Code(1), 0, now);
     assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (3, SECOND * 2));
     now = ward.poll_timeout().unwrap();
     ward.handle_timeout(now);
     orders(&mut ward);
     now = now + SECOND * 60;
-    ward.ended(Ending::Code(1), 0, now);
-    assert_eq!((ward.failures(), ward.phase(), orders(&mut ward)), (1, Phase::Running, vec![Order::Start]));
-    ward.ended(Ending::Code(1), 0, now);
+    ward.record_exit(ExitCause::Code(1), 0, now);
+    assert_eq!(
+        (ward.failures(), ward.phase(), orders(&mut ward)),
+        (1, ProcessPhase::Running, vec![ProcessAction::Start])
+    );
+    ward.record_exit(ExitCause::Code(1), 0, now);
     assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (2, SECOND));
 }
 
@@ -73,36 +78,47 @@ fn who_ran_a_while_begins_anew() {
 fn what_is_wrong_waits_until_it_changes() {
     let mut ward = running();
     orders(&mut ward);
-    ward.ended(Ending::Code(2), 0, Time(0) + SECOND);
-    assert_eq!((ward.phase(), ward.poll_timeout()), (Phase::Failed, None));
+    ward.record_exit(ExitCause::Code(2), 0, Time(0) + SECOND);
+    assert_eq!((ward.phase(), ward.poll_timeout()), (ProcessPhase::Failed, None));
     ward.handle_timeout(Time(0) + SECOND * 1_000_000);
     assert_eq!(orders(&mut ward), []);
     let later = Time(0) + SECOND * 100;
-    ward.changed(later);
-    assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Start], Phase::Running));
-    ward.changed(later);
+    ward.record_config_change(later);
+    assert_eq!((orders(&mut ward), ward.phase()), (vec![ProcessAction::Start], ProcessPhase::Running));
+    ward.record_config_change(later);
     assert_eq!(orders(&mut ward), [], "it runs already");
-    ward.ended(Ending::Code(2), 0, later);
+    ward.record_exit(ExitCause::Code(2), 0, later);
     ward.start(later);
-    assert_eq!(orders(&mut ward), [Order::Start], "told to");
+    assert_eq!(orders(&mut ward), [ProcessAction::Start], "told to");
 }
 
 #[test]
 fn a_stop_is_final() {
-    for ending in [Ending::Code(0), Ending::Code(1), Ending::Code(2), Ending::Signal(9), Ending::Unknown] {
+    for ending in
+        [ExitCause::Code(0), ExitCause::Code(1), ExitCause::Code(2), ExitCause::Signal(9), ExitCause::Unknown]
+    {
         let mut ward = running();
         ward.stop(Time(5));
-        assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Terminate], Phase::Stopping));
-        ward.ended(ending, 0, Time(6));
-        ward.changed(Time(7));
+        assert_eq!(
+            (orders(&mut ward), ward.phase()),
+            (vec![ProcessAction::Terminate], ProcessPhase::Stopping)
+        );
+        ward.record_exit(ending, 0, Time(6));
+        ward.record_config_change(Time(7));
         ward.handle_timeout(Time(u64::MAX));
-        assert_eq!((orders(&mut ward), ward.phase(), ward.poll_timeout()), (vec![], Phase::Stopped, None));
+        assert_eq!(
+            (orders(&mut ward), ward.phase(), ward.poll_timeout()),
+            (vec![], ProcessPhase::Stopped, None)
+        );
     }
     // Told to end by another program.
-    for ending in [Ending::Code(0), Ending::Code(130), Ending::Signal(15), Ending::Signal(2)] {
+    for ending in [ExitCause::Code(0), ExitCause::Code(130), ExitCause::Signal(15), ExitCause::Signal(2)] {
         let mut ward = running();
-        ward.ended(ending, 0, Time(6));
-        assert_eq!((ward.phase(), ward.wanted(), orders(&mut ward)), (Phase::Stopped, false, vec![]));
+        ward.record_exit(ending, 0, Time(6));
+        assert_eq!(
+            (ward.phase(), ward.is_wanted(), orders(&mut ward)),
+            (ProcessPhase::Stopped, false, vec![])
+        );
     }
 }
 
@@ -113,10 +129,13 @@ fn a_start_command_for_a_process_that_is_ending_starts_the_next() {
         let mut ward = running();
         ward.start(Time(1));
         assert_eq!(orders(&mut ward), []);
-        ward.ended(Ending::Code(0), 0, Time(1) + ended);
-        assert_eq!(orders(&mut ward), vec![Order::Start; starts]);
-        ward.ended(Ending::Code(0), 0, Time(2) + ended);
-        assert_eq!((orders(&mut ward), ward.phase(), ward.wanted()), (vec![], Phase::Stopped, false));
+        ward.record_exit(ExitCause::Code(0), 0, Time(1) + ended);
+        assert_eq!(orders(&mut ward), vec![ProcessAction::Start; starts]);
+        ward.record_exit(ExitCause::Code(0), 0, Time(2) + ended);
+        assert_eq!(
+            (orders(&mut ward), ward.phase(), ward.is_wanted()),
+            (vec![], ProcessPhase::Stopped, false)
+        );
     }
 }
 
@@ -124,52 +143,56 @@ fn a_start_command_for_a_process_that_is_ending_starts_the_next() {
 fn who_does_not_end_is_killed_once() {
     let mut ward = running();
     ward.stop(Time(0));
-    assert_eq!(orders(&mut ward), [Order::Terminate]);
+    assert_eq!(orders(&mut ward), [ProcessAction::Terminate]);
     assert_eq!(ward.poll_timeout(), Some(Time(0) + SECOND * 30));
     ward.handle_timeout(Time(0) + SECOND * 29);
     assert_eq!(orders(&mut ward), []);
     ward.handle_timeout(Time(0) + SECOND * 30);
-    assert_eq!((orders(&mut ward), ward.poll_timeout()), (vec![Order::Kill], None));
+    assert_eq!((orders(&mut ward), ward.poll_timeout()), (vec![ProcessAction::Kill], None));
 }
 
 #[test]
 fn a_restart_ends_before_it_begins() {
     let mut ward = running();
     ward.restart(Time(1));
-    assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Terminate], Phase::Stopping));
+    assert_eq!((orders(&mut ward), ward.phase()), (vec![ProcessAction::Terminate], ProcessPhase::Stopping));
     ward.restart(Time(2));
     assert_eq!(orders(&mut ward), [], "it is on its way");
-    ward.ended(Ending::Code(0), 0, Time(3));
-    assert_eq!((orders(&mut ward), ward.restarts()), (vec![Order::Start], 1));
+    ward.record_exit(ExitCause::Code(0), 0, Time(3));
+    assert_eq!((orders(&mut ward), ward.restarts()), (vec![ProcessAction::Start], 1));
     // One that does not run has nothing to end.
-    ward.ended(Ending::Code(1), 0, Time(4));
-    assert_eq!(orders(&mut ward), [Order::Start]);
-    ward.ended(Ending::Code(1), 0, Time(4));
+    ward.record_exit(ExitCause::Code(1), 0, Time(4));
+    assert_eq!(orders(&mut ward), [ProcessAction::Start]);
+    ward.record_exit(ExitCause::Code(1), 0, Time(4));
     ward.restart(Time(5));
-    assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Start], Phase::Running));
+    assert_eq!((orders(&mut ward), ward.phase()), (vec![ProcessAction::Start], ProcessPhase::Running));
     // The last command counts.
     ward.restart(Time(6));
     ward.stop(Time(7));
-    ward.ended(Ending::Code(0), 0, Time(8));
-    assert_eq!((orders(&mut ward), ward.phase()), (vec![], Phase::Stopped), "nobody is left to be told");
+    ward.record_exit(ExitCause::Code(0), 0, Time(8));
+    assert_eq!(
+        (orders(&mut ward), ward.phase()),
+        (vec![], ProcessPhase::Stopped),
+        "nobody is left to be told"
+    );
 }
 
 #[test]
 fn who_was_found_running_is_left_alone() {
-    let mut ward = Ward::new(Rules::default(), Time(0)).recalling(5, 7);
+    let mut ward = ProcessSupervision::new(RestartPolicy::default(), Time(0)).with_history(5, 7);
     let now = Time(0) + SECOND * 1000;
-    ward.adopted(SECOND * 50, now);
-    assert_eq!((orders(&mut ward), ward.phase(), ward.restarts()), (vec![], Phase::Running, 7));
+    ward.adopt(SECOND * 50, now);
+    assert_eq!((orders(&mut ward), ward.phase(), ward.restarts()), (vec![], ProcessPhase::Running, 7));
     assert_eq!(ward.since(), Time(0) + SECOND * 950);
-    ward.ended(Ending::Unknown, 0, now + SECOND);
+    ward.record_exit(ExitCause::Unknown, 0, now + SECOND);
     assert_eq!(ward.failures(), 6, "51 seconds are not settled");
-    let mut missed = Ward::new(Rules::default(), now).recalling(2, 2);
-    missed.missed(0, now);
-    assert_eq!((missed.phase(), missed.failures()), (Phase::BackingOff, 3));
+    let mut missed = ProcessSupervision::new(RestartPolicy::default(), now).with_history(2, 2);
+    missed.record_missed_exit(0, now);
+    assert_eq!((missed.phase(), missed.failures()), (ProcessPhase::BackingOff, 3));
     assert_eq!(missed.poll_timeout(), Some(now + SECOND * 2));
-    let mut missed = Ward::new(Rules::default(), now);
-    missed.missed(0, now);
-    assert_eq!((missed.phase(), orders(&mut missed)), (Phase::Running, vec![Order::Start]));
+    let mut missed = ProcessSupervision::new(RestartPolicy::default(), now);
+    missed.record_missed_exit(0, now);
+    assert_eq!((missed.phase(), orders(&mut missed)), (ProcessPhase::Running, vec![ProcessAction::Start]));
 }
 
 #[derive(Clone, Debug)]
@@ -178,7 +201,7 @@ enum Call {
     Stop,
     Restart,
     Changed,
-    Ended(Ending, u64),
+    Ended(ExitCause, u64),
     /// Milliseconds pass.
     Wait(u64),
     /// Time passes until its next timeout.
@@ -187,10 +210,10 @@ enum Call {
 
 fn any_call() -> impl Strategy<Value = Call> {
     let ending = prop_oneof![
-        (-1..140).prop_map(Ending::Code),
-        (1..32).prop_map(Ending::Signal),
-        Just(Ending::Unstarted),
-        Just(Ending::Unknown),
+        (-1..140).prop_map(ExitCause::Code),
+        (1..32).prop_map(ExitCause::Signal),
+        Just(ExitCause::Unstarted),
+        Just(ExitCause::Unknown),
     ];
     prop_oneof![
         2 => Just(Call::Start),
@@ -210,8 +233,8 @@ proptest! {
     /// restarts.
     #[test]
     fn a_ward_keeps_its_promises(calls in prop::collection::vec(any_call(), 1..80)) {
-        let rules = Rules::default();
-        let (mut ward, mut now) = (Ward::new(rules, Time(0)), Time(0));
+        let rules = RestartPolicy::default();
+        let (mut ward, mut now) = (ProcessSupervision::new(rules, Time(0)), Time(0));
         // The shell's state: a process, or none.
         let (mut alive, mut wanted) = (false, false);
         // The last start command for a process that runs.
@@ -225,28 +248,28 @@ proptest! {
                 }
                 Call::Stop => { ward.stop(now); wanted = false }
                 Call::Restart => { ward.restart(now); wanted = true }
-                Call::Changed => ward.changed(now),
+                Call::Changed => ward.record_config_change(now),
                 Call::Ended(ending, chance) if alive => {
-                    let stopping = ward.phase() == Phase::Stopping;
+                    let stopping = ward.phase() == ProcessPhase::Stopping;
                     alive = false;
-                    ward.ended(ending, chance, now);
+                    ward.record_exit(ending, chance, now);
                     match ward.phase() {
-                        Phase::BackingOff => {
+                        ProcessPhase::BackingOff => {
                             let whole = rules.first * (1 << ward.failures().saturating_sub(2).min(20));
-                            let (whole, pause) = (whole.min(rules.longest), ward.poll_timeout().unwrap().since(now));
+                            let (whole, pause) = (whole.min(rules.max_backoff), ward.poll_timeout().unwrap().since(now));
                             prop_assert!(pause <= whole && pause >= whole / 2, "{pause:?} of {whole:?}");
                         }
-                        Phase::Stopped => {
+                        ProcessPhase::Stopped => {
                             prop_assert!(!wanted || !stopping);
                             wanted = false;
                         }
-                        Phase::Failed => prop_assert_eq!(ending, Ending::Code(2)),
+                        ProcessPhase::Failed => prop_assert_eq!(ending, ExitCause::Code(2)),
                         // Told to restart, failed for the first time, or just told to start.
-                        Phase::Running => {
+                        ProcessPhase::Running => {
                             let crossed = confirmed.is_some_and(|at| now.since(at) <= SECOND * 5);
                             prop_assert!(wanted && (stopping || ward.failures() == 1 || crossed));
                         }
-                        Phase::Stopping => prop_assert!(false, "nobody is left to end"),
+                        ProcessPhase::Stopping => prop_assert!(false, "nobody is left to end"),
                     }
                 }
                 Call::Ended(..) => {}
@@ -255,20 +278,20 @@ proptest! {
             }
             ward.handle_timeout(now);
             prop_assert!(ward.poll_timeout().is_none_or(|due| due > now), "it would be called for ever");
-            while let Some(order) = ward.poll_order() {
+            while let Some(order) = ward.poll_action() {
                 match order {
-                    Order::Start => {
+                    ProcessAction::Start => {
                         prop_assert!(!alive, "one is there already");
                         prop_assert!(wanted, "nobody wants it");
                         alive = true;
                     }
-                    Order::Terminate | Order::Kill => prop_assert!(alive, "nobody is there"),
+                    ProcessAction::Terminate | ProcessAction::Kill => prop_assert!(alive, "nobody is there"),
                 }
             }
-            prop_assert_eq!(alive, matches!(ward.phase(), Phase::Running | Phase::Stopping));
-            prop_assert_eq!(ward.wanted(), wanted);
+            prop_assert_eq!(alive, matches!(ward.phase(), ProcessPhase::Running | ProcessPhase::Stopping));
+            prop_assert_eq!(ward.is_wanted(), wanted);
             // Wanted and not running: a timeout, or a change of its configuration, will start it.
-            let waits = ward.poll_timeout().is_some() || ward.phase() == Phase::Failed;
+            let waits = ward.poll_timeout().is_some() || ward.phase() == ProcessPhase::Failed;
             prop_assert!(!wanted || alive || waits);
         }
     }

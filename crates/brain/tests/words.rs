@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fleet::{Dice, members};
 use plimsoll_brain::meter::Reading;
-use plimsoll_brain::{Ask, Choice, Hand, Knobs, Plan, Time, strategy};
+use plimsoll_brain::{Choice, PickRequest, PickerState, Plan, StrategyParams, Time, strategy};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -27,10 +27,10 @@ const WORD: Reading = Reading {
 
 /// Returns two members with a report of [`WORD`] and `here` requests from here. The answers of the second
 /// have taken 50 ms, those of the first 20.
-fn fleet(here: u32) -> (Plan, Hand) {
+fn fleet(here: u32) -> (Plan, PickerState) {
     let strategy = strategy::find("adaptive").expect("a strategy of this name");
-    let plan = Plan::new(strategy, Knobs::defaults(strategy), members(&[1.0, 1.0]));
-    let mut hand = Hand::default();
+    let plan = Plan::new(strategy, StrategyParams::defaults(strategy), members(&[1.0, 1.0]));
+    let mut hand = PickerState::default();
     for (index, member) in plan.members().iter().enumerate() {
         for _ in 0..here {
             member.vitals.begin();
@@ -38,7 +38,7 @@ fn fleet(here: u32) -> (Plan, Hand) {
         for turn in 0..200 {
             let now = at(5 * turn);
             member.vitals.begin();
-            plan.hear(&mut hand, index, &WORD, now);
+            plan.record_report(&mut hand, index, &WORD, now);
             member.vitals.end();
             let took = if index == 0 { 20 } else { 50 };
             plan.observe(&mut hand, &member.vitals, took * MS, false, now);
@@ -54,7 +54,7 @@ fn second(here: u32, later: u32) -> u32 {
     let mut dice = Dice(7);
     let now = at(5 * 199 + later);
     (0..1000)
-        .map(|turn| Ask { turn, chance: dice.bits(), now, ..Ask::default() })
+        .map(|turn| PickRequest { turn, random_bits: dice.bits(), now, ..PickRequest::default() })
         .fold(0, |count, ask| count + u32::from(plan.choose(&mut hand, &ask, &[]) == Choice::Member(1)))
 }
 
@@ -85,11 +85,11 @@ fn a_member_that_was_slow_is_tried_again() {
 #[test]
 fn nor_is_it_slow_for_ever_once_its_word_is_forgotten() {
     let (plan, mut hand) = fleet(0);
-    let share = |hand: &mut Hand, now: Time| {
-        plan.hear(hand, 0, &WORD, now);
+    let share = |hand: &mut PickerState, now: Time| {
+        plan.record_report(hand, 0, &WORD, now);
         let mut dice = Dice(7);
         (0..1000)
-            .map(|turn| Ask { turn, chance: dice.bits(), now, ..Ask::default() })
+            .map(|turn| PickRequest { turn, random_bits: dice.bits(), now, ..PickRequest::default() })
             .fold(0, |count, ask| count + u32::from(plan.choose(hand, &ask, &[]) == Choice::Member(1)))
     };
     let after = share(&mut hand, at(11_100));

@@ -12,7 +12,7 @@ mod ctl;
 mod demo;
 mod disable;
 #[cfg(test)]
-mod documents;
+mod documentation;
 mod drain;
 mod enable;
 mod events;
@@ -26,6 +26,7 @@ mod load_line;
 mod lottery;
 mod man;
 mod member;
+mod member_sources;
 mod members;
 mod model;
 mod pick;
@@ -33,7 +34,6 @@ mod reload;
 mod remove;
 mod scale;
 mod set;
-mod sources;
 mod status;
 mod stop;
 mod supervise;
@@ -46,10 +46,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use plimsoll_admin::Says;
+use plimsoll_admin::SelfStatus;
 
-pub(crate) use crate::failure::{Exit, Failure};
-pub(crate) use crate::talk::Globals;
+pub(crate) use crate::error::{CliError, CliExitCode};
+pub(crate) use crate::output::GlobalArgs;
 pub(crate) use model::policy as model_policy;
 
 /// Adaptive load balancing and monitoring.
@@ -60,21 +60,21 @@ pub(crate) use model::policy as model_policy;
 #[command(name = "plimsoll", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 
     #[command(flatten)]
-    pub(crate) globals: Globals,
+    pub(crate) globals: GlobalArgs,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     Up(up::Args),
     Agent(agent::Args),
     Supervise(supervise::Args),
     Demo(demo::Args),
     #[command(flatten)]
-    Verb(ctl::Verb),
+    Verb(ctl::ControlCommand),
     Ctl(ctl::Args),
     Member(member::Args),
     Load(load::Args),
@@ -89,37 +89,37 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-impl Command {
+impl CliCommand {
     /// Returns the command that these arguments name, if they are valid.
-    pub(crate) fn of(arguments: &[String]) -> Option<Self> {
+    pub(crate) fn parse_arguments(arguments: &[String]) -> Option<Self> {
         let words = std::iter::once("plimsoll").chain(arguments.iter().map(String::as_str));
         Cli::try_parse_from(words).ok().map(|cli| cli.command)
     }
 
     /// Returns the configuration file of a command that a Supervisor runs, if that is a file.
-    pub(crate) fn file(&self) -> Option<PathBuf> {
+    pub(crate) fn config_file(&self) -> Option<PathBuf> {
         match self {
-            Self::Up(args) => Some(args.file()),
-            Self::Lottery(args) => args.file(),
+            Self::Up(args) => Some(args.config_file()),
+            Self::Lottery(args) => args.config_file(),
             _ => None,
         }
     }
 
     /// Asks the running process of this command for its status; waits for the answer.
-    pub(crate) fn says(&self) -> Option<Says> {
+    pub(crate) fn self_status(&self) -> Option<SelfStatus> {
         match self {
-            Self::Up(args) => Some(up::says::says(args)),
-            Self::Lottery(args) => Some(lottery::says::says(args)),
-            Self::Agent(args) => Some(agent::says::says(args)),
+            Self::Up(args) => Some(up::self_status::self_status(args)),
+            Self::Lottery(args) => Some(lottery::self_status::self_status(args)),
+            Self::Agent(args) => Some(agent::self_status::self_status(args)),
             _ => None,
         }
     }
 
     /// Runs the command.
-    pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(&self, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         let output = globals.output;
         let (of_load, of_references, of_models) =
-            (output.of_load(), output.of_references(), output.of_models());
+            (output.is_load_format(), output.is_reference_format(), output.is_model_format());
         let known = match self {
             Self::Load(_) if of_references || of_models => "table, json, hgrm and html",
             Self::Ior(_) if of_load || of_models => "table, json, ior and corbaloc",
@@ -129,7 +129,10 @@ impl Command {
             _ => "",
         };
         if !known.is_empty() {
-            return Err(Failure::new(Exit::Usage, format_args!("this command knows --output {known} only")));
+            return Err(CliError::new(
+                CliExitCode::Usage,
+                format_args!("this command knows --output {known} only"),
+            ));
         }
         match self {
             Self::Up(args) => up::run(args, globals),

@@ -3,7 +3,7 @@
 //! Four steps follow each other, each of which reports every error it finds with its line and column:
 //!
 //! 1. The text is parsed as TOML.
-//! 2. The tree is checked against the JSON Schema ([`shape`]).
+//! 2. The tree is checked against the JSON Schema ([`schema_check`]).
 //! 3. The sections are checked against one another ([`check`]).
 //! 4. Host names are looked up ([`settings`]).
 //!
@@ -12,41 +12,41 @@
 mod access;
 mod acme;
 mod address;
+mod admin_endpoints;
 mod affinity;
+mod auth;
 mod check;
-mod contents;
 mod corba;
-mod credential;
+mod default_paths;
+mod diagnostic;
 mod discover;
-mod door;
+mod expression;
 mod fleet;
-mod formula;
 mod group;
 mod hand_over;
 mod health;
+mod identifiers;
 mod listener;
 mod lottery;
 mod members;
 mod monitor;
-mod name;
 mod ocsp;
 mod outlier;
-mod place;
-mod problem;
 mod root;
 mod scaler;
-mod sense;
+mod schema_check;
+mod sensor;
 mod settings;
-mod shape;
+mod spans;
 mod store;
 mod strategy;
 mod suggest;
+mod summary;
 mod supervise;
 mod text;
 mod time_span;
 mod tls;
 mod trace;
-mod usual;
 mod xds;
 
 #[cfg(test)]
@@ -62,63 +62,67 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toml::de::DeTable;
 
-pub(crate) use access::{AccessTable, check_file as check_access};
-pub(crate) use acme::Acme;
-pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAddress, Network};
-pub(crate) use affinity::{Affinity, cookie_key, recall_cookie_key};
-pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
-pub(crate) use credential::{JwtTable, KerberosTable, TlsTable};
-pub(crate) use discover::{Discover, Discovery};
-pub(crate) use door::{ControlTable, Doors};
-pub(crate) use fleet::{Fleet, host};
-pub(crate) use formula::Formula;
+pub(crate) use access::{AccessConfig, check_file as check_access};
+pub(crate) use acme::AcmeConfig;
+pub(crate) use address::{
+    AdminListen, ControlAddress, ControlAddresses, ListenAddress, MemberAddress, Network,
+};
+pub(crate) use admin_endpoints::{ControlConfig, ControlSection};
+pub(crate) use affinity::{AffinityConfig, cookie_key, restore_cookie_key};
+pub(crate) use auth::{ControlTls, JwtConfig, KerberosConfig};
+pub(crate) use corba::{IiopConfig, MemberLocation, ObjectKey, ObjectReference, RepositoryId};
+pub(crate) use default_paths::{create_folder, default_control, default_controls, is_usable};
+pub(crate) use diagnostic::{ConfigDiagnostic, ConfigDiagnostics, Severity, SourceText};
+pub(crate) use discover::{DiscoverConfig, GroupDiscovery};
+pub(crate) use expression::ExpressionText;
+pub(crate) use fleet::{FleetConfig, host};
 pub(crate) use group::{
-    DrainedSessions, Group, Health, Member, MemberProtocol, MemberTable, ProxyVersion, ReportHeader,
-    WhenAllDown,
+    DrainedSessions, GroupConfig, HealthConfig, MemberConfig, MemberEntry, MemberProtocol, ProxyVersion,
+    ReportHeader, WhenAllDown,
 };
-pub(crate) use hand_over::HandOver;
-pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
+pub(crate) use hand_over::HandOverConfig;
+pub(crate) use identifiers::{
+    ConfigName, CookieName, Domain, FilePath, HashKey, HeaderName, HostName, ProbeHost, ProbePath, PublicUrl,
+    ServiceName, ServiceText, UpgradeName,
+};
+pub(crate) use listener::{BindingMode, ForwardedHeaders, ListenerConfig, ListenerProtocol, RebindMode};
 pub(crate) use lottery::{
-    DEFAULT_LOTTERY_FILE, LotteryFile, Service as LotteryService, prefix as service_prefix, read_lottery,
-    read_lottery_text,
+    DEFAULT_LOTTERY_FILE, LotteryFile, ServiceConfig as LotteryService, prefix as service_prefix,
+    read_lottery, read_lottery_text,
 };
-pub(crate) use monitor::{Monitor, MonitorUrl};
-pub(crate) use name::{
-    CookieName, Domain, HeaderName, HostName, Info, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl,
-    ServiceName, UpgradeName,
+pub(crate) use monitor::{MonitorConfig, MonitorUrl};
+pub(crate) use outlier::OutlierConfig;
+pub(crate) use root::{AdminSection, Config};
+pub(crate) use scaler::{GroupScaling, ScalerConfig};
+pub(crate) use sensor::{CgroupName, MetricText, PageUrl};
+pub(crate) use settings::{
+    AdminConfig, LotteryGroup, MachineDefaults, NamedMember, look_up, look_up_all, lottery_object,
 };
-pub(crate) use outlier::Outlier;
-pub(crate) use problem::{Problem, Problems, Severity, Source};
-pub(crate) use root::{Admin, Config};
-pub(crate) use scaler::{Scaler, Scaling};
-pub(crate) use sense::{CgroupName, MetricText, PageUrl};
-pub(crate) use settings::{AdminConfig, Lottery, Machine, NamedMember, drawn_object, look_up, look_up_all};
-pub(crate) use store::{EtcdTable, StoreTable, state_folder};
-pub(crate) use strategy::Strategy;
+pub(crate) use store::{EtcdConfig, StoreConfig, state_folder};
+pub(crate) use strategy::StrategyConfig;
 pub(crate) use supervise::{
-    DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE, Folder, Process, SuperviseFile, Variable,
-    read_supervise,
+    DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE, EnvironmentVariable, FolderPath, ProcessConfig,
+    SuperviseFile, read_supervise,
 };
 pub(crate) use time_span::TimeSpan;
 pub(crate) use tls::{ListenerTls, MemberTls};
-pub(crate) use trace::Tracing;
-pub(crate) use usual::{make_room, room, usual_control, usual_controls};
+pub(crate) use trace::TracingConfig;
 
 /// The file that is read when no other is named.
 pub(crate) const DEFAULT_FILE: &str = "plimsoll.toml";
 
 /// The largest size of a file, in bytes; larger files are rejected as mistakes.
-const LARGEST: u64 = 16 << 20;
+const MAX_FILE_SIZE: u64 = 16 << 20;
 
 /// A file that was read and checked.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct ConfigFile {
     /// The configuration, defaults filled in except where they depend on the machine.
     pub(crate) config: Config,
     /// Warnings only.
-    pub(crate) warnings: Problems,
-    source: Arc<Source>,
-    spots: place::Spot,
+    pub(crate) warnings: ConfigDiagnostics,
+    source: Arc<SourceText>,
+    spans: spans::SpanTree,
 }
 
 /// The reason for a missing configuration.
@@ -127,7 +131,7 @@ pub(crate) enum ReadError {
     /// The file could not be read.
     Io(String),
     /// The file was read and is wrong.
-    Wrong(Problems),
+    Wrong(ConfigDiagnostics),
 }
 
 impl std::fmt::Display for ReadError {
@@ -150,13 +154,13 @@ impl ReadError {
 }
 
 /// Reads and checks a file; `-` is standard input.
-pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
+pub(crate) fn read(path: &Path) -> Result<ConfigFile, ReadError> {
     let (name, bytes) = bytes_of(path)?;
     parse(&name, bytes).map_err(ReadError::Wrong)
 }
 
 /// Reads and checks a file with groups and listeners from elsewhere, which count as if they were at its end.
-pub(crate) fn read_with(path: &Path, shared: &str) -> Result<File, ReadError> {
+pub(crate) fn read_with(path: &Path, shared: &str) -> Result<ConfigFile, ReadError> {
     let (name, mut bytes) = bytes_of(path)?;
     bytes.extend_from_slice(b"\n");
     bytes.extend_from_slice(shared.as_bytes());
@@ -167,17 +171,19 @@ pub(crate) fn read_with(path: &Path, shared: &str) -> Result<File, ReadError> {
 /// have them.
 pub(crate) fn read_shared(path: &Path, shared: &Path) -> Result<String, ReadError> {
     let (name, bytes) = bytes_of(shared)?;
-    let held = hold::<Config>(schema(), &name, bytes).map_err(ReadError::Wrong)?;
+    let held = read_checked::<Config>(schema(), &name, bytes).map_err(ReadError::Wrong)?;
     let mut problems = held.problems;
     for (key, _) in DeTable::parse_recoverable(held.source.text()).0.get_ref() {
         if !matches!(&**key.get_ref(), "listener" | "group") {
             let message = format!("`{}` cannot be shared", key.get_ref());
-            problems.push(Problem::error(key.span(), message).hint("only [[listener]] and [[group]] can"));
+            problems.push(
+                ConfigDiagnostic::error(key.span(), message).hint("only [[listener]] and [[group]] can"),
+            );
         }
     }
     let text = held.source.text().to_owned();
-    let problems = Problems::new(held.source, problems);
-    if problems.fatal() {
+    let problems = ConfigDiagnostics::new(held.source, problems);
+    if problems.has_errors() {
         return Err(ReadError::Wrong(problems));
     }
     read_with(path, &text)?;
@@ -189,9 +195,9 @@ fn bytes_of(path: &Path) -> Result<(String, Vec<u8>), ReadError> {
     let name = name_of(path);
     let mut bytes = Vec::new();
     let outcome = if path == Path::new("-") {
-        io::stdin().take(LARGEST + 1).read_to_end(&mut bytes)
+        io::stdin().take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes)
     } else {
-        Handle::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
+        Handle::open(path).and_then(|file| file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes))
     };
     if let Err(error) = outcome {
         let advice = match error.kind() {
@@ -200,8 +206,8 @@ fn bytes_of(path: &Path) -> Result<(String, Vec<u8>), ReadError> {
         };
         return Err(ReadError::Io(format!("cannot read {name}: {error}{advice}")));
     }
-    if bytes.len() as u64 > LARGEST {
-        return Err(ReadError::Io(format!("cannot read {name}: larger than {} MiB", LARGEST >> 20)));
+    if bytes.len() as u64 > MAX_FILE_SIZE {
+        return Err(ReadError::Io(format!("cannot read {name}: larger than {} MiB", MAX_FILE_SIZE >> 20)));
     }
     Ok((name, bytes))
 }
@@ -215,13 +221,13 @@ pub(crate) fn name_of(path: &Path) -> String {
 ///
 /// # Errors
 /// Fails with the mistake, on one line.
-pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
+pub(crate) fn parse_strategy(text: &str) -> Result<StrategyConfig, String> {
     let text = text.trim();
     let value = if text.starts_with(['{', '"', '\'']) { text.to_owned() } else { format!("{text:?}") };
     // The strategy is put into a file, so that all checks of a strategy in a file apply.
     let before = "group = [{ name = \"x\", members = [\"x:1\"], strategy = ";
     let file = format!("{before}{value} }}]\nlistener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n");
-    let file = parse("strategy", file.into_bytes()).map_err(|problems| match problems.broken() {
+    let file = parse("strategy", file.into_bytes()).map_err(|problems| match problems.first_without_hint() {
         // An error of TOML itself has no message but its place.
         Some((at, why)) => {
             let written = &text[..text.floor_char_boundary(at.saturating_sub(before.len()))];
@@ -239,51 +245,62 @@ pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
 }
 
 /// Checks the contents of a file; `name` is its name in errors.
-pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
-    let Held { value: config, spots, problems: mut list, source } = hold(schema(), name, bytes)?;
+pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<ConfigFile, ConfigDiagnostics> {
+    let CheckedValue { value: config, spans: spots, problems: mut list, source } =
+        read_checked(schema(), name, bytes)?;
     check::check(&config, &spots, source.text(), &mut list);
-    let problems = Problems::new(Arc::clone(&source), list);
-    if problems.fatal() { Err(problems) } else { Ok(File { config, warnings: problems, source, spots }) }
+    let problems = ConfigDiagnostics::new(Arc::clone(&source), list);
+    if problems.has_errors() {
+        Err(problems)
+    } else {
+        Ok(ConfigFile { config, warnings: problems, source, spans: spots })
+    }
 }
 
 /// A value after the check against its schema, with its problems and the place of each part.
-struct Held<T> {
+struct CheckedValue<T> {
     value: T,
-    spots: place::Spot,
-    problems: Vec<Problem>,
-    source: Arc<Source>,
+    spans: spans::SpanTree,
+    problems: Vec<ConfigDiagnostic>,
+    source: Arc<SourceText>,
 }
 
 /// Performs the first two steps: TOML, and the schema of `T`.
-fn hold<T: DeserializeOwned>(schema: &Schema, name: &str, bytes: Vec<u8>) -> Result<Held<T>, Problems> {
+fn read_checked<T: DeserializeOwned>(
+    schema: &Schema,
+    name: &str,
+    bytes: Vec<u8>,
+) -> Result<CheckedValue<T>, ConfigDiagnostics> {
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
             let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-            let problem = Problem::error(at..at + 1, "not UTF-8 text").hint("save the file as UTF-8");
-            return Err(Problems::new(Arc::new(Source::new(name, text)), vec![problem]));
+            let problem =
+                ConfigDiagnostic::error(at..at + 1, "not UTF-8 text").hint("save the file as UTF-8");
+            return Err(ConfigDiagnostics::new(Arc::new(SourceText::new(name, text)), vec![problem]));
         }
     };
-    let source = Arc::new(Source::new(name, text));
-    let fail = |list| Err(Problems::new(Arc::clone(&source), list));
+    let source = Arc::new(SourceText::new(name, text));
+    let fail = |list| Err(ConfigDiagnostics::new(Arc::clone(&source), list));
 
     let (tree, errors) = DeTable::parse_recoverable(source.text());
     if !errors.is_empty() {
         let end = source.text().len();
-        let problem =
-            |error: toml::de::Error| Problem::error(error.span().unwrap_or(end..end), error.message());
+        let problem = |error: toml::de::Error| {
+            ConfigDiagnostic::error(error.span().unwrap_or(end..end), error.message())
+        };
         return fail(errors.into_iter().map(problem).collect());
     }
-    let (tree, spots, mut list) = shape::check(schema.as_value(), tree);
+    let (tree, spots, mut list) = schema_check::check(schema.as_value(), tree);
     let whole = toml::Spanned::new(0..0, tree);
     match T::deserialize(toml::de::Deserializer::from(whole)) {
-        Ok(value) => Ok(Held { value, spots, problems: list, source: Arc::clone(&source) }),
+        Ok(value) => Ok(CheckedValue { value, spans: spots, problems: list, source: Arc::clone(&source) }),
         // A required value is wrong, which is reported already.
         Err(_) if list.iter().any(|problem| problem.severity == Severity::Error) => fail(list),
         Err(error) => {
             // A value that passes the schema is readable, unless the schema and the types disagree.
-            list.push(Problem::error(error.span().unwrap_or(0..0), error.message()));
+            list.push(ConfigDiagnostic::error(error.span().unwrap_or(0..0), error.message()));
             fail(list)
         }
     }
@@ -334,6 +351,6 @@ fn without_null(schema: &mut Value) {
 }
 
 /// Returns a number with its noun.
-pub(crate) fn count(number: usize, word: &str) -> String {
+pub(crate) fn pluralize(number: usize, word: &str) -> String {
     if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
 }

@@ -1,15 +1,15 @@
-//! The client of a running balancer: finds its control socket ([`place`]) and asks over it.
+//! The client of a running balancer: finds its control socket ([`discover_socket`]) and asks over it.
 
-mod each;
+mod discover_socket;
+mod fan_out;
+pub(crate) mod format;
 mod http;
-mod peer;
-mod place;
+mod kerberos_ticket;
+mod supervisor_client;
 #[cfg(test)]
-mod sample;
-mod secure;
-pub(crate) mod text;
-mod ticket;
-mod wire;
+mod test_data;
+mod tls_client;
+mod transport;
 
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind, Write};
@@ -17,44 +17,46 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::StatusReport;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 use toml::de::{DeTable, DeValue};
 
-pub(crate) use each::{Said, all, each, ended, tell};
-pub(crate) use peer::Peer;
-pub(crate) use place::{Balancers, DaemonPlace, Place, Target, Where, find};
+pub(crate) use discover_socket::{
+    BalancerKind, BalancerSelector, DaemonSelector, EndpointSelector, SupervisorSelector, find_endpoint,
+};
+pub(crate) use fan_out::{CommandOutput, ask_all, exit_code, print_all, run_each};
+pub(crate) use supervisor_client::PeerClient;
 #[cfg(test)]
-pub(crate) use sample::sample;
+pub(crate) use test_data::sample_status;
 
-use crate::failure::{Exit, Failure};
-pub(crate) use secure::Credentials;
-use secure::Shown;
-use ticket::Ticket;
-use wire::Wire;
+use crate::error::{CliError, CliExitCode};
+use kerberos_ticket::KerberosTicket;
+pub(crate) use tls_client::CredentialArgs;
+use tls_client::HostCredentials;
+use transport::ControlStream;
 
 /// The timeout of a connect.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout of the answer to a question.
-const READ: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of the answer to an act: a reload may look names up.
-const ACT: Duration = Duration::from_secs(120);
+const ACTION_TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest silence on an event stream; its heartbeat is 15 s.
-const SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// The reason for a missing answer: one line that names the fault, its place and the remedy.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum ControlError {
     /// The peer does not answer.
     Unreachable(String),
     /// The question is wrong, or the balancer refused the act.
     Refused(String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(what) | Self::Refused(what) => f.write_str(what),
@@ -62,31 +64,31 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
+impl From<ControlError> for CliError {
+    fn from(trouble: ControlError) -> Self {
         match trouble {
-            Trouble::Unreachable(what) => Self::new(Exit::Unreachable, what),
-            Trouble::Refused(what) => Self::new(Exit::Usage, what),
+            ControlError::Unreachable(what) => Self::new(CliExitCode::Unreachable, what),
+            ControlError::Refused(what) => Self::new(CliExitCode::Usage, what),
         }
     }
 }
 
 /// A running balancer, as it is addressed.
 #[derive(Clone, Debug)]
-pub(crate) enum Balancer {
+pub(crate) enum ControlEndpoint {
     /// Its control socket.
     Unix(PathBuf),
     /// Its read-only listener, `host:port`.
     Http(String),
     /// Its read-only listener in place of a control socket that cannot be used, with the reason.
-    Look(String, String),
+    ReadOnly(String, String),
     /// Its control over TLS, `host:port`, and the credentials for it.
-    Https(String, Arc<Shown>),
+    Https(String, Arc<HostCredentials>),
 }
 
-impl Balancer {
-    fn parse(text: &str) -> Result<Self, Trouble> {
-        let refused = |what: &str| Err(Trouble::Refused(format!("{text}: {what}")));
+impl ControlEndpoint {
+    fn parse(text: &str) -> Result<Self, ControlError> {
+        let refused = |what: &str| Err(ControlError::Refused(format!("{text}: {what}")));
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { refused("has no path") } else { Ok(Self::Unix(path.into())) };
         }
@@ -114,59 +116,61 @@ impl Balancer {
     }
 
     /// Returns its status: as the balancer sent it, and parsed.
-    pub(crate) fn status(&self) -> Result<(Value, Status), Trouble> {
+    pub(crate) fn status(&self) -> Result<(Value, StatusReport), ControlError> {
         let json = self.get::<Value>("/status")?;
-        let status = Status::deserialize(&json).map_err(|error| self.stranger(&error))?;
+        let status = StatusReport::deserialize(&json).map_err(|error| self.foreign_answer(&error))?;
         Ok((json, status))
     }
 
     /// Returns `true` if no process accepts there any more; in doubt `false`.
-    pub(crate) fn gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         let gone = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
         self.connect().is_err_and(|error| gone.contains(&error.kind()))
     }
 
     /// Asks for the document at `target`.
-    pub(crate) fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, Trouble> {
-        let body = self.send("GET", target, "", READ)?.body().map_err(|error| self.lost(&error))?;
-        serde_json::from_slice(&body).map_err(|error| self.stranger(&error))
+    pub(crate) fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ControlError> {
+        let body =
+            self.send("GET", target, "", READ_TIMEOUT)?.body().map_err(|error| self.stream_error(&error))?;
+        serde_json::from_slice(&body).map_err(|error| self.foreign_answer(&error))
     }
 
     /// Asks for an act (POST).
-    pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, ControlError> {
         self.act("POST", target, body)
     }
 
     /// Asks for an entry to be written (PUT).
-    pub(crate) fn put(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) fn put(&self, target: &str, body: &Value) -> Result<Value, ControlError> {
         self.act("PUT", target, body)
     }
 
     /// Asks for an end (DELETE).
-    pub(crate) fn delete(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) fn delete(&self, target: &str, body: &Value) -> Result<Value, ControlError> {
         self.act("DELETE", target, body)
     }
 
-    fn act(&self, method: &str, target: &str, body: &Value) -> Result<Value, Trouble> {
-        self.acts()?;
+    fn act(&self, method: &str, target: &str, body: &Value) -> Result<Value, ControlError> {
+        self.check_writable()?;
         let nothing = body.is_null() && method == "DELETE";
         let body = if nothing { String::new() } else { body.to_string() };
-        let body = self.send(method, target, &body, ACT)?.body().map_err(|e| self.lost(&e))?;
+        let body =
+            self.send(method, target, &body, ACTION_TIMEOUT)?.body().map_err(|e| self.stream_error(&e))?;
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 
     /// Checks that acts are possible there.
-    fn acts(&self) -> Result<(), Trouble> {
+    fn check_writable(&self) -> Result<(), ControlError> {
         let why = match self {
             Self::Unix(_) | Self::Https(..) => return Ok(()),
             Self::Http(_) => "give --control unix:/path of the control socket to act",
-            Self::Look(_, why) => why,
+            Self::ReadOnly(_, why) => why,
         };
-        Err(Trouble::Refused(format!("{self} only shows: {why}")))
+        Err(ControlError::Refused(format!("{self} only shows: {why}")))
     }
 
     /// Checks that a process accepts connections there, as far as this user may connect; in doubt it does.
-    fn there(&self) -> io::Result<()> {
+    fn probe(&self) -> io::Result<()> {
         let away = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
         match self.connect() {
             Err(error) if away.contains(&error.kind()) => Err(error),
@@ -175,56 +179,65 @@ impl Balancer {
     }
 
     /// Returns a reader of the lines of the answer, as they come.
-    pub(crate) fn follow(&self, target: &str) -> Result<impl BufRead + use<>, Trouble> {
-        Ok(self.send("GET", target, "", SILENCE)?.stream())
+    pub(crate) fn stream_lines(&self, target: &str) -> Result<impl BufRead + use<>, ControlError> {
+        Ok(self.send("GET", target, "", MAX_SILENCE)?.stream())
     }
 
     /// Returns the trouble of an answer that broke off.
-    pub(crate) fn lost(&self, error: &io::Error) -> Trouble {
+    pub(crate) fn stream_error(&self, error: &io::Error) -> ControlError {
         match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Trouble::Unreachable(format!(
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => ControlError::Unreachable(format!(
                 "{self} took the question but does not answer in time: is the balancer stopped or overloaded?"
             )),
-            _ => Trouble::Unreachable(format!("{self} broke off: {error}")),
+            _ => ControlError::Unreachable(format!("{self} broke off: {error}")),
         }
     }
 
-    fn stranger(&self, error: &serde_json::Error) -> Trouble {
-        Trouble::Unreachable(format!(
+    fn foreign_answer(&self, error: &serde_json::Error) -> ControlError {
+        ControlError::Unreachable(format!(
             "{self} does not answer as a balancer of this version does: {error}; use the plimsoll it was \
              started with"
         ))
     }
 
     /// Returns the trouble of an error on a connection.
-    fn broken(&self, error: &io::Error) -> Trouble {
-        match (self, secure::objection(error)) {
-            (Self::Https(..), Some(why)) => Trouble::Refused(format!("{self}: {why}")),
-            _ => self.lost(error),
+    fn connection_error(&self, error: &io::Error) -> ControlError {
+        match (self, tls_client::tls_rejection(error)) {
+            (Self::Https(..), Some(why)) => ControlError::Refused(format!("{self}: {why}")),
+            _ => self.stream_error(error),
         }
     }
 
-    fn send(&self, method: &str, target: &str, body: &str, wait: Duration) -> Result<http::Answer, Trouble> {
+    fn send(
+        &self,
+        method: &str,
+        target: &str,
+        body: &str,
+        wait: Duration,
+    ) -> Result<http::HttpResponse, ControlError> {
         let socket = self.connect().map_err(|error| self.unreachable(&error))?;
         self.ask(socket, method, target, body, wait)
     }
 
     fn ask(
         &self,
-        mut socket: Wire,
+        mut socket: ControlStream,
         method: &str,
         target: &str,
         body: &str,
         wait: Duration,
-    ) -> Result<http::Answer, Trouble> {
-        socket.patience(wait).map_err(|error| self.lost(&error))?;
-        let ticket = Ticket::of(self, &mut socket)?;
+    ) -> Result<http::HttpResponse, ControlError> {
+        socket.set_read_timeout(wait).map_err(|error| self.stream_error(&error))?;
+        let ticket = KerberosTicket::for_connection(self, &mut socket)?;
         let (host, token) = match self {
             Self::Unix(_) => ("plimsoll", String::new()),
-            Self::Http(authority) | Self::Look(authority, _) => (authority.as_str(), String::new()),
-            Self::Https(authority, shown) => {
-                (authority.as_str(), ticket.as_ref().map_or_else(|| shown.field(), Ticket::field))
-            }
+            Self::Http(authority) | Self::ReadOnly(authority, _) => (authority.as_str(), String::new()),
+            Self::Https(authority, shown) => (
+                authority.as_str(),
+                ticket
+                    .as_ref()
+                    .map_or_else(|| shown.authorization_header(), KerberosTicket::negotiate_header),
+            ),
         };
         // HTTP/1.0: the answer ends with the connection and is never chunked.
         let request = format!(
@@ -234,43 +247,47 @@ impl Balancer {
         );
         let sent = socket.write_all(request.as_bytes()).and_then(|()| socket.flush());
         // A peer that closes the connection has sent the reason before, if it speaks TLS.
-        let answer = match (http::Answer::read(socket), sent) {
+        let answer = match (http::HttpResponse::read(socket), sent) {
             (Ok(answer), _) => answer,
-            (Err(error), Ok(())) => return Err(self.broken(&error)),
-            (Err(read), Err(_)) if secure::objection(&read).is_some() => return Err(self.broken(&read)),
-            (Err(_), Err(error)) => return Err(self.broken(&error)),
+            (Err(error), Ok(())) => return Err(self.connection_error(&error)),
+            (Err(read), Err(_)) if tls_client::tls_rejection(&read).is_some() => {
+                return Err(self.connection_error(&read));
+            }
+            (Err(_), Err(error)) => return Err(self.connection_error(&error)),
         };
-        ticket.map_or(Ok(()), |ticket| ticket.judge(self, &answer))?;
+        ticket.map_or(Ok(()), |ticket| ticket.verify(self, &answer))?;
         match answer.status {
             200..300 => Ok(answer),
             status => {
-                let body = answer.body().map_err(|error| self.lost(&error))?;
+                let body = answer.body().map_err(|error| self.stream_error(&error))?;
                 let said = serde_json::from_slice::<Value>(&body).unwrap_or_default();
                 let why = match said["error"].as_str() {
                     Some(why) => why.to_owned(),
                     None => format!("{self}{target} answered {status}: is it a balancer's admin listener?"),
                 };
-                Err(if status < 500 { Trouble::Refused(why) } else { Trouble::Unreachable(why) })
+                Err(if status < 500 { ControlError::Refused(why) } else { ControlError::Unreachable(why) })
             }
         }
     }
 
-    fn connect(&self) -> io::Result<Wire> {
+    fn connect(&self) -> io::Result<ControlStream> {
         match self {
             // std's connect is not used: it waits for ever where a stopped process has a full backlog.
             Self::Unix(path) => {
                 let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-                socket.connect_timeout(&SockAddr::unix(path)?, CONNECT)?;
-                Ok(Wire::Plain(socket))
+                socket.connect_timeout(&SockAddr::unix(path)?, CONNECT_TIMEOUT)?;
+                Ok(ControlStream::Plain(socket))
             }
-            Self::Http(authority) | Self::Look(authority, _) => {
-                Ok(Wire::Plain(secure::dial(authority, CONNECT)?.into()))
+            Self::Http(authority) | Self::ReadOnly(authority, _) => {
+                Ok(ControlStream::Plain(tls_client::connect_tcp(authority, CONNECT_TIMEOUT)?.into()))
             }
-            Self::Https(authority, shown) => Ok(Wire::Tls(Box::new(shown.connect(authority, CONNECT)?))),
+            Self::Https(authority, shown) => {
+                Ok(ControlStream::Tls(Box::new(shown.connect(authority, CONNECT_TIMEOUT)?)))
+            }
         }
     }
 
-    fn unreachable(&self, error: &io::Error) -> Trouble {
+    fn unreachable(&self, error: &io::Error) -> ControlError {
         let hint = match (self, error.kind()) {
             (Self::Unix(_), ErrorKind::NotFound) => {
                 "no balancer made it; start one (plimsoll up), or say where it is: --control unix:/path, or \
@@ -283,27 +300,27 @@ impl Balancer {
                 "use it as the user who started the balancer, or as root"
             }
             (Self::Unix(_), _) => "is it the control socket of a balancer?",
-            (Self::Http(_) | Self::Look(..), ErrorKind::ConnectionRefused) => {
+            (Self::Http(_) | Self::ReadOnly(..), ErrorKind::ConnectionRefused) => {
                 "nothing listens there; see [admin] listen of the balancer's configuration"
             }
-            (Self::Http(_) | Self::Look(..), _) => "see [admin] listen of the balancer's configuration",
+            (Self::Http(_) | Self::ReadOnly(..), _) => "see [admin] listen of the balancer's configuration",
             (Self::Https(..), _) => "see [admin] control of its configuration",
         };
-        Trouble::Unreachable(format!("cannot reach {self}: {error}; {hint}"))
+        ControlError::Unreachable(format!("cannot reach {self}: {error}; {hint}"))
     }
 }
 
-impl fmt::Display for Balancer {
+impl fmt::Display for ControlEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Http(authority) | Self::Look(authority, _) => write!(f, "http://{authority}"),
+            Self::Http(authority) | Self::ReadOnly(authority, _) => write!(f, "http://{authority}"),
             Self::Https(authority, _) => write!(f, "https://{authority}"),
         }
     }
 }
 
-impl PartialEq for Balancer {
+impl PartialEq for ControlEndpoint {
     /// Compares the addresses, without the credentials.
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
@@ -312,10 +329,10 @@ impl PartialEq for Balancer {
 
 /// Returns `control`, or `listen`, of a section of a file. The file may be wrong elsewhere, even in its
 /// syntax: an operator must be able to look at a balancer while its next configuration is written.
-fn configured(file: &Path, section: &str, key: &str) -> Result<Option<String>, Trouble> {
+fn address_in_file(file: &Path, section: &str, key: &str) -> Result<Option<String>, ControlError> {
     let refused = |why: &dyn fmt::Display| {
         let file = file.display();
-        Trouble::Refused(format!("{file}: {why}; mend it, or say --control unix:/path"))
+        ControlError::Refused(format!("{file}: {why}; mend it, or say --control unix:/path"))
     };
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
     let (table, errors) = DeTable::parse_recoverable(&text);
@@ -323,7 +340,9 @@ fn configured(file: &Path, section: &str, key: &str) -> Result<Option<String>, T
     let control = control.map(|control| address(control.get_ref()));
     match (control, errors.first()) {
         (Some(Some(control)), None) => Ok(Some(control.to_owned())),
-        (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
+        (Some(Some(control)), Some(_)) if ControlEndpoint::parse(control).is_ok() => {
+            Ok(Some(control.to_owned()))
+        }
         (Some(None), None) => Err(refused(&format_args!("[{section}] {key} is not a text"))),
         (None, None) => Ok(None),
         // The wrong part may be the one with the address.
@@ -351,8 +370,11 @@ mod tests {
 
     #[test]
     fn nobody_there_says_what_to_do() {
-        let control = Balancer::Unix(std::env::temp_dir().join("plimsoll-no-such.sock"));
+        let control = ControlEndpoint::Unix(std::env::temp_dir().join("plimsoll-no-such.sock"));
         let trouble = control.get::<Value>("/status").unwrap_err();
-        assert!(matches!(&trouble, Trouble::Unreachable(why) if why.contains("plimsoll up")), "{trouble}");
+        assert!(
+            matches!(&trouble, ControlError::Unreachable(why) if why.contains("plimsoll up")),
+            "{trouble}"
+        );
     }
 }

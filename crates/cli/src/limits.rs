@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::thread::available_parallelism;
 
-use plimsoll_admin::{GUESTS, REPORTERS};
-use plimsoll_proxy::PIPE_FILES;
+use plimsoll_admin::{MAX_REPORT_CONNECTIONS, MAX_SECURED_CONNECTIONS};
+use plimsoll_proxy::MAX_PIPE_FILES;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::config::{Config, Group, Listener, Protocol};
+use crate::config::{Config, GroupConfig, ListenerConfig, ListenerProtocol};
 
 /// The default of connections, if the machine allows them.
-const MOST: u64 = 100_000;
+const MAX_DEFAULT_CONNECTIONS: u64 = 100_000;
 
 /// The files for everything that is not a connection: listeners, timers, logs, the admin side, probes.
-const RESERVE: u64 = 256;
+const RESERVED_FILES: u64 = 256;
 
 /// The files of a connection: one towards the client and one towards the member.
 const FILES_PER_CONNECTION: u64 = 2;
@@ -22,10 +22,10 @@ const FILES_PER_CONNECTION: u64 = 2;
 const PIPED_PER_CONNECTION: u64 = 4;
 
 /// The least number of connections of a balancer.
-const LEAST: u64 = 16;
+const MIN_CONNECTIONS: u64 = 16;
 
 /// The least and the largest default of a udp listener's flows.
-const FLOWS: (u64, u64) = (16, 16_384);
+const FLOW_BOUNDS: (u64, u64) = (16, 16_384);
 
 /// Returns the largest number of files that this process may ever open, and those that it starts: the hard
 /// limit.
@@ -34,7 +34,7 @@ pub(crate) fn hard() -> u64 {
 }
 
 /// The name of the calling process for [`check_files`].
-pub(crate) const OWN: &str = "this process";
+pub(crate) const THIS_PROCESS: &str = "this process";
 
 /// Raises the limit on open files to the hard limit; returns the limit in force.
 pub(crate) fn raise() -> u64 {
@@ -47,23 +47,25 @@ pub(crate) fn raise() -> u64 {
 
 /// Returns the default of `max_connections` with that many files.
 pub(crate) fn max_connections(config: &Config, files: u64) -> usize {
-    usize::try_from(pairs(config, files).clamp(LEAST, MOST)).unwrap_or(usize::MAX)
+    usize::try_from(connection_capacity(config, files).clamp(MIN_CONNECTIONS, MAX_DEFAULT_CONNECTIONS))
+        .unwrap_or(usize::MAX)
 }
 
 /// Returns how many descriptors connections of clients and to members may take together, with that many
 /// files. A client of HTTP/2 may have a hundred requests in flight, each on a connection of its own to a
 /// member.
 pub(crate) fn max_descriptors(config: &Config, files: u64) -> usize {
-    let descriptors = pairs(config, files).max(LEAST).saturating_mul(FILES_PER_CONNECTION);
+    let descriptors =
+        connection_capacity(config, files).max(MIN_CONNECTIONS).saturating_mul(FILES_PER_CONNECTION);
     usize::try_from(descriptors).unwrap_or(usize::MAX)
 }
 
 /// Returns how many client connections there are files for if each has one to a member.
-fn pairs(config: &Config, files: u64) -> u64 {
-    let left = files.saturating_sub(RESERVE + others(config) + flows(config, files));
+fn connection_capacity(config: &Config, files: u64) -> u64 {
+    let left = files.saturating_sub(RESERVED_FILES + other_files(config) + flow_files(config, files));
     // The pipes are at their maximum, or at the number that so few connections can use if that is less.
     let all_piped = left / (FILES_PER_CONNECTION + PIPED_PER_CONNECTION);
-    (left.saturating_sub(pipes(config)) / FILES_PER_CONNECTION).max(all_piped)
+    (left.saturating_sub(pipe_files(config)) / FILES_PER_CONNECTION).max(all_piped)
 }
 
 /// Returns the default `max_flows` of a udp listener, with that many files. All listeners with the default
@@ -71,20 +73,20 @@ fn pairs(config: &Config, files: u64) -> u64 {
 /// and there are listeners for connections.
 pub(crate) fn max_flows(config: &Config, files: u64) -> usize {
     let listeners = udp(config).filter(|listener| listener.max_flows.is_none()).count() as u64;
-    let left = files.saturating_sub(RESERVE + others(config) + named_flows(config).sum::<u64>());
-    let least = files_of(config, LEAST);
+    let left = files.saturating_sub(RESERVED_FILES + other_files(config) + named_flows(config).sum::<u64>());
+    let least = files_of(config, MIN_CONNECTIONS);
     let connections = match config.max_connections {
         Some(named) => files_of(config, named as u64),
         None if udp(config).count() == config.listeners.len() => least,
         None => least.max(left / 2),
     };
     let each = left.saturating_sub(connections) / listeners.max(1);
-    usize::try_from(each.clamp(FLOWS.0, FLOWS.1)).unwrap_or(usize::MAX)
+    usize::try_from(each.clamp(FLOW_BOUNDS.0, FLOW_BOUNDS.1)).unwrap_or(usize::MAX)
 }
 
 /// Returns how many files so many client connections take.
 fn files_of(config: &Config, connections: u64) -> u64 {
-    let piped = connections.saturating_mul(PIPED_PER_CONNECTION).min(pipes(config));
+    let piped = connections.saturating_mul(PIPED_PER_CONNECTION).min(pipe_files(config));
     connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(piped)
 }
 
@@ -129,12 +131,13 @@ fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64
 /// Checks that `files` suffice for the configuration; the error has the remedy. `whose` names the process
 /// that may open so many.
 pub(crate) fn check_files(config: &Config, files: u64, whose: &str) -> Result<(), String> {
-    let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
+    let connections = config.max_connections.map_or(MIN_CONNECTIONS, |wanted| wanted as u64);
     let named: Vec<u64> = named_flows(config).collect();
     let named_sum = named.iter().sum::<u64>();
     let unnamed = udp(config).count() - named.len();
-    let least_flows = named_sum + unnamed as u64 * FLOWS.0;
-    let need = files_of(config, connections).saturating_add(RESERVE + others(config) + least_flows);
+    let least_flows = named_sum + unnamed as u64 * FLOW_BOUNDS.0;
+    let need =
+        files_of(config, connections).saturating_add(RESERVED_FILES + other_files(config) + least_flows);
     if need <= files {
         return Ok(());
     }
@@ -147,7 +150,7 @@ pub(crate) fn check_files(config: &Config, files: u64, whose: &str) -> Result<()
         1 => what += &format!(" and max_flows = {named_sum}"),
         several => what += &format!(" and the max_flows of {several} udp listeners, {named_sum} together,"),
     }
-    if others(config) > 0 {
+    if other_files(config) > 0 {
         what += " and monitors, reports and control";
     }
     Err(format!(
@@ -167,7 +170,7 @@ pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
     config
         .listeners
         .iter()
-        .filter(|listener| listener.protocol != Protocol::Udp && cut(listener.backlog))
+        .filter(|listener| listener.protocol != ListenerProtocol::Udp && cut(listener.backlog))
         .map(|listener| {
             format!(
                 "the kernel cuts the backlog of {} from {} to {most}: sysctl -w net.core.somaxconn={}",
@@ -178,27 +181,29 @@ pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
 }
 
 /// Returns the files beside connections and flows: monitors that are asked, members that report.
-fn others(config: &Config) -> u64 {
-    let asks = |group: &&Group| group.monitor.as_ref().is_some_and(|monitor| monitor.source.asks());
+fn other_files(config: &Config) -> u64 {
+    let asks =
+        |group: &&GroupConfig| group.monitor.as_ref().is_some_and(|monitor| monitor.source.is_polled());
     let asked = config.groups.iter().filter(asks).map(|group| group.members.len() as u64).sum::<u64>();
-    let told = config.admin.reports.0.map_or(0, |_| u64::from(REPORTERS));
-    let guests = config.admin.control.tls().map_or(0, |_| u64::from(GUESTS));
+    let told = config.admin.reports.0.map_or(0, |_| u64::from(MAX_REPORT_CONNECTIONS));
+    let guests = config.admin.control.tls().map_or(0, |_| u64::from(MAX_SECURED_CONNECTIONS));
     asked + told + guests
 }
 
 /// Returns the files of the pipes through which byte streams are spliced, on all threads.
-fn pipes(config: &Config) -> u64 {
-    let spliced =
-        |listener: &Listener| matches!(listener.protocol, Protocol::Http | Protocol::Https | Protocol::Tcp);
+fn pipe_files(config: &Config) -> u64 {
+    let spliced = |listener: &ListenerConfig| {
+        matches!(listener.protocol, ListenerProtocol::Http | ListenerProtocol::Https | ListenerProtocol::Tcp)
+    };
     if !config.listeners.iter().any(spliced) {
         return 0;
     }
     let threads = config.threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from));
-    (threads * PIPE_FILES) as u64
+    (threads * MAX_PIPE_FILES) as u64
 }
 
 /// Returns the files of flows, one each, with that many files in all.
-fn flows(config: &Config, files: u64) -> u64 {
+fn flow_files(config: &Config, files: u64) -> u64 {
     let each = max_flows(config, files) as u64;
     udp(config).map(|listener| listener.max_flows.map_or(each, |named| named as u64)).sum()
 }
@@ -208,8 +213,8 @@ fn named_flows(config: &Config) -> impl Iterator<Item = u64> {
     udp(config).filter_map(|listener| Some(listener.max_flows? as u64))
 }
 
-fn udp(config: &Config) -> impl Iterator<Item = &Listener> {
-    config.listeners.iter().filter(|listener| listener.protocol == Protocol::Udp)
+fn udp(config: &Config) -> impl Iterator<Item = &ListenerConfig> {
+    config.listeners.iter().filter(|listener| listener.protocol == ListenerProtocol::Udp)
 }
 
 #[cfg(test)]
@@ -247,15 +252,15 @@ mod tests {
         assert_eq!(max_connections(&open, 1 << 20), 100_000);
         assert_eq!(max_connections(&open, 5256), 2000);
         assert_eq!(max_connections(&open, 10), 16);
-        assert!(check_files(&open, 1288, OWN).is_ok());
-        assert!(check_files(&open, 1287, OWN).unwrap_err().contains("max_flows = 1000"));
+        assert!(check_files(&open, 1288, THIS_PROCESS).is_ok());
+        assert!(check_files(&open, 1287, THIS_PROCESS).unwrap_err().contains("max_flows = 1000"));
         assert_eq!(max_connections(&config("admin.reports = '127.0.0.1:9901'"), 5256), 1872);
         let second = "[[listener]]\naddress='127.0.0.1:54'\ngroup='g'\nprotocol='udp'\nmax_flows=500";
-        let error = check_files(&config(second), 1287, OWN).unwrap_err();
+        let error = check_files(&config(second), 1287, THIS_PROCESS).unwrap_err();
         assert!(error.contains("the max_flows of 2 udp listeners, 1500 together, can take"), "{error}");
         let fixed = config("max_connections = 50_000");
-        assert!(check_files(&fixed, 101_256, OWN).is_ok());
-        let error = check_files(&fixed, 1024, OWN).unwrap_err();
+        assert!(check_files(&fixed, 101_256, THIS_PROCESS).is_ok());
+        let error = check_files(&fixed, 1024, THIS_PROCESS).unwrap_err();
         assert!(
             error.contains("max_connections = 50000") && error.contains("this process may open 1024"),
             "{error}"
@@ -277,7 +282,7 @@ mod tests {
         let udp = |port: u16| listener(port, "protocol='udp'");
         // The two defaults of 16,384 each are more than there are files.
         let two = of(&[udp(53), udp(54)]);
-        assert!(check_files(&two, 20_000, OWN).is_ok());
+        assert!(check_files(&two, 20_000, THIS_PROCESS).is_ok());
         assert_eq!(max_flows(&two, 20_000), (20_000 - 256 - 32) / 2);
         assert_eq!(max_flows(&two, 1 << 20), 16_384);
         // Connections get a half, or the files of `max_connections`.
@@ -288,7 +293,7 @@ mod tests {
         // A number in the file stays, and leaves the others less.
         let mixed = of(&[listener(53, "protocol='udp'\nmax_flows=19000"), udp(54)]);
         assert_eq!(max_flows(&mixed, 20_000), 20_000 - 256 - 19_000 - 32);
-        let error = check_files(&mixed, 19_000, OWN).unwrap_err();
+        let error = check_files(&mixed, 19_000, THIS_PROCESS).unwrap_err();
         assert!(
             error.contains("and max_flows = 19000 can take") && error.contains("lower the numbers"),
             "{error}"
@@ -299,10 +304,10 @@ mod tests {
                 let need =
                     2 * max_connections(config, files) as u64 + 2 * max_flows(config, files) as u64 + 256;
                 assert!(need <= files, "{need} of {files}");
-                assert!(check_files(config, files, OWN).is_ok());
+                assert!(check_files(config, files, THIS_PROCESS).is_ok());
             }
         }
-        assert!(check_files(&two, 319, OWN).is_err());
+        assert!(check_files(&two, 319, THIS_PROCESS).is_err());
     }
 
     #[test]
@@ -316,14 +321,21 @@ mod tests {
         assert_eq!(max_connections(&four, 1256 + 600), 100);
         let fixed = tcp("threads = 4\nmax_connections = 1000");
         assert!(
-            check_files(&fixed, 1256 + 2512, OWN).is_ok() && check_files(&fixed, 1256 + 2511, OWN).is_err()
+            check_files(&fixed, 1256 + 2512, THIS_PROCESS).is_ok()
+                && check_files(&fixed, 1256 + 2511, THIS_PROCESS).is_err()
         );
         let few = tcp("threads = 4\nmax_connections = 100");
-        assert!(check_files(&few, 1256 + 600, OWN).is_ok() && check_files(&few, 1256 + 599, OWN).is_err());
+        assert!(
+            check_files(&few, 1256 + 600, THIS_PROCESS).is_ok()
+                && check_files(&few, 1256 + 599, THIS_PROCESS).is_err()
+        );
         // The default is the largest valid value.
         for files in 1400..6000 {
             let most = max_connections(&four, files);
-            assert!(check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files, OWN).is_ok());
+            assert!(
+                check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files, THIS_PROCESS)
+                    .is_ok()
+            );
         }
     }
 }

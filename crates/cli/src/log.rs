@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal as _};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
-use crate::talk::Globals;
+use crate::output::GlobalArgs;
 
 /// Form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
+pub(crate) enum LogFormat {
     /// One line for people.
     Text,
     /// One JSON object per line.
@@ -18,7 +18,7 @@ pub(crate) enum Form {
 
 /// Sends the program's log to standard error from now on. `RUST_LOG` selects more finely than `-q` and `-v`
 /// do.
-pub(crate) fn start(form: Form, globals: &Globals) {
+pub(crate) fn start(form: LogFormat, globals: &GlobalArgs) {
     let level = match (globals.quiet, globals.verbose) {
         (true, _) => "error",
         // Faults of peers are not the balancer's: `h2` would log each frame, and `kube_client` each answer
@@ -36,11 +36,13 @@ pub(crate) fn start(form: Form, globals: &Globals) {
     let log = log.log_internal_errors(false);
     // The journal dates its lines itself.
     let dated = std::env::var_os("JOURNAL_STREAM").is_none();
-    let color = globals.paints(&io::stderr());
+    let color = globals.allows_color(&io::stderr());
     // A running log stays.
     let _ = match form {
-        Form::Json => log.json().flatten_event(true).try_init(),
-        Form::Text if dated => log.with_ansi(color).compact().try_init(),
-        Form::Text => log.with_ansi(color && io::stderr().is_terminal()).compact().without_time().try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+        LogFormat::Text if dated => log.with_ansi(color).compact().try_init(),
+        LogFormat::Text => {
+            log.with_ansi(color && io::stderr().is_terminal()).compact().without_time().try_init()
+        }
     };
 }

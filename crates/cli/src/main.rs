@@ -1,21 +1,21 @@
 //! `plimsoll`: adaptive load balancing and monitoring, one binary.
 
+mod admin_endpoints;
 mod command;
 mod config;
 mod control;
-mod desk;
-mod doors;
-mod failure;
+mod corba_adapter;
+mod error;
 mod import;
 mod limits;
 mod log;
-mod made;
-mod picker;
-mod running;
-mod screen;
-mod succession;
+mod lottery_picker;
+mod output;
+mod runtime;
+mod runtime_config;
 mod supervise;
-mod talk;
+mod terminal;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match cli.command.run(&cli.globals) {
         Ok(code) => code,
         Err(failure) => {
-            failure.tell(&cli.globals);
+            failure.print(&cli.globals);
             failure.exit.into()
         }
     }

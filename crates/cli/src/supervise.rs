@@ -1,52 +1,54 @@
 //! The Supervisor: starts processes of Plimsoll's own binary, watches over them, and starts again those that
 //! fail.
 //!
-//! A value for each process (`plimsoll_brain::ward`) decides; this module carries the decisions out. One
-//! thread does it all, and waits for the kernel: the end of a process (pidfd), its output (pipe), the change
-//! of a file (inotify), a signal, a command, or the end of a pause. Beside it a thread for each balancer
-//! receives the sockets that are held for its next process. While nothing happens nothing runs.
+//! A value for each process (`plimsoll_brain::supervision`) decides; this module carries the decisions out.
+//! One thread does it all, and waits for the kernel: the end of a process (pidfd), its output (pipe), the
+//! change of a file (inotify), a signal, a command, or the end of a pause. Beside it a thread for each
+//! balancer receives the sockets that are held for its next process. While nothing happens nothing runs.
 
-mod attend;
-mod charge;
-mod child;
+mod admin_adapter;
 mod clock;
-mod desk;
-mod holding;
-mod lines;
+mod config_watch;
+mod held_sockets;
+mod log_capture;
+mod monitor;
+mod os_process;
+mod process;
 mod reload;
-mod state;
-mod watch;
+mod state_file;
 
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
-use plimsoll_admin::{Act, Audit, Children, Denied, Household, Rules};
-use plimsoll_brain::ward::{Ending, Order, Phase};
+use plimsoll_admin::{
+    ActiveRules, AuditLog, ProcessActionError, ProcessCommand, ShutdownMode, SupervisorStatus,
+};
+use plimsoll_brain::supervision::{ExitCause, ProcessAction, ProcessPhase};
 use sd_notify::NotifyState;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
+use crate::admin_endpoints::audit_signal;
 use crate::config::{self, SuperviseFile};
-use crate::doors::note;
-use crate::failure::{Exit, Failure};
-use crate::running::notify;
-use attend::{Ended, How, attend};
-use charge::Charge;
-use clock::{chance, now, unix_ms};
-use desk::Asked;
-use holding::Told;
-use lines::Scribe;
-use state::State;
-use watch::Watch;
+use crate::error::{CliError, CliExitCode};
+use crate::runtime::notify_systemd;
+use admin_adapter::SupervisorCommand;
+use clock::{now, random_bits, unix_ms};
+use config_watch::ConfigWatch;
+use held_sockets::SocketRequest;
+use log_capture::ProcessLog;
+use monitor::{ProcessExit, ProcessOutcome, monitor_child};
+use process::SupervisedProcess;
+use state_file::SupervisorState;
 
-pub(crate) use desk::Desk;
+pub(crate) use admin_adapter::SupervisorAdmin;
 
 /// The number of ends of processes that may wait; more wait where they are.
-const ENDS: usize = 64;
+const EXIT_CAPACITY: usize = 64;
 /// The number of requests of balancers about their sockets that may wait.
-const TOLD: usize = 16;
+const SOCKET_REQUEST_CAPACITY: usize = 16;
 
 /// A Supervisor and its processes.
 pub(crate) struct Supervisor {
@@ -56,34 +58,34 @@ pub(crate) struct Supervisor {
     program: PathBuf,
     /// Whether its log is JSON.
     json: bool,
-    charges: Vec<Charge>,
-    ends: mpsc::Receiver<Ended>,
+    processes: Vec<SupervisedProcess>,
+    exits: mpsc::Receiver<ProcessExit>,
     /// The sender for the watchers of processes.
-    end: mpsc::Sender<Ended>,
-    asked: mpsc::Receiver<Asked>,
+    exit_sender: mpsc::Sender<ProcessExit>,
+    commands: mpsc::Receiver<SupervisorCommand>,
     /// The requests of balancers about their sockets; and the sender for the threads that receive them.
-    told: mpsc::Receiver<Told>,
-    tell: mpsc::Sender<Told>,
+    socket_requests: mpsc::Receiver<SocketRequest>,
+    socket_request_sender: mpsc::Sender<SocketRequest>,
     /// The socket for balancers, if there is one.
-    holder: Option<PathBuf>,
-    desk: Arc<Desk>,
+    holder_path: Option<PathBuf>,
+    admin: Arc<SupervisorAdmin>,
     /// The rights of clients over TLS.
-    rules: Arc<Rules>,
-    audit: Option<Arc<Audit>>,
-    watch: Watch,
+    rules: Arc<ActiveRules>,
+    audit: Option<Arc<AuditLog>>,
+    watch: ConfigWatch,
     reload_error: Option<String>,
     started_unix_ms: u64,
     /// The children to end; set once the Supervisor is to end.
-    ending: Option<Children>,
+    ending: Option<ShutdownMode>,
     /// The number of children started so far, which identifies the child that ended.
-    count: u64,
+    children_started: u64,
     /// The last state written, and the last notification of systemd.
-    written: String,
-    said: String,
+    last_state: String,
+    last_status: String,
 }
 
 /// Signals to the Supervisor.
-pub(crate) struct Signals {
+pub(crate) struct SupervisorSignals {
     /// Reads the file again.
     pub(crate) hangup: Signal,
     /// Ends the Supervisor.
@@ -93,12 +95,12 @@ pub(crate) struct Signals {
 }
 
 /// An event.
-enum News {
-    Ended(Ended),
-    Asked(Asked),
-    Told(Told),
-    Changed,
-    Due,
+enum SupervisorEvent {
+    Exited(ProcessExit),
+    Command(SupervisorCommand),
+    SocketRequest(SocketRequest),
+    FileChanged,
+    TimerDue,
     HangUp,
     /// The end by a signal of this name.
     Terminate(&'static str),
@@ -106,7 +108,7 @@ enum News {
 
 impl Supervisor {
     /// Returns a Supervisor that has not begun. It must be called within a tokio runtime; `asked` are the
-    /// commands that come over `desk`.
+    /// commands that come from the admin plane.
     ///
     /// # Errors
     /// Fails if the system does not give the needed resources.
@@ -114,41 +116,41 @@ impl Supervisor {
         path: PathBuf,
         file: SuperviseFile,
         json: bool,
-        (desk, asked): (Arc<Desk>, mpsc::Receiver<Asked>),
-        rules: Arc<Rules>,
-        audit: Option<Arc<Audit>>,
+        (desk, asked): (Arc<SupervisorAdmin>, mpsc::Receiver<SupervisorCommand>),
+        rules: Arc<ActiveRules>,
+        audit: Option<Arc<AuditLog>>,
     ) -> io::Result<Self> {
-        let (end, ends) = mpsc::channel(ENDS);
-        let (tell, told) = mpsc::channel(TOLD);
+        let (end, ends) = mpsc::channel(EXIT_CAPACITY);
+        let (tell, told) = mpsc::channel(SOCKET_REQUEST_CAPACITY);
         let mut supervisor = Self {
             path,
-            program: child::program()?,
+            program: os_process::program()?,
             json,
-            charges: Vec::new(),
-            ends,
-            end,
-            asked,
-            told,
-            tell,
-            holder: None,
-            desk,
+            processes: Vec::new(),
+            exits: ends,
+            exit_sender: end,
+            commands: asked,
+            socket_requests: told,
+            socket_request_sender: tell,
+            holder_path: None,
+            admin: desk,
             rules,
             audit,
-            watch: Watch::new()?,
+            watch: ConfigWatch::new()?,
             reload_error: None,
             started_unix_ms: unix_ms(),
             ending: None,
-            count: 0,
-            written: String::new(),
-            said: String::new(),
+            children_started: 0,
+            last_state: String::new(),
+            last_status: String::new(),
             file,
         };
         for process in supervisor.file.supervise.processes.clone() {
-            let scribe = supervisor.scribe(&process.name.0)?;
+            let scribe = supervisor.open_log(&process.name.0)?;
             let rules = supervisor.file.rules(&process);
-            supervisor.charges.push(Charge::new(&process, rules, scribe, now()));
+            supervisor.processes.push(SupervisedProcess::new(&process, rules, scribe, now()));
         }
-        supervisor.desk.publish(supervisor.household());
+        supervisor.admin.publish(supervisor.status());
         Ok(supervisor)
     }
 
@@ -156,48 +158,50 @@ impl Supervisor {
     ///
     /// # Errors
     /// Fails if it had to end at once, and killed the running processes.
-    pub(crate) async fn run(mut self, mut signals: Signals) -> Result<(), Failure> {
+    pub(crate) async fn run(mut self, mut signals: SupervisorSignals) -> Result<(), CliError> {
         self.take_over();
-        self.hear_balancers();
-        for charge in &mut self.charges {
-            charge.begin(now());
+        self.accept_balancers();
+        for charge in &mut self.processes {
+            charge.start_if_enabled(now());
         }
-        self.settle();
-        notify(&[NotifyState::Ready]);
+        self.process_orders();
+        notify_systemd(&[NotifyState::Ready]);
         loop {
-            match self.news(&mut signals).await {
-                News::Ended(ended) => self.ended(ended),
-                News::Asked(asked) => self.answer(asked),
-                News::Told(told) => self.told(told),
-                News::Changed => self.changed(),
-                News::Due => self.charges.iter_mut().for_each(|charge| charge.due(now())),
-                News::HangUp => {
+            match self.next_event(&mut signals).await {
+                SupervisorEvent::Exited(ended) => self.handle_exit(ended),
+                SupervisorEvent::Command(asked) => self.handle_command(asked),
+                SupervisorEvent::SocketRequest(told) => self.handle_socket_request(told),
+                SupervisorEvent::FileChanged => self.check_changed_files(),
+                SupervisorEvent::TimerDue => {
+                    self.processes.iter_mut().for_each(|charge| charge.handle_timeout(now()))
+                }
+                SupervisorEvent::HangUp => {
                     let outcome = self.reload();
                     let outcome = outcome.as_ref().map(drop).map_err(String::as_str);
-                    note(self.audit.as_deref(), "SIGHUP", "reload", outcome);
+                    audit_signal(self.audit.as_deref(), "SIGHUP", "reload", outcome);
                 }
-                News::Terminate(signal) if self.ending.is_some() => {
-                    note(self.audit.as_deref(), signal, "shutdown", Ok(()));
-                    self.leave_nothing();
-                    self.charges
+                SupervisorEvent::Terminate(signal) if self.ending.is_some() => {
+                    audit_signal(self.audit.as_deref(), signal, "shutdown", Ok(()));
+                    self.remove_files();
+                    self.processes
                         .iter()
                         .filter_map(|charge| charge.child.as_ref())
                         .for_each(|child| child.kill());
-                    return Err(Failure::new(Exit::Interrupted, "stopped at once"));
+                    return Err(CliError::new(CliExitCode::Interrupted, "stopped at once"));
                 }
-                News::Terminate(signal) => {
-                    note(self.audit.as_deref(), signal, "shutdown", Ok(()));
-                    self.shut_down(Children::Stop);
+                SupervisorEvent::Terminate(signal) => {
+                    audit_signal(self.audit.as_deref(), signal, "shutdown", Ok(()));
+                    self.shut_down(ShutdownMode::Stop);
                 }
             }
-            self.settle();
+            self.process_orders();
             match self.ending {
-                Some(Children::Leave) => {
+                Some(ShutdownMode::Leave) => {
                     tracing::info!("ended; the processes go on");
                     return Ok(());
                 }
-                Some(Children::Stop) if self.charges.iter().all(|charge| charge.child.is_none()) => {
-                    self.leave_nothing();
+                Some(ShutdownMode::Stop) if self.processes.iter().all(|charge| charge.child.is_none()) => {
+                    self.remove_files();
                     tracing::info!("stopped");
                     return Ok(());
                 }
@@ -206,8 +210,8 @@ impl Supervisor {
         }
     }
 
-    async fn news(&mut self, signals: &mut Signals) -> News {
-        let due = self.charges.iter().filter_map(Charge::poll_timeout).min();
+    async fn next_event(&mut self, signals: &mut SupervisorSignals) -> SupervisorEvent {
+        let due = self.processes.iter().filter_map(SupervisedProcess::poll_timeout).min();
         let pause = due.map(|due| tokio::time::sleep(due.since(now())));
         let pause = pin!(async {
             match pause {
@@ -217,26 +221,26 @@ impl Supervisor {
         });
         tokio::select! {
             // The channels never end: their senders are held as long as this is.
-            Some(ended) = self.ends.recv() => News::Ended(ended),
-            Some(asked) = self.asked.recv() => News::Asked(asked),
-            Some(told) = self.told.recv() => News::Told(told),
-            () = self.watch.changed() => News::Changed,
-            () = pause => News::Due,
-            _ = signals.hangup.recv() => News::HangUp,
-            _ = signals.terminate.recv() => News::Terminate("SIGTERM"),
-            _ = signals.interrupt.recv() => News::Terminate("SIGINT"),
+            Some(ended) = self.exits.recv() => SupervisorEvent::Exited(ended),
+            Some(asked) = self.commands.recv() => SupervisorEvent::Command(asked),
+            Some(told) = self.socket_requests.recv() => SupervisorEvent::SocketRequest(told),
+            () = self.watch.changed() => SupervisorEvent::FileChanged,
+            () = pause => SupervisorEvent::TimerDue,
+            _ = signals.hangup.recv() => SupervisorEvent::HangUp,
+            _ = signals.terminate.recv() => SupervisorEvent::Terminate("SIGTERM"),
+            _ = signals.interrupt.recv() => SupervisorEvent::Terminate("SIGINT"),
         }
     }
 
     /// Takes the sockets of balancers from now on.
-    fn hear_balancers(&mut self) {
-        let path = self.file.sockets();
+    fn accept_balancers(&mut self) {
+        let path = self.file.holder_path();
         let opened = std::path::absolute(&path).and_then(|whole| {
-            holding::open(&whole, self.tell.clone())?;
+            held_sockets::listen(&whole, self.socket_request_sender.clone())?;
             Ok(whole)
         });
         match opened {
-            Ok(whole) => self.holder = Some(whole),
+            Ok(whole) => self.holder_path = Some(whole),
             Err(error) => tracing::warn!(
                 "{}: {error}; while a balancer that failed is started again its clients are refused",
                 path.display()
@@ -245,19 +249,19 @@ impl Supervisor {
     }
 
     /// Handles a balancer's request for its sockets, or to hold them.
-    fn told(&mut self, Told { pid, wish, reply }: Told) {
-        let place = self.charges.iter().position(|charge| charge.is(pid));
-        let place = place.or_else(|| self.charges.iter().position(|charge| charge.is_followed_by(pid)));
+    fn handle_socket_request(&mut self, SocketRequest { pid, request: wish, reply }: SocketRequest) {
+        let place = self.processes.iter().position(|charge| charge.has_pid(pid));
+        let place = place.or_else(|| self.processes.iter().position(|charge| charge.is_succeeded_by(pid)));
         if let Some(place) = place {
             // The balancer may have ended.
-            let _ = reply.send(self.charges[place].grant(wish));
+            let _ = reply.send(self.processes[place].grant_sockets(wish));
         }
     }
 
     /// Removes the files, so that the next Supervisor finds nothing.
-    fn leave_nothing(&self) {
+    fn remove_files(&self) {
         let _ = std::fs::remove_file(self.file.state());
-        if let Some(path) = &self.holder {
+        if let Some(path) = &self.holder_path {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -265,7 +269,7 @@ impl Supervisor {
     /// Takes over the processes that a Supervisor before this one left.
     fn take_over(&mut self) {
         let path = self.file.state();
-        let state = match State::read(&path) {
+        let state = match SupervisorState::read(&path) {
             Ok(Some(state)) => state,
             Ok(None) => return,
             Err(error) => {
@@ -274,23 +278,24 @@ impl Supervisor {
             }
         };
         for kept in state.processes {
-            let found = self.charges.iter().position(|charge| charge.name == kept.name);
+            let found = self.processes.iter().position(|charge| charge.name == kept.name);
             let adopted = kept.running.as_ref().and_then(|(identity, launch, _)| {
-                let heir = child::heir(identity, &launch.command);
-                heir.and_then(child::Child::adopt).or_else(|| child::Child::adopt(*identity))
+                let heir = os_process::find_successor(identity, &launch.command);
+                heir.and_then(os_process::SupervisedChild::adopt)
+                    .or_else(|| os_process::SupervisedChild::adopt(*identity))
             });
             let Some((child, wait, stderr)) = adopted else {
                 if let Some(place) = found {
-                    self.charges[place].recall(&kept, chance(), now());
+                    self.processes[place].restore_stopped(&kept, random_bits(), now());
                 }
                 continue;
             };
             let place = match found {
                 Some(place) => place,
-                None => match self.scribe(&kept.name) {
+                None => match self.open_log(&kept.name) {
                     Ok(scribe) => {
-                        self.charges.push(Charge::stray(&kept, scribe, now()));
-                        self.charges.len() - 1
+                        self.processes.push(SupervisedProcess::from_orphan(&kept, scribe, now()));
+                        self.processes.len() - 1
                     }
                     Err(error) => {
                         tracing::warn!("{}: it runs, and cannot be watched: {error}", kept.name);
@@ -303,87 +308,104 @@ impl Supervisor {
                 tracing::warn!("{}: what it says cannot be read", kept.name);
             }
             tracing::info!("{}: found running, pid {pid}", kept.name);
-            self.count += 1;
-            let charge = &mut self.charges[place];
-            charge.adopt(&kept, child, self.count, now());
-            tokio::spawn(attend(self.count, wait, stderr, charge.scribe.clone(), self.end.clone()));
+            self.children_started += 1;
+            let charge = &mut self.processes[place];
+            charge.adopt(&kept, child, self.children_started, now());
+            tokio::spawn(monitor_child(
+                self.children_started,
+                wait,
+                stderr,
+                charge.log.clone(),
+                self.exit_sender.clone(),
+            ));
         }
     }
 
     /// Carries out all orders, and publishes the state.
-    fn settle(&mut self) {
+    fn process_orders(&mut self) {
         // The sockets come before any process is ended.
-        self.charges.iter_mut().for_each(|charge| charge.look_at_sockets(now()));
-        for place in 0..self.charges.len() {
-            while let Some(order) = self.charges[place].ward.poll_order() {
-                self.carry_out(place, order);
+        self.processes.iter_mut().for_each(|charge| charge.expire_sockets(now()));
+        for place in 0..self.processes.len() {
+            while let Some(order) = self.processes[place].lifecycle.poll_action() {
+                self.execute_order(place, order);
             }
         }
-        self.charges.retain(|charge| !charge.gone());
-        let waiting = self.charges.iter().filter(|charge| charge.ward.phase() == Phase::Failed);
-        self.watch.follow(waiting.filter_map(|charge| charge.file.as_deref()));
+        self.processes.retain(|charge| !charge.is_gone());
+        let waiting = self.processes.iter().filter(|charge| charge.lifecycle.phase() == ProcessPhase::Failed);
+        self.watch.watch_files(waiting.filter_map(|charge| charge.file.as_deref()));
         // A file that changed after a process read it may have changed before it was watched.
-        self.changed_before();
-        let household = self.household();
-        self.tell_systemd(&household);
-        self.desk.publish(household);
-        self.write_down();
+        self.recheck_changed_files();
+        let household = self.status();
+        self.notify_status(&household);
+        self.admin.publish(household);
+        self.save_state();
     }
 
-    fn carry_out(&mut self, place: usize, order: Order) {
+    fn execute_order(&mut self, place: usize, order: ProcessAction) {
         let to_files = self.file.supervise.supervise.log_dir.is_some();
-        let charge = &mut self.charges[place];
+        let charge = &mut self.processes[place];
         match order {
-            Order::Start => {
+            ProcessAction::Start => {
                 charge.prepare();
-                match child::Child::start(&self.program, &charge.launch, to_files, self.holder.as_deref()) {
+                match os_process::SupervisedChild::start(
+                    &self.program,
+                    &charge.launch,
+                    to_files,
+                    self.holder_path.as_deref(),
+                ) {
                     Ok((child, wait, stderr)) => {
-                        self.count += 1;
+                        self.children_started += 1;
                         let pid = child.identity.pid;
-                        tracing::info!("{}: started, pid {pid}: {}", charge.name, charge.why);
-                        let (scribe, end) = (charge.scribe.clone(), self.end.clone());
-                        charge.started(child, self.count);
-                        tokio::spawn(attend(self.count, wait, Some(stderr), scribe, end));
+                        tracing::info!("{}: started, pid {pid}: {}", charge.name, charge.reason);
+                        let (scribe, end) = (charge.log.clone(), self.exit_sender.clone());
+                        charge.record_start(child, self.children_started);
+                        tokio::spawn(monitor_child(self.children_started, wait, Some(stderr), scribe, end));
                     }
                     Err(error) => {
                         let reason = format!("{} cannot be started: {error}", self.program.display());
-                        charge.ended(Ending::Unstarted, reason, chance(), now());
+                        charge.record_exit(ExitCause::Unstarted, reason, random_bits(), now());
                     }
                 }
             }
-            Order::Terminate => {
-                tracing::info!("{}: told to end: {}", charge.name, charge.why);
+            ProcessAction::Terminate => {
+                tracing::info!("{}: told to end: {}", charge.name, charge.reason);
                 charge.terminate();
             }
-            Order::Kill => {
-                let patience = config::TimeSpan(charge.patience());
+            ProcessAction::Kill => {
+                let patience = config::TimeSpan(charge.stop_timeout());
                 tracing::warn!("{}: killed: it was told to end {patience} ago", charge.name);
-                charge.child.iter().for_each(child::Child::kill);
+                charge.child.iter().for_each(os_process::SupervisedChild::kill);
             }
         }
     }
 
-    fn ended(&mut self, Ended { number, how }: Ended) {
-        let Some(place) = self.charges.iter().position(|charge| charge.number == Some(number)) else {
+    fn handle_exit(&mut self, ProcessExit { number, outcome: how }: ProcessExit) {
+        let Some(place) = self.processes.iter().position(|charge| charge.child_number == Some(number)) else {
             return;
         };
         let (ending, pipe) = match how {
-            How::Ended(ending) => (Some(ending), None),
-            How::HandedOver(pipe, back) => (None, Some((pipe, back))),
+            ProcessOutcome::Exited(ending) => (Some(ending), None),
+            ProcessOutcome::HandedOver(pipe, back) => (None, Some((pipe, back))),
         };
         let hold = self.file.supervise.supervise.hold_sockets.0;
-        let charge = &mut self.charges[place];
-        match (charge.heir(), ending, pipe) {
+        let charge = &mut self.processes[place];
+        match (charge.find_successor(), ending, pipe) {
             (Some((child, wait, own)), _, pipe) => {
                 let stderr = pipe.map(|(pipe, _)| pipe).or(own);
-                self.count += 1;
+                self.children_started += 1;
                 tracing::info!("{}: pid {} has taken over", charge.name, child.identity.pid);
-                charge.follow(child, self.count);
-                tokio::spawn(attend(self.count, wait, stderr, charge.scribe.clone(), self.end.clone()));
+                charge.switch_child(child, self.children_started);
+                tokio::spawn(monitor_child(
+                    self.children_started,
+                    wait,
+                    stderr,
+                    charge.log.clone(),
+                    self.exit_sender.clone(),
+                ));
             }
             (None, Some(ending), _) => {
                 charge.hold_for(hold, now());
-                charge.ended(ending, charge::reason(ending), chance(), now());
+                charge.record_exit(ending, process::describe_exit(ending), random_bits(), now());
             }
             (None, None, Some((pipe, back))) => drop(back.send(pipe)),
             (None, None, None) => {}
@@ -391,94 +413,99 @@ impl Supervisor {
     }
 
     /// Handles a change of files, for which a process may have failed.
-    fn changed(&mut self) {
-        self.charges.iter_mut().for_each(|charge| charge.look(now()));
+    fn check_changed_files(&mut self) {
+        self.processes.iter_mut().for_each(|charge| charge.check_config_file(now()));
     }
 
-    fn changed_before(&mut self) {
-        self.changed();
-        for place in 0..self.charges.len() {
-            while let Some(order) = self.charges[place].ward.poll_order() {
-                self.carry_out(place, order);
+    fn recheck_changed_files(&mut self) {
+        self.check_changed_files();
+        for place in 0..self.processes.len() {
+            while let Some(order) = self.processes[place].lifecycle.poll_action() {
+                self.execute_order(place, order);
             }
         }
     }
 
-    fn answer(&mut self, asked: Asked) {
+    fn handle_command(&mut self, asked: SupervisorCommand) {
         match asked {
-            Asked::Tell { process, act, reply } => {
-                let told = self.tell(&process, act);
-                self.settle();
-                let told = told.map(|()| self.household());
-                let own =
-                    |household: Household| household.processes.into_iter().find(|one| one.name == process);
-                let gone =
-                    || Denied::Impossible(format!("{process} is gone: it is not in the file any more"));
+            SupervisorCommand::Act { process, act, reply } => {
+                let told = self.act_on_process(&process, act);
+                self.process_orders();
+                let told = told.map(|()| self.status());
+                let own = |household: SupervisorStatus| {
+                    household.processes.into_iter().find(|one| one.name == process)
+                };
+                let gone = || {
+                    ProcessActionError::Impossible(format!(
+                        "{process} is gone: it is not in the file any more"
+                    ))
+                };
                 // The client may have gone.
                 let _ = reply.send(told.and_then(|household| own(household).ok_or_else(gone)));
             }
-            Asked::Reload { reply } => {
+            SupervisorCommand::Reload { reply } => {
                 let changes = self.reload();
-                self.settle();
+                self.process_orders();
                 let _ = reply.send(changes);
             }
-            Asked::ShutDown(children) => self.shut_down(children),
+            SupervisorCommand::ShutDown(children) => self.shut_down(children),
         }
     }
 
-    fn tell(&mut self, process: &str, act: Act) -> Result<(), Denied> {
-        let Some(place) = self.charges.iter().position(|charge| charge.name == process) else {
-            let names: Vec<&str> = self.charges.iter().map(|charge| &*charge.name).collect();
-            return Err(Denied::Unknown(format!(
+    fn act_on_process(&mut self, process: &str, act: ProcessCommand) -> Result<(), ProcessActionError> {
+        let Some(place) = self.processes.iter().position(|charge| charge.name == process) else {
+            let names: Vec<&str> = self.processes.iter().map(|charge| &*charge.name).collect();
+            return Err(ProcessActionError::Unknown(format!(
                 "there is no process {process}; there are: {}",
                 names.join(", ")
             )));
         };
         if self.ending.is_some() {
-            return Err(Denied::Impossible("the Supervisor is ending".into()));
+            return Err(ProcessActionError::Impossible("the Supervisor is ending".into()));
         }
-        self.charges[place].tell(act, now()).map_err(Denied::Impossible)
+        self.processes[place].act(act, now()).map_err(ProcessActionError::Impossible)
     }
 
-    fn shut_down(&mut self, children: Children) {
-        notify(&[NotifyState::Stopping]);
-        if children == Children::Stop {
+    fn shut_down(&mut self, children: ShutdownMode) {
+        notify_systemd(&[NotifyState::Stopping]);
+        if children == ShutdownMode::Stop {
             let why = "the Supervisor is ending";
-            self.charges.iter_mut().for_each(|charge| charge.stop(why, now()));
+            self.processes.iter_mut().for_each(|charge| charge.stop(why, now()));
         }
         self.ending = Some(children);
     }
 
-    fn scribe(&self, name: &str) -> io::Result<Scribe> {
+    fn open_log(&self, name: &str) -> io::Result<ProcessLog> {
         let folder = self.file.supervise.supervise.log_dir.as_ref();
-        Scribe::open(name, folder.map(|folder| folder.0.as_path()), self.json)
+        ProcessLog::open(name, folder.map(|folder| folder.0.as_path()), self.json)
     }
 
-    fn household(&self) -> Household {
-        Household {
+    fn status(&self) -> SupervisorStatus {
+        SupervisorStatus {
             schema: 1,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             started_unix_ms: self.started_unix_ms,
             stopping: self.ending.is_some(),
             reload_error: self.reload_error.clone(),
-            processes: self.charges.iter().map(|charge| charge.status(now())).collect(),
+            processes: self.processes.iter().map(|charge| charge.status(now())).collect(),
         }
     }
 
     /// Writes the state, if anything differs from what was written last.
-    fn write_down(&mut self) {
-        let processes = self.charges.iter().map(|charge| charge.kept(now())).collect();
-        let state = State { boot: state::boot(), processes };
+    fn save_state(&mut self) {
+        let processes = self.processes.iter().map(|charge| charge.saved_state(now())).collect();
+        let state = SupervisorState { boot: state_file::boot_id(), processes };
         // The mark has no times, as those move by a millisecond each time.
-        let text = self.charges.iter().map(Charge::mark).collect();
-        if text != self.written {
+        let text = self.processes.iter().map(SupervisedProcess::state_key).collect();
+        if text != self.last_state {
             match state.write(&self.file.state()) {
-                Ok(()) => self.written = text,
+                Ok(()) => self.last_state = text,
                 Err(error) => {
                     let path = self.file.state();
                     tracing::warn!(
-                        "cannot write {}: {error}; a Supervisor that is started again will not find the processes",
+                        "cannot write {}: {error}; a Supervisor that is started again will not find the \
+                         processes",
                         path.display()
                     );
                 }
@@ -486,12 +513,13 @@ impl Supervisor {
         }
     }
 
-    fn tell_systemd(&mut self, household: &Household) {
-        let running = household.processes.iter().filter(|process| process.state == Phase::Running).count();
+    fn notify_status(&mut self, household: &SupervisorStatus) {
+        let running =
+            household.processes.iter().filter(|process| process.state == ProcessPhase::Running).count();
         let status = format!("{running} of {} processes run", household.processes.len());
-        if status != self.said {
-            notify(&[NotifyState::Status(&status)]);
-            self.said = status;
+        if status != self.last_status {
+            notify_systemd(&[NotifyState::Status(&status)]);
+            self.last_status = status;
         }
     }
 }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use plimsoll_wire::giop::{Cut, Ior, Message, cut, write};
+use plimsoll_wire::giop::{GiopMessage, Ior, NextMessage, next_message, write};
 use ports::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -219,11 +219,16 @@ fn redirect(mut stream: TcpStream, targets: &[Ior], turn: &AtomicUsize) {
     let (mut input, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = std::io::Read::read(&mut stream, &mut buffer) {
         input.extend_from_slice(&buffer[..count]);
-        while let Ok(Cut::Whole { header, len }) = cut(&input, 4096) {
-            let id = Message::parse(&input).unwrap().id().unwrap();
+        while let Ok(NextMessage::Whole { header, len }) = next_message(&input, 4096) {
+            let id = GiopMessage::parse(&input).unwrap().id().unwrap();
             input.drain(..len);
             let mut out = Vec::new();
-            write::forward(&mut out, header.form(), id, &targets[turn.fetch_add(1, Relaxed) % targets.len()]);
+            write::forward(
+                &mut out,
+                header.format(),
+                id,
+                &targets[turn.fetch_add(1, Relaxed) % targets.len()],
+            );
             if stream.write_all(&out).is_err() {
                 return;
             }
@@ -236,9 +241,9 @@ fn references_are_made() {
     let made =
         said(&["ior", "make", "-a", "127.0.0.1:2809", "-a", "[::1]:99", "-k", "a%00b", "-t", "IDL:T:1.0"]);
     let ior: Ior = made.trim().parse().unwrap();
-    let profile = ior.iiop().unwrap();
+    let profile = ior.first_iiop_profile().unwrap();
     assert_eq!((&ior.type_id[..], &profile.key[..]), (&b"IDL:T:1.0"[..], &b"a\0b"[..]));
-    let places: Vec<String> = profile.places().map(|place| place.to_string()).collect();
+    let places: Vec<String> = profile.addresses().map(|place| place.to_string()).collect();
     assert_eq!(places, ["127.0.0.1:2809", "[::1]:99"]);
     let old = said(&["ior", "make", "-a", "h:1", "-k", "k", "--giop", "1.0", "-o", "corbaloc"]);
     assert_eq!(old, "corbaloc:iiop:1.0@h:1/k\n");

@@ -10,27 +10,27 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::{Client, OpenError, Pick, Settings, Unserved};
+use crate::{Client, ClientSettings, OpenError, PickError, PickedMember};
 
 /// A client of a cluster, shared by any number of tasks. Its background task ends when it is dropped.
 #[derive(Debug)]
 pub struct AsyncClient {
-    inner: Arc<Inner>,
+    inner: Arc<AsyncState>,
     task: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct AsyncState {
     client: Client,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingTasks>,
     /// Notified when the next timeout may have changed.
-    stirred: Notify,
+    timeout_changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    turns: u64,
-    tasks: HashMap<u64, oneshot::Sender<Result<Pick, Unserved>>>,
+struct WaitingTasks {
+    next_id: u64,
+    tasks: HashMap<u64, oneshot::Sender<Result<PickedMember, PickError>>>,
 }
 
 impl AsyncClient {
@@ -39,14 +39,15 @@ impl AsyncClient {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open(settings: Settings) -> Result<Self, OpenError> {
+    pub fn open(settings: ClientSettings) -> Result<Self, OpenError> {
         let client = Client::open(settings)?;
         let mut sockets = Vec::new();
-        for socket in client.sockets().clones()? {
+        for socket in client.sockets().duplicates()? {
             sockets.push(UdpSocket::from_std(socket)?);
         }
-        let inner = Arc::new(Inner { client, waiting: Mutex::default(), stirred: Notify::new() });
-        let task = tokio::spawn(look_after(Arc::clone(&inner), sockets));
+        let inner =
+            Arc::new(AsyncState { client, waiting: Mutex::default(), timeout_changed: Notify::new() });
+        let task = tokio::spawn(serve_sockets(Arc::clone(&inner), sockets));
         Ok(Self { inner, task })
     }
 
@@ -55,25 +56,25 @@ impl AsyncClient {
     ///
     /// # Errors
     /// Returns an error if no member is available or no daemon answers.
-    pub async fn pick(&self, service: u32, info: &[u8]) -> Result<Pick, Unserved> {
+    pub async fn pick(&self, service: u32, info: &[u8]) -> Result<PickedMember, PickError> {
         let (tell, told) = oneshot::channel();
         {
             let mut waiting = self.inner.lock();
-            waiting.turns += 1;
-            let tag = waiting.turns;
-            self.inner.client.ask(tag, service, info)?;
+            waiting.next_id += 1;
+            let tag = waiting.next_id;
+            self.inner.client.start_request(tag, service, info)?;
             waiting.tasks.insert(tag, tell);
         }
         // A cached answer is available at once.
-        self.inner.tell();
-        self.inner.stirred.notify_one();
+        self.inner.deliver_outcomes();
+        self.inner.timeout_changed.notify_one();
         // The background task lives as long as `self`.
-        told.await.unwrap_or(Err(Unserved::Silence))
+        told.await.unwrap_or(Err(PickError::NoResponse))
     }
 
     /// Records a failure of a picked member, so that it is not picked for five seconds.
-    pub fn failed(&self, member: u16) {
-        self.inner.client.failed(member);
+    pub fn record_failure(&self, member: u16) {
+        self.inner.client.record_failure(member);
     }
 }
 
@@ -83,11 +84,11 @@ impl Drop for AsyncClient {
     }
 }
 
-impl Inner {
+impl AsyncState {
     /// Passes the outcomes to the tasks that wait for them.
-    fn tell(&self) {
+    fn deliver_outcomes(&self) {
         let mut waiting = self.lock();
-        while let Some((tag, outcome)) = self.client.next() {
+        while let Some((tag, outcome)) = self.client.next_outcome() {
             if let Some(tell) = waiting.tasks.remove(&tag) {
                 // The waiting task may have been cancelled.
                 let _ = tell.send(outcome);
@@ -96,7 +97,7 @@ impl Inner {
     }
 
     /// Receives from all sockets after one has become readable.
-    fn take(&self, socket: Option<&UdpSocket>) {
+    fn receive(&self, socket: Option<&UdpSocket>) {
         let Some(socket) = socket else { return };
         // `WouldBlock` clears the socket's readiness, so that the task waits for the next datagram.
         let _ = socket.try_io(Interest::READABLE, || match self.client.process() {
@@ -105,14 +106,14 @@ impl Inner {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingTasks> {
         // After a panic of another holder, the state is consistent enough to go on.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Receives datagrams and handles timeouts until it is aborted. The sockets are used for readiness only.
-async fn look_after(inner: Arc<Inner>, sockets: Vec<UdpSocket>) {
+async fn serve_sockets(inner: Arc<AsyncState>, sockets: Vec<UdpSocket>) {
     let mut sockets = sockets.iter();
     let (one, other) = (sockets.next(), sockets.next());
     loop {
@@ -123,12 +124,12 @@ async fn look_after(inner: Arc<Inner>, sockets: Vec<UdpSocket>) {
             }
         };
         tokio::select! {
-            () = readable(one) => inner.take(one),
-            () = readable(other) => inner.take(other),
+            () = readable(one) => inner.receive(one),
+            () = readable(other) => inner.receive(other),
             () = due => drop(inner.client.process()),
-            () = inner.stirred.notified() => {}
+            () = inner.timeout_changed.notified() => {}
         }
-        inner.tell();
+        inner.deliver_outcomes();
     }
 }
 

@@ -4,24 +4,25 @@
 //! receives for all and wakes the others. The others wait for it, each at most until the next timeout, which
 //! may be before the leader's. A leader that has its answer passes the lead on.
 //!
-//! *Event loops* call [`ask`](Client::ask) with a tag. They call [`process`](Client::process) when the
-//! descriptor is readable or [`timeout`](Client::timeout) has elapsed, then [`next`](Client::next) until it
-//! returns `None`. None of these calls waits. Both interfaces may be used at once.
+//! *Event loops* call [`start_request`](Client::start_request) with a tag. They call
+//! [`process`](Client::process) when the descriptor is readable or [`timeout`](Client::timeout) has elapsed,
+//! then [`next_outcome`](Client::next_outcome) until it returns `None`. None of these calls waits. Both
+//! interfaces may be used at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::asker::Asker;
-use crate::socket::Sockets;
-use crate::{OpenError, Pick, Settings, Unserved};
+use crate::engine::RequestEngine;
+use crate::sockets::SocketSet;
+use crate::{ClientSettings, OpenError, PickError, PickedMember};
 
 /// The largest number of outcomes kept for event loops that have not taken them.
-const LOOSE: usize = 4096;
+const MAX_OUTCOMES: usize = 4096;
 
 /// The longest wait before a thread checks again, even without a notification.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// A client of a cluster, shared by any number of threads.
 ///
@@ -29,29 +30,29 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// to the other.
 #[derive(Debug)]
 pub struct Client {
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     /// Notified when a thread has its answer, or when there is no leader.
-    turn: Condvar,
-    sockets: Arc<Sockets>,
+    wakeup: Condvar,
+    sockets: Arc<SocketSet>,
 }
 
 #[derive(Debug)]
-struct State {
-    asker: Asker<Tag>,
+struct ClientState {
+    engine: RequestEngine<RequestOrigin>,
     /// The thread that polls the sockets.
     leader: Option<u64>,
-    turns: u64,
+    next_id: u64,
     /// The waiting threads and their outcomes.
-    waiting: HashMap<u64, Option<Result<Pick, Unserved>>>,
+    waiting: HashMap<u64, Option<Result<PickedMember, PickError>>>,
     /// The outcomes for event loops.
-    loose: VecDeque<(u64, Result<Pick, Unserved>)>,
+    outcomes: VecDeque<(u64, Result<PickedMember, PickError>)>,
 }
 
 /// The origin of a request.
 #[derive(Clone, Copy, Debug)]
-enum Tag {
+enum RequestOrigin {
     Thread(u64),
-    Loop(u64),
+    EventLoop(u64),
 }
 
 impl Client {
@@ -59,11 +60,12 @@ impl Client {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open(settings: Settings) -> Result<Self, OpenError> {
-        let (asker, sockets) = Asker::open(settings)?;
+    pub fn open(settings: ClientSettings) -> Result<Self, OpenError> {
+        let (asker, sockets) = RequestEngine::open(settings)?;
         let (waiting, loose) = (HashMap::new(), VecDeque::new());
-        let state = Mutex::new(State { asker, leader: None, turns: 0, waiting, loose });
-        Ok(Self { state, turn: Condvar::new(), sockets })
+        let state =
+            Mutex::new(ClientState { engine: asker, leader: None, next_id: 0, waiting, outcomes: loose });
+        Ok(Self { state, wakeup: Condvar::new(), sockets })
     }
 
     /// Waits for the member to send a request to. `info` is passed to the daemons' applications (at most 1000
@@ -71,31 +73,31 @@ impl Client {
     ///
     /// # Errors
     /// Returns an error if no member is available or no daemon answers.
-    pub fn pick(&self, service: u32, info: &[u8]) -> Result<Pick, Unserved> {
+    pub fn pick(&self, service: u32, info: &[u8]) -> Result<PickedMember, PickError> {
         let mut state = self.lock();
-        state.turns += 1;
-        let me = state.turns;
-        state.asker.ask(Tag::Thread(me), service, info)?;
+        state.next_id += 1;
+        let me = state.next_id;
+        state.engine.start_request(RequestOrigin::Thread(me), service, info)?;
         state.waiting.insert(me, None);
         loop {
-            if self.gather(&mut state, Some(me)) {
-                self.turn.notify_all();
+            if self.distribute_outcomes(&mut state, Some(me)) {
+                self.wakeup.notify_all();
             }
             if let Some(Some(_)) = state.waiting.get(&me) {
                 let outcome = state.waiting.remove(&me).flatten();
                 if state.leader.is_none() {
                     // Wake one of the others: it becomes the leader.
-                    self.turn.notify_one();
+                    self.wakeup.notify_one();
                 }
-                return outcome.unwrap_or(Err(Unserved::Silence));
+                return outcome.unwrap_or(Err(PickError::NoResponse));
             }
-            let time = state.asker.timeout().unwrap_or(LONGEST).min(LONGEST);
+            let time = state.engine.timeout().unwrap_or(MAX_WAIT).min(MAX_WAIT);
             if state.leader.is_some() {
-                let waited = self.turn.wait_timeout(state, time);
+                let waited = self.wakeup.wait_timeout(state, time);
                 let (again, over) = waited.unwrap_or_else(PoisonError::into_inner);
                 state = again;
                 if over.timed_out() {
-                    state.asker.process();
+                    state.engine.process();
                 }
             } else {
                 state.leader = Some(me);
@@ -103,34 +105,35 @@ impl Client {
                 self.sockets.wait(time);
                 state = self.lock();
                 state.leader = None;
-                state.asker.process();
+                state.engine.process();
             }
         }
     }
 
     /// Records a failure of a picked member, so that it is not picked for five seconds.
-    pub fn failed(&self, member: u16) {
-        self.lock().asker.failed(member);
+    pub fn record_failure(&self, member: u16) {
+        self.lock().engine.record_failure(member);
     }
 
     /// Returns the number of requests since the client was opened whose second answer named another member.
     /// The first answer counts. It happens when more than one daemon was asked and their load data differ.
     pub fn answered_twice(&self) -> u64 {
-        self.lock().asker.answered_twice()
+        self.lock().engine.answered_twice()
     }
 
-    /// Asks for a member without waiting. [`next`](Self::next) returns the outcome later, with `tag`.
+    /// Asks for a member without waiting. [`next_outcome`](Self::next_outcome) returns the outcome later,
+    /// with `tag`.
     ///
     /// # Errors
-    /// [`Unserved::TooMany`] if too many requests are open or too many outcomes were not taken.
-    pub fn ask(&self, tag: u64, service: u32, info: &[u8]) -> Result<(), Unserved> {
+    /// [`PickError::TooMany`] if too many requests are open or too many outcomes were not taken.
+    pub fn start_request(&self, tag: u64, service: u32, info: &[u8]) -> Result<(), PickError> {
         let mut state = self.lock();
-        if state.loose.len() >= LOOSE {
-            return Err(Unserved::TooMany);
+        if state.outcomes.len() >= MAX_OUTCOMES {
+            return Err(PickError::TooMany);
         }
-        state.asker.ask(Tag::Loop(tag), service, info)?;
-        if self.gather(&mut state, None) {
-            self.turn.notify_all();
+        state.engine.start_request(RequestOrigin::EventLoop(tag), service, info)?;
+        if self.distribute_outcomes(&mut state, None) {
+            self.wakeup.notify_all();
         }
         Ok(())
     }
@@ -139,9 +142,9 @@ impl Client {
     /// waiting.
     pub fn process(&self) -> bool {
         let mut state = self.lock();
-        let more = state.asker.process();
-        if self.gather(&mut state, None) {
-            self.turn.notify_all();
+        let more = state.engine.process();
+        if self.distribute_outcomes(&mut state, None) {
+            self.wakeup.notify_all();
         }
         more
     }
@@ -150,58 +153,58 @@ impl Client {
     /// before; `None` if no request is open.
     pub fn timeout(&self) -> Option<Duration> {
         let state = self.lock();
-        if state.loose.is_empty() { state.asker.timeout() } else { Some(Duration::ZERO) }
+        if state.outcomes.is_empty() { state.engine.timeout() } else { Some(Duration::ZERO) }
     }
 
     /// Takes the next outcome and its tag.
-    pub fn next(&self) -> Option<(u64, Result<Pick, Unserved>)> {
+    pub fn next_outcome(&self) -> Option<(u64, Result<PickedMember, PickError>)> {
         let mut state = self.lock();
-        let next = state.loose.pop_front();
-        if next.is_some() && state.loose.is_empty() {
-            self.sockets.hush();
+        let next = state.outcomes.pop_front();
+        if next.is_some() && state.outcomes.is_empty() {
+            self.sockets.clear_readable();
         }
         next
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn sockets(&self) -> &Sockets {
+    pub(crate) fn sockets(&self) -> &SocketSet {
         &self.sockets
     }
 
     /// Distributes the outcomes. Returns `true` if a thread other than `me` got one.
-    fn gather(&self, state: &mut State, me: Option<u64>) -> bool {
+    fn distribute_outcomes(&self, state: &mut ClientState, me: Option<u64>) -> bool {
         let mut told = false;
-        while let Some((tag, outcome)) = state.asker.next() {
+        while let Some((tag, outcome)) = state.engine.next_finished() {
             match tag {
-                Tag::Thread(who) => {
+                RequestOrigin::Thread(who) => {
                     if let Some(place) = state.waiting.get_mut(&who) {
                         *place = Some(outcome);
                         told |= me != Some(who);
                         if state.leader == Some(who) {
                             // Another thread received the leader's answer while the leader polls the sockets.
-                            self.sockets.knock();
+                            self.sockets.wake();
                         }
                     }
                 }
-                Tag::Loop(tag) => {
-                    if state.loose.is_empty() {
-                        self.sockets.ring();
+                RequestOrigin::EventLoop(tag) => {
+                    if state.outcomes.is_empty() {
+                        self.sockets.set_readable();
                     }
-                    state.loose.push_back((tag, outcome));
+                    state.outcomes.push_back((tag, outcome));
                 }
             }
         }
         told
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClientState> {
         // After a panic of another holder, the state is consistent enough to go on.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The descriptor is readable when [`process`](Client::process) or [`next`](Client::next) has something to
-/// do.
+/// The descriptor is readable when [`process`](Client::process) or [`next_outcome`](Client::next_outcome) has
+/// something to do.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()

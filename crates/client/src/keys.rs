@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use plimsoll_wire::rfs::Keys;
+use plimsoll_wire::rfs::KeyRing;
 
 use crate::OpenError;
 
@@ -17,40 +17,40 @@ use crate::OpenError;
 #[derive(Clone, Debug)]
 pub enum KeySource {
     /// Fixed keys.
-    Fixed(Keys),
+    Fixed(KeyRing),
     /// A file, reloaded when it changes.
     File(PathBuf),
 }
 
 /// The keys that are valid now.
 #[derive(Debug)]
-pub struct Ring {
-    keys: Keys,
-    file: Option<Watched>,
+pub struct ReloadableKeys {
+    keys: KeyRing,
+    file: Option<WatchedFile>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
-    stamp: Option<Stamp>,
-    looked: Instant,
+    stamp: Option<FileStamp>,
+    checked_at: Instant,
 }
 
 /// The metadata that changes when a file is modified or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     file: (u64, u64),
     size: u64,
     changed: (i64, i64),
 }
 
 /// The least interval between two checks.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest size of a key file in bytes, including comments.
-const MOST: u64 = 1 << 16;
+const MAX_FILE: u64 = 1 << 16;
 
-impl Ring {
+impl ReloadableKeys {
     /// Loads the keys.
     ///
     /// # Errors
@@ -60,9 +60,9 @@ impl Ring {
             KeySource::Fixed(keys) => Ok(Self { keys, file: None }),
             KeySource::File(path) => {
                 // Take the stamp before reading, so that a concurrent write causes a reload.
-                let stamp = stamp(&path);
+                let stamp = file_stamp(&path);
                 match read(&path) {
-                    Ok(keys) => Ok(Self { keys, file: Some(Watched { path, stamp, looked: now }) }),
+                    Ok(keys) => Ok(Self { keys, file: Some(WatchedFile { path, stamp, checked_at: now }) }),
                     Err(why) => Err(OpenError::Keys { path, why }),
                 }
             }
@@ -70,19 +70,19 @@ impl Ring {
     }
 
     /// Returns the keys.
-    pub fn keys(&self) -> &Keys {
+    pub fn keys(&self) -> &KeyRing {
         &self.keys
     }
 
     /// Reloads the keys if the file has changed; checks at most once per second. Returns `true` if they were
     /// reloaded.
-    pub fn look(&mut self, now: Instant) -> bool {
+    pub fn reload_if_changed(&mut self, now: Instant) -> bool {
         let Some(file) = &mut self.file else { return false };
-        if now.duration_since(file.looked) < LOOK {
+        if now.duration_since(file.checked_at) < CHECK_INTERVAL {
             return false;
         }
-        file.looked = now;
-        let stamp = stamp(&file.path);
+        file.checked_at = now;
+        let stamp = file_stamp(&file.path);
         if stamp.is_some()
             && stamp != file.stamp
             && let Ok(keys) = read(&file.path)
@@ -94,19 +94,19 @@ impl Ring {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+fn file_stamp(path: &Path) -> Option<FileStamp> {
     let about = fs::metadata(path).ok()?;
     let changed = (about.ctime(), about.ctime_nsec());
-    Some(Stamp { file: (about.dev(), about.ino()), size: about.size(), changed })
+    Some(FileStamp { file: (about.dev(), about.ino()), size: about.size(), changed })
 }
 
-fn read(path: &Path) -> Result<Keys, String> {
+fn read(path: &Path) -> Result<KeyRing, String> {
     let mut text = String::new();
-    let file = File::open(path).and_then(|file| file.take(MOST).read_to_string(&mut text));
+    let file = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text));
     file.map_err(|error| {
         format!("cannot be read: {error}; it is the file that `plimsoll lottery --keys` made")
     })?;
-    text.parse().map_err(|bad: plimsoll_wire::rfs::BadKeys| bad.to_string())
+    text.parse().map_err(|bad: plimsoll_wire::rfs::KeyFileError| bad.to_string())
 }
 
 #[cfg(test)]
@@ -114,9 +114,9 @@ mod tests {
     use super::*;
 
     /// A temporary file, removed when it is dropped.
-    struct Draft(PathBuf);
+    struct TempFile(PathBuf);
 
-    impl Drop for Draft {
+    impl Drop for TempFile {
         fn drop(&mut self) {
             let _ = fs::remove_file(&self.0);
         }
@@ -129,28 +129,30 @@ mod tests {
     #[test]
     fn a_file_that_changes_is_read_again_and_a_bad_one_is_not_taken() {
         let path = std::env::temp_dir().join(format!("plimsoll-client-keys-{}", std::process::id()));
-        let file = Draft(path.clone());
+        let file = TempFile(path.clone());
         let begin = Instant::now();
         let after = |seconds: u64| begin + Duration::from_secs(seconds);
         fs::write(&file.0, line(1)).unwrap();
-        let mut ring = Ring::open(KeySource::File(path.clone()), begin).unwrap();
-        let ids = |ring: &Ring| ring.keys().ids().collect::<Vec<_>>();
+        let mut ring = ReloadableKeys::open(KeySource::File(path.clone()), begin).unwrap();
+        let ids = |ring: &ReloadableKeys| ring.keys().ids().collect::<Vec<_>>();
         // The length differs, because the file system's clock may be coarse.
         fs::write(&file.0, line(1) + &line(2)).unwrap();
-        assert!(!ring.look(begin + LOOK / 2));
+        assert!(!ring.reload_if_changed(begin + CHECK_INTERVAL / 2));
         assert_eq!(ids(&ring), [1], "too early to look");
-        assert!(ring.look(after(1)) && !ring.look(after(1) + LOOK));
+        assert!(ring.reload_if_changed(after(1)) && !ring.reload_if_changed(after(1) + CHECK_INTERVAL));
         assert_eq!(ids(&ring), [1, 2]);
         fs::write(&file.0, "2 5a5a").unwrap();
-        assert!(!ring.look(after(3)));
+        assert!(!ring.reload_if_changed(after(3)));
         assert_eq!(ids(&ring), [1, 2], "half written");
         fs::remove_file(&file.0).unwrap();
-        assert!(!ring.look(after(4)));
+        assert!(!ring.reload_if_changed(after(4)));
         fs::write(&file.0, line(22)).unwrap();
-        assert!(ring.look(after(5)));
+        assert!(ring.reload_if_changed(after(5)));
         assert_eq!(ids(&ring), [22]);
         fs::remove_file(&file.0).unwrap();
-        let Err(OpenError::Keys { why, .. }) = Ring::open(KeySource::File(path), begin) else { panic!() };
+        let Err(OpenError::Keys { why, .. }) = ReloadableKeys::open(KeySource::File(path), begin) else {
+            panic!()
+        };
         assert!(why.starts_with("cannot be read"), "{why}");
     }
 }

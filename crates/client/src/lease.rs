@@ -12,16 +12,16 @@ use serde_json::{Map, Value, json};
 
 /// The lease endpoint of a balancer for one group, and the timeout of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Door {
+struct LeaseEndpoint {
     /// The `host:port` of the URL.
     host: String,
     group: String,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// A request for a lease.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wish {
+pub struct LeaseRequest {
     /// The client's key: for strategies that use a key, and to get the member of an existing lease again.
     pub key: Option<String>,
     /// The duration in seconds, 1 to 3600; `None` for one minute, or for the previous duration.
@@ -34,18 +34,18 @@ pub struct Wish {
 /// needed.
 #[derive(Debug)]
 pub struct Lease {
-    door: Door,
+    endpoint: LeaseEndpoint,
     id: String,
     /// The member's name in the balancer's configuration.
     pub member: String,
     /// The member's address.
     pub address: SocketAddr,
     /// The duration since the lease was granted or last renewed.
-    pub span: Duration,
+    pub duration: Duration,
     /// Whether the last response named another member than the one before.
     pub moved: bool,
     /// The reason for the choice, as text.
-    pub why: String,
+    pub reason: String,
 }
 
 /// The reason why there is no lease.
@@ -56,7 +56,7 @@ pub enum LeaseError {
     Usage(String),
     /// The server does not respond, or is not a balancer.
     #[error("the balancer does not answer: {0}")]
-    Silence(String),
+    NoResponse(String),
     /// No member is available, or all are at their limit.
     #[error("{0}")]
     Busy(String),
@@ -66,9 +66,9 @@ pub enum LeaseError {
 }
 
 /// The timeout of a request, including the connection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest response in bytes.
-const LONGEST: u64 = 64 * 1024;
+const MAX_RESPONSE: u64 = 64 * 1024;
 
 impl Lease {
     /// Leases a member of a group from the balancer whose `reports` address is `url`, such as
@@ -76,7 +76,7 @@ impl Lease {
     ///
     /// # Errors
     /// See [`LeaseError`].
-    pub fn bind(url: &str, group: &str, wish: &Wish) -> Result<Self, LeaseError> {
+    pub fn bind(url: &str, group: &str, wish: &LeaseRequest) -> Result<Self, LeaseError> {
         let usage = |why: &str| LeaseError::Usage(format!("{url}: {why}, such as http://10.0.0.9:9901"));
         let host = url.strip_prefix("http://").ok_or_else(|| usage("give the address of a balancer"))?;
         let host = host.strip_suffix('/').unwrap_or(host);
@@ -94,20 +94,20 @@ impl Lease {
         if group.is_empty() || !group.bytes().all(named) {
             return Err(LeaseError::Usage(format!("{group:?} is not the name of a group")));
         }
-        let door = Door { host, group: group.to_owned(), patience: PATIENCE };
-        let said = door.ask("POST", "", Some(&wish.json()))?;
+        let door = LeaseEndpoint { host, group: group.to_owned(), timeout: REQUEST_TIMEOUT };
+        let said = door.send("POST", "", Some(&wish.to_json()))?;
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let (member, why) = (String::new(), String::new());
         let mut lease = Self {
-            door,
+            endpoint: door,
             id: String::new(),
             member,
             address: nowhere,
-            span: Duration::ZERO,
+            duration: Duration::ZERO,
             moved: false,
-            why,
+            reason: why,
         };
-        lease.take(&said)?;
+        lease.update(&said)?;
         Ok(lease)
     }
 
@@ -117,9 +117,9 @@ impl Lease {
     /// # Errors
     /// Returns an error if the lease has ended ([`LeaseError::Unknown`]) or the balancer does not respond.
     /// The lease is unchanged then.
-    pub fn renew(&mut self, wish: &Wish) -> Result<bool, LeaseError> {
-        let said = self.door.ask("POST", &self.id, Some(&wish.json()))?;
-        self.take(&said)?;
+    pub fn renew(&mut self, wish: &LeaseRequest) -> Result<bool, LeaseError> {
+        let said = self.endpoint.send("POST", &self.id, Some(&wish.to_json()))?;
+        self.update(&said)?;
         Ok(self.moved)
     }
 
@@ -128,13 +128,13 @@ impl Lease {
     /// # Errors
     /// Returns an error if the balancer does not respond; the lease then ends when its time is over.
     pub fn release(self) -> Result<(), LeaseError> {
-        match self.door.ask("DELETE", &self.id, None) {
+        match self.endpoint.send("DELETE", &self.id, None) {
             Ok(_) | Err(LeaseError::Unknown(_)) => Ok(()),
             Err(why) => Err(why),
         }
     }
 
-    fn take(&mut self, said: &Value) -> Result<(), LeaseError> {
+    fn update(&mut self, said: &Value) -> Result<(), LeaseError> {
         let text = |key: &str| said[key].as_str().map(str::to_owned);
         let whole = || {
             let seconds = said["lease_seconds"].as_f64()?;
@@ -145,15 +145,15 @@ impl Lease {
                 .filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
             Some((id, text("member")?, address, span, said["moved"].as_bool()?, text("why")?))
         };
-        let whole =
-            whole().ok_or_else(|| LeaseError::Silence(format!("{} is no balancer", self.door.host)))?;
-        (self.id, self.member, self.address, self.span, self.moved, self.why) = whole;
+        let whole = whole()
+            .ok_or_else(|| LeaseError::NoResponse(format!("{} is no balancer", self.endpoint.host)))?;
+        (self.id, self.member, self.address, self.duration, self.moved, self.reason) = whole;
         Ok(())
     }
 }
 
-impl Wish {
-    fn json(&self) -> Value {
+impl LeaseRequest {
+    fn to_json(&self) -> Value {
         let mut wish = Map::new();
         if let Some(key) = &self.key {
             wish.insert("key".into(), key.as_str().into());
@@ -168,10 +168,10 @@ impl Wish {
     }
 }
 
-impl Door {
+impl LeaseEndpoint {
     /// Sends a request and returns the JSON object of the response.
-    fn ask(&self, method: &str, lease: &str, body: Option<&Value>) -> Result<Value, LeaseError> {
-        let silence = |why: io::Error| LeaseError::Silence(format!("{}: {why}", self.host));
+    fn send(&self, method: &str, lease: &str, body: Option<&Value>) -> Result<Value, LeaseError> {
+        let silence = |why: io::Error| LeaseError::NoResponse(format!("{}: {why}", self.host));
         let body = body.map_or_else(String::new, ToString::to_string);
         let slash = if lease.is_empty() { "" } else { "/" };
         let request = format!(
@@ -182,8 +182,8 @@ impl Door {
             body.len()
         );
         let answer = self.exchange(request.as_bytes()).map_err(silence)?;
-        let (status, said) =
-            read(&answer).ok_or_else(|| LeaseError::Silence(format!("{} is no balancer", self.host)))?;
+        let (status, said) = parse_response(&answer)
+            .ok_or_else(|| LeaseError::NoResponse(format!("{} is no balancer", self.host)))?;
         let why = said["error"].as_str().unwrap_or("no reason was given").to_owned();
         match status {
             200..=299 => Ok(said),
@@ -195,7 +195,7 @@ impl Door {
 
     /// Sends a request and reads until the balancer closes the connection.
     fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.timeout;
         let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let mut last = io::Error::other("the name has no address");
         for address in self.host.to_socket_addrs()? {
@@ -214,7 +214,7 @@ impl Door {
                 let mut piece = [0; 4096];
                 match stream.read(&mut piece)? {
                     0 => return Ok(answer),
-                    _ if answer.len() as u64 > LONGEST || Instant::now() > end => {
+                    _ if answer.len() as u64 > MAX_RESPONSE || Instant::now() > end => {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                     came => answer.extend_from_slice(&piece[..came]),
@@ -226,7 +226,7 @@ impl Door {
 }
 
 /// Parses the status and the JSON object of a response that ends with its connection.
-fn read(answer: &[u8]) -> Option<(u16, Value)> {
+fn parse_response(answer: &[u8]) -> Option<(u16, Value)> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&answer[..end]).ok()?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
@@ -297,10 +297,10 @@ mod tests {
     fn a_lease_is_taken_renewed_and_given_back() {
         let answers = vec![lent("a:80", false), lent("b:80", true), answer("204 No Content", "")];
         let (url, asked) = balancer(answers);
-        let wish = Wish { key: Some("me".into()), seconds: Some(2.5), exclude: vec!["c:1".into()] };
+        let wish = LeaseRequest { key: Some("me".into()), seconds: Some(2.5), exclude: vec!["c:1".into()] };
         let mut lease = Lease::bind(&url, "web", &wish).unwrap();
-        assert_eq!((&*lease.member, lease.span), ("a:80", Duration::from_millis(2500)));
-        assert!(lease.renew(&Wish::default()).unwrap() && lease.member == "b:80");
+        assert_eq!((&*lease.member, lease.duration), ("a:80", Duration::from_millis(2500)));
+        assert!(lease.renew(&LeaseRequest::default()).unwrap() && lease.member == "b:80");
         lease.release().unwrap();
         assert_eq!(
             asked.join().unwrap(),
@@ -327,21 +327,21 @@ mod tests {
             (String::new(), "is no balancer"),
         ] {
             let (url, asked) = balancer(vec![answer.clone()]);
-            let error = Lease::bind(&url, "web", &Wish::default()).unwrap_err();
+            let error = Lease::bind(&url, "web", &LeaseRequest::default()).unwrap_err();
             assert!(format!("{error:?}").contains(kind), "{answer}: {error:?}");
             asked.join().unwrap();
         }
         for (url, group) in
             [("10.0.0.9:9901", "web"), ("http://", "web"), ("http://a/b", "web"), ("http://a", "a b")]
         {
-            let error = Lease::bind(url, group, &Wish::default()).unwrap_err();
+            let error = Lease::bind(url, group, &LeaseRequest::default()).unwrap_err();
             assert!(matches!(error, LeaseError::Usage(_)), "{url}: {error:?}");
         }
         // A port without a listener, reserved by a bound socket.
         let held = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         let nobody = SocketAddrV4::try_from(rustix::net::getsockname(&held).unwrap()).unwrap();
-        let error = Lease::bind(&format!("http://{nobody}"), "web", &Wish::default()).unwrap_err();
-        assert!(matches!(error, LeaseError::Silence(_)), "{error:?}");
+        let error = Lease::bind(&format!("http://{nobody}"), "web", &LeaseRequest::default()).unwrap_err();
+        assert!(matches!(error, LeaseError::NoResponse(_)), "{error:?}");
     }
 }

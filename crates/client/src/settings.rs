@@ -4,14 +4,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
-use plimsoll_brain::lottery::Mode;
+use plimsoll_brain::lottery::AnswerMode;
 use plimsoll_wire::rfs::service_id;
 
 use crate::KeySource;
 
 /// The settings of a client.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ClientSettings {
     /// The daemons to begin with.
     pub daemons: Vec<SocketAddr>,
     /// The multicast group and port of the daemons, if any. An IPv6 group includes its scope.
@@ -21,22 +21,22 @@ pub struct Settings {
     /// The keys of the cluster.
     pub keys: KeySource,
     /// The mode of the first attempts.
-    pub mode: Mode,
+    pub mode: AnswerMode,
     /// The number of attempts before giving up; eight take 1.3 s with short round trips.
     pub attempts: u8,
 }
 
-impl Settings {
+impl ClientSettings {
     /// Creates settings for referrals by these daemons, without multicast, with eight attempts.
     pub fn new(daemons: Vec<SocketAddr>, keys: KeySource) -> Self {
-        Self { daemons, multicast: None, interface: None, keys, mode: Mode::Referral, attempts: 8 }
+        Self { daemons, multicast: None, interface: None, keys, mode: AnswerMode::Referral, attempts: 8 }
     }
 
     /// Validates the settings.
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
+    pub(crate) fn validate(&self) -> Result<(), OpenError> {
         match self.multicast {
-            Some(group) if !group.ip().is_multicast() => Err(OpenError::Unicast(group.ip())),
-            None if self.daemons.is_empty() => Err(OpenError::Nobody),
+            Some(group) if !group.ip().is_multicast() => Err(OpenError::NotMulticast(group.ip())),
+            None if self.daemons.is_empty() => Err(OpenError::NoDaemons),
             _ => Ok(()),
         }
     }
@@ -47,10 +47,10 @@ impl Settings {
 pub enum OpenError {
     /// There is neither a daemon nor a multicast group.
     #[error("no daemon to ask: name one, or a multicast group")]
-    Nobody,
+    NoDaemons,
     /// The address is not a multicast address.
     #[error("{0} is not a multicast address: those are 224.0.0.0 to 239.255.255.255, and of IPv6 ff00::/8")]
-    Unicast(IpAddr),
+    NotMulticast(IpAddr),
     /// The key file cannot be read or parsed.
     #[error("{}: {why}", path.display())]
     Keys {
@@ -61,7 +61,7 @@ pub enum OpenError {
     },
     /// No daemon's name could be resolved.
     #[error("{0}")]
-    LookUp(String),
+    NameResolution(String),
     /// A socket could not be opened.
     #[error("cannot open a socket: {0}")]
     System(#[from] io::Error),
@@ -84,7 +84,7 @@ pub fn service(text: &str) -> Result<u32, &'static str> {
 ///
 /// # Errors
 /// Returns the last error if no name can be resolved.
-pub fn look_up(daemons: &str) -> Result<Vec<SocketAddr>, OpenError> {
+pub fn resolve_daemons(daemons: &str) -> Result<Vec<SocketAddr>, OpenError> {
     let (mut known, mut unknown) = (Vec::new(), None);
     for daemon in daemons.split(',').map(str::trim).filter(|daemon| !daemon.is_empty()) {
         match daemon.to_socket_addrs().map(|mut all| all.next()) {
@@ -94,7 +94,7 @@ pub fn look_up(daemons: &str) -> Result<Vec<SocketAddr>, OpenError> {
         }
     }
     match unknown {
-        Some(why) if known.is_empty() => Err(OpenError::LookUp(why)),
+        Some(why) if known.is_empty() => Err(OpenError::NameResolution(why)),
         _ => Ok(known),
     }
 }
@@ -115,10 +115,11 @@ mod tests {
     #[test]
     fn one_daemon_that_is_known_is_enough() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let both = look_up(" 127.0.0.1:7447, [::1]:7448,").unwrap();
+        let both = resolve_daemons(" 127.0.0.1:7447, [::1]:7448,").unwrap();
         assert_eq!(both, [address("127.0.0.1:7447"), address("[::1]:7448")]);
-        assert_eq!(look_up("127.0.0.1,127.0.0.1:1").unwrap(), [address("127.0.0.1:1")]);
-        assert!(matches!(look_up("127.0.0.1"), Err(OpenError::LookUp(why)) if why.contains("`127.0.0.1`")));
-        assert!(look_up("").unwrap().is_empty());
+        assert_eq!(resolve_daemons("127.0.0.1,127.0.0.1:1").unwrap(), [address("127.0.0.1:1")]);
+        let without_port = resolve_daemons("127.0.0.1");
+        assert!(matches!(without_port, Err(OpenError::NameResolution(why)) if why.contains("`127.0.0.1`")));
+        assert!(resolve_daemons("").unwrap().is_empty());
     }
 }

@@ -13,10 +13,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::fleet::{Company, Fleet, Listed, ListedMember, Settings, What};
+use plimsoll_brain::fleet::{Fleet, FleetGroup, FleetMember, FleetSettings, FleetUpdateKind, PeerPresence};
 use plimsoll_brain::{Time, Vitals, mix};
-use plimsoll_wire::fleet::{Datagram, Says};
-use plimsoll_wire::rfs::{Key, Keys};
+use plimsoll_wire::fleet::{FleetDatagram, FleetPayload};
+use plimsoll_wire::rfs::{DatagramKey, KeyRing};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The interval of rounds.
@@ -66,23 +66,33 @@ fn names(groups: usize, members: usize) -> Vec<(Arc<str>, Vec<Arc<str>>)> {
 
 fn node(own: u64, names: &[(Arc<str>, Vec<Arc<str>>)], bytes_per_second: f64) -> Node {
     let forget = Duration::from_secs(60);
-    let mut fleet = Fleet::new(Settings { own, interval: INTERVAL, bytes_per_second, probers: 1, forget });
+    let mut fleet = Fleet::new(FleetSettings {
+        own_id: own,
+        interval: INTERVAL,
+        bytes_per_second,
+        probers: 1,
+        share_retention: forget,
+    });
     let mut vitals = Vec::new();
     let groups = names.iter().map(|(name, members)| {
         let members = members.iter().map(|name| {
             let one = Arc::<Vitals>::default();
             vitals.push(Arc::clone(&one));
-            ListedMember { name: Arc::clone(name), vitals: one, limit: 1000, checked: true }
+            FleetMember { name: Arc::clone(name), vitals: one, limit: 1000, health_checked: true }
         });
-        Listed { name: Arc::clone(name), company: Arc::<Company>::default(), members: members.collect() }
+        FleetGroup {
+            name: Arc::clone(name),
+            presence: Arc::<PeerPresence>::default(),
+            members: members.collect(),
+        }
     });
     let groups = groups.collect();
-    fleet.list(groups, Time(0));
+    fleet.set_groups(groups, Time(0));
     Node { fleet, vitals, seq: 0 }
 }
 
 fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f64, bytes: f64) {
-    let keys = Keys::new(Key::new(1, &[7; 32]));
+    let keys = KeyRing::new(DatagramKey::new(1, &[7; 32]));
     let names = names(groups, members);
     let all: Vec<(&Arc<str>, &Arc<str>)> =
         names.iter().flat_map(|(group, members)| members.iter().map(move |member| (group, member))).collect();
@@ -92,7 +102,7 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
     nodes.extend((2..=balancers as u64).map(|own| node(own, &names, bytes)));
     let several = resident();
     for node in &mut nodes {
-        (1..=balancers as u64).for_each(|other| node.fleet.up(other, Time(1)));
+        (1..=balancers as u64).for_each(|other| node.fleet.peer_joined(other, Time(1)));
     }
     let (mut out, mut dice) = (Vec::new(), 7_u64);
     let (mut sent, mut datagrams, mut heard) = (0_u64, 0_u64, 0_u64);
@@ -123,7 +133,7 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
                     }
                     Kind::Ejection => {
                         let (group, name) = all[member];
-                        node.fleet.ejected(group, name, Duration::from_secs(600), now);
+                        node.fleet.record_ejection(group, name, Duration::from_secs(600), now);
                     }
                 }
                 if place == balancers - 1 {
@@ -133,19 +143,21 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
         }
         for place in 0..balancers {
             let begun = thread_time();
-            let reports = nodes[place].fleet.round(now);
+            let reports = nodes[place].fleet.poll_reports(now);
             if place == 0 {
                 let begun = thread_time();
-                nodes[0].fleet.tend(now);
+                nodes[0].fleet.age_reports(now);
                 hearing += if measured { thread_time() - begun } else { 0.0 };
             }
             let mut wire = Vec::new();
             for report in reports {
                 nodes[place].seq += 1;
                 let from = ([10, 0, 0, place as u8], 7946).into();
-                let says = Says::Report { name: format!("balancer-{place}"), report };
+                let says = FleetPayload::Report { name: format!("balancer-{place}"), report };
                 out.clear();
-                Datagram { from, life: 1, seq: nodes[place].seq, says }.encode(&keys, &mut out).unwrap();
+                FleetDatagram { from, incarnation: 1, seq: nodes[place].seq, payload: says }
+                    .encode(&keys, &mut out)
+                    .unwrap();
                 wire.push(out.clone());
             }
             if place == 0 && measured {
@@ -156,9 +168,10 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
             if place > 0 {
                 let begun = thread_time();
                 for bytes in &wire {
-                    let Datagram { seq, says, .. } = Datagram::decode(&keys, bytes).unwrap();
-                    let Says::Report { report, .. } = says else { continue };
-                    nodes[0].fleet.hear(place as u64 + 1, seq, &report, now);
+                    let FleetDatagram { seq, payload: says, .. } =
+                        FleetDatagram::decode(&keys, bytes).unwrap();
+                    let FleetPayload::Report { report, .. } = says else { continue };
+                    nodes[0].fleet.receive_report(place as u64 + 1, seq, &report, now);
                 }
                 if measured {
                     hearing += thread_time() - begun;
@@ -167,8 +180,8 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
             }
         }
         let mut news = Vec::new();
-        while let Some(one) = nodes[0].fleet.poll_news() {
-            if let What::Ejected { by, .. } = one.what
+        while let Some(one) = nodes[0].fleet.poll_update() {
+            if let FleetUpdateKind::Ejected { by, .. } = one.kind
                 && by == balancers as u64
             {
                 news.push(one.member);
@@ -177,7 +190,7 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
         let seen = &nodes[0].vitals;
         open.retain(|change| {
             let known = match change.kind {
-                Kind::Load => seen[change.member].others() >= 4.0,
+                Kind::Load => seen[change.member].peer_in_flight() >= 4.0,
                 Kind::Ejection => news.contains(all[change.member].1),
             };
             if known {
@@ -186,20 +199,22 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
             }
             !known
         });
-        if first_sweep.is_none() && nodes[0].fleet.others(now).all(|other| other.groups == groups) {
+        if first_sweep.is_none() && nodes[0].fleet.peer_stats(now).all(|other| other.groups == groups) {
             first_sweep = Some(at);
         }
     }
     println!("bound of {:.2} MB/s at each", bytes / 1e6);
     println!(
-        "  sent {:.0} kB/s in {:.0} datagrams/s, heard {:.0} kB/s; all groups of all others known after {:.1} s",
+        "  sent {:.0} kB/s in {:.0} datagrams/s, heard {:.0} kB/s; all groups of all others known after \
+         {:.1} s",
         sent as f64 / 1e3 / seconds,
         datagrams as f64 / seconds,
         heard as f64 / 1e3 / seconds,
         first_sweep.unwrap_or(f64::NAN),
     );
     println!(
-        "  processor {:.2} % to tell, {:.2} % to hear and act; memory {:.0} MB for its own members, {:.0} MB for what others say",
+        "  processor {:.2} % to tell, {:.2} % to hear and act; memory {:.0} MB for its own members, {:.0} MB \
+         for what others say",
         100.0 * telling / seconds,
         100.0 * hearing / seconds,
         one as f64 / 1e6,

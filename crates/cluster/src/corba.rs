@@ -1,25 +1,25 @@
 //! A `CosLoadBalancing::LoadManager`: monitors, alerts and applications for the interface of TAO's load
 //! balancing service work with this balancer unchanged.
 //!
-//! One CORBA object with the key [`KEY`] is served over IIOP on an address of its own. There is no ORB, only
-//! the object's operations (`call` parses them, `answer` writes their results). A *location* is the target of
-//! load reports and alerts. It names a member in each group that has one there, so a monitor's report about a
-//! host counts for all its members.
+//! One CORBA object with the key [`OBJECT_KEY`] is served over IIOP on an address of its own. There is no
+//! ORB, only the object's operations (`call` parses them, `answer` writes their results). A *location* is the
+//! target of load reports and alerts. It names a member in each group that has one there, so a monitor's
+//! report about a host counts for all its members.
 //!
-//! One task per load monitor polls it (`pull`), and one task per load alert calls it (`alert`). Every call
-//! has a time limit and a connection of its own, so a dead or hanging one delays no other. A failed call to a
-//! load alert is repeated until it succeeds or is no longer wanted.
+//! One task per load monitor polls it (`monitors`), and one task per load alert calls it (`alert`). Every
+//! call has a time limit and a connection of its own, so a dead or hanging one delays no other. A failed call
+//! to a load alert is repeated until it succeeds or is no longer wanted.
 //!
-//! An implementation of [`Desk`] provides the groups and the locations under alert. All state is kept in
-//! memory.
+//! An implementation of [`LoadManagerBackend`] provides the groups and the locations under alert. All state
+//! is kept in memory.
 
 mod alert;
 mod answer;
 mod call;
 mod invoke;
 mod location;
+mod monitors;
 mod properties;
-mod pull;
 mod servant;
 mod serve;
 #[cfg(test)]
@@ -41,16 +41,16 @@ pub use location::Location;
 use servant::Servant;
 
 /// The object's key: clients reach it as `corbaloc::HOST:PORT/LoadManager`.
-pub const KEY: &[u8] = b"LoadManager";
+pub const OBJECT_KEY: &[u8] = b"LoadManager";
 
 /// The balancer that owns the groups. Its methods are called on threads that may block, and should take
 /// milliseconds.
-pub trait Desk: Send + Sync + 'static {
+pub trait LoadManagerBackend: Send + Sync + 'static {
     /// Records loads, by name, of the members at a location, in every group. There may be no members there.
-    fn report(&self, location: &str, values: &[(String, f64)]);
+    fn record_loads(&self, location: &str, values: &[(String, f64)]);
 
     /// Returns the locations of members that should shed their clients.
-    fn alerted(&self) -> BTreeSet<String>;
+    fn alerted_locations(&self) -> BTreeSet<String>;
 
     /// Returns all groups.
     fn groups(&self) -> Vec<ObjectGroup>;
@@ -59,40 +59,41 @@ pub trait Desk: Send + Sync + 'static {
     ///
     /// # Errors
     /// The group cannot be created, or its strategy is not available.
-    fn create(&self, type_id: &str, strategy: Option<&StrategyInfo>) -> Result<ObjectGroup, Refusal>;
+    fn create_group(&self, type_id: &str, strategy: Option<&StrategyInfo>)
+    -> Result<ObjectGroup, GroupError>;
 
-    /// Deletes a group that [`Desk::create`] created.
+    /// Deletes a group that [`LoadManagerBackend::create_group`] created.
     ///
     /// # Errors
     /// There is no such group, or it was created otherwise.
-    fn delete(&self, id: u64) -> Result<(), Refusal>;
+    fn delete_group(&self, id: u64) -> Result<(), GroupError>;
 
     /// Adds a member to a group, until the process ends.
     ///
     /// # Errors
     /// There is no such group, or it has a member at the location, or the object cannot be reached.
-    fn add(&self, id: u64, location: &Location, object: &Ior) -> Result<(), Refusal>;
+    fn add_member(&self, id: u64, location: &Location, object: &Ior) -> Result<(), GroupError>;
 
     /// Removes a member from a group, until the process ends.
     ///
     /// # Errors
     /// There is no such group, or it has no member at the location.
-    fn remove(&self, id: u64, location: &str) -> Result<(), Refusal>;
+    fn remove_member(&self, id: u64, location: &str) -> Result<(), GroupError>;
 
     /// Announces a change and returns a number for it. If there is an audit log, the change is recorded there
     /// before this returns.
     ///
     /// # Errors
     /// The change cannot be recorded; then it must not be made.
-    fn begin(&self, deed: &Deed) -> Result<u64, String>;
+    fn begin_change(&self, deed: &ChangeRequest) -> Result<u64, String>;
 
     /// Records the outcome of a change, or the reason why it was not made.
-    fn end(&self, number: u64, deed: &Deed, outcome: Result<(), &str>);
+    fn end_change(&self, number: u64, deed: &ChangeRequest, outcome: Result<(), &str>);
 }
 
 /// A change that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deed {
+pub struct ChangeRequest {
     /// The client's address.
     pub from: SocketAddr,
     /// The operation's name in the interface.
@@ -132,13 +133,13 @@ pub struct StrategyInfo {
 
 /// The reason why an operation was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum GroupError {
     /// There is no such group.
     NoGroup,
     /// The group has no member there.
     NoMember,
     /// The group already has a member there.
-    MemberThere,
+    MemberExists,
     /// There is no such strategy, or not with these settings: one sentence for the log.
     Strategy(String),
     /// The operation is impossible: one sentence for the log.
@@ -148,7 +149,7 @@ pub enum Refusal {
 /// The object's server, which runs until it is dropped.
 pub struct LoadManager {
     address: SocketAddr,
-    copy: TcpListener,
+    listener: TcpListener,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -159,7 +160,11 @@ impl LoadManager {
     ///
     /// # Errors
     /// The address cannot be bound, or the system provides no thread.
-    pub fn start(address: SocketAddr, interval: Duration, desk: Arc<dyn Desk>) -> io::Result<Self> {
+    pub fn start(
+        address: SocketAddr,
+        interval: Duration,
+        desk: Arc<dyn LoadManagerBackend>,
+    ) -> io::Result<Self> {
         Self::start_on(TcpListener::bind(address)?, interval, desk)
     }
 
@@ -167,7 +172,11 @@ impl LoadManager {
     ///
     /// # Errors
     /// The system provides no thread, or no more file descriptors.
-    pub fn start_on(listener: TcpListener, interval: Duration, desk: Arc<dyn Desk>) -> io::Result<Self> {
+    pub fn start_on(
+        listener: TcpListener,
+        interval: Duration,
+        desk: Arc<dyn LoadManagerBackend>,
+    ) -> io::Result<Self> {
         let copy = listener.try_clone()?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -190,7 +199,7 @@ impl LoadManager {
             // A call that hangs must not keep the process from ending.
             runtime.shutdown_background();
         })?;
-        Ok(Self { address, copy, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, listener: copy, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Returns a copy of the socket, for another process.
@@ -198,7 +207,7 @@ impl LoadManager {
     /// # Errors
     /// The system provides no more file descriptors.
     pub fn socket(&self) -> io::Result<OwnedFd> {
-        Ok(self.copy.try_clone()?.into())
+        Ok(self.listener.try_clone()?.into())
     }
 
     /// Returns the address of the object.

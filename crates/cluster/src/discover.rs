@@ -1,26 +1,27 @@
 //! Service discovery: a watched file, DNS names and a list over HTTP are polled; etcd keys and the endpoints
 //! of a Kubernetes service are watched.
 //!
-//! A kind of source is a `Way`: settings with a name, which open a source to query. A new kind needs one file
-//! and one line in `Kind::way`. This module queries each source in a task of its own ([`follow`]), so one
-//! that hangs delays no other. [`Roll`], which does no I/O, merges the results.
+//! A kind of source is a `SourceConfig`: settings with a name, which open a source to query. A new kind needs
+//! one file and one line in `SourceKind::config`. This module queries each source in a task of its own
+//! ([`poll_source`]), so one that hangs delays no other. [`MemberSet`], which does no I/O, merges the
+//! results.
 
 mod dns;
 mod etcd;
 mod file;
 mod http;
 mod kubernetes;
-mod look_up;
+mod merge;
 mod registered;
+mod resolve_hosts;
 mod resolver;
-mod roll;
 mod scaled;
 mod srv;
 
 #[cfg(fuzzing)]
 pub(crate) use {
-    etcd::law::check as etcd_law, kubernetes::law::check as kubernetes_law,
-    resolver::law::check as resolver_law,
+    etcd::invariants::check as etcd_law, kubernetes::invariants::check as kubernetes_law,
+    resolver::invariants::check as resolver_law,
 };
 
 use std::fmt;
@@ -32,37 +33,37 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-pub use dns::{DnsSettings, Family};
+pub use dns::{AddressFamily, DnsSettings};
 pub use etcd::EtcdSource;
 pub use file::FileSettings;
 pub use http::HttpSettings;
-pub use kubernetes::{KUBERNETES, KubernetesApi, KubernetesSource, ServicePort};
-pub use look_up::look_up;
+pub use kubernetes::{KUBERNETES_ENABLED, KubernetesApi, KubernetesSource, ServicePort};
+pub use merge::{MemberChange, MemberSet, SourceEvent, SourceHandoff};
 pub use registered::RegisteredSettings;
+pub use resolve_hosts::resolve_members;
 pub use resolver::ResolverSettings;
-pub use roll::{Change, Last, News, Roll};
 pub use scaled::ScaledSettings;
 pub use srv::SrvSettings;
 
-use crate::pull::chance;
+use crate::scrape::random_unit;
 
 /// The maximum number of members of one source.
-pub const MOST: usize = 4096;
+pub const MAX_MEMBERS: usize = 4096;
 
 /// One source of a group's members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceSettings {
     /// The kind of source and its settings.
-    pub kind: Kind,
+    pub kind: SourceKind,
     /// Whether an empty result is accepted.
     pub allow_empty: bool,
     /// The time that a member stays after it was last listed.
-    pub hold: Duration,
+    pub hold_time: Duration,
 }
 
 /// The kinds of sources.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum SourceKind {
     /// A file on this machine.
     File(FileSettings),
     /// The addresses of a name.
@@ -81,9 +82,9 @@ pub enum Kind {
     Scaler(ScaledSettings),
 }
 
-impl Kind {
+impl SourceKind {
     /// Returns the settings as a trait object.
-    fn way(&self) -> &dyn Way {
+    fn config(&self) -> &dyn SourceConfig {
         match self {
             Self::File(file) => file,
             Self::Dns(dns) => dns,
@@ -97,73 +98,73 @@ impl Kind {
     }
 
     /// Returns `true` for DNS, whose results do not show whether a server runs at the address.
-    fn named(&self) -> bool {
+    fn is_dns(&self) -> bool {
         matches!(self, Self::Dns(_) | Self::Srv(_))
     }
 
     /// Returns the name in the configuration: `file`, `dns`, `srv`, `http`, `etcd`, `kubernetes`,
     /// `registered`, `scaler`.
     pub fn name(&self) -> &'static str {
-        self.way().kind()
+        self.config().kind()
     }
 
     /// Returns the queried object, as in the configuration.
-    pub fn what(&self) -> String {
-        self.way().what()
+    pub fn target(&self) -> String {
+        self.config().target()
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SourceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name(), self.what())
+        write!(f, "{} {}", self.name(), self.target())
     }
 }
 
 /// The settings of a kind of source.
-trait Way: Send + Sync {
+trait SourceConfig: Send + Sync {
     /// Returns the name in the configuration.
     fn kind(&self) -> &'static str;
 
     /// Returns the queried object, for people.
-    fn what(&self) -> String;
+    fn target(&self) -> String;
 
     /// Returns the time limit of one query as a whole.
-    fn patience(&self) -> Duration;
+    fn query_timeout(&self) -> Duration;
 
     /// Returns the delay before the next query, after `failures` failures in a row (at least one).
-    fn again(&self, failures: u32) -> Duration;
+    fn retry_delay(&self, failures: u32) -> Duration;
 
     /// Opens the source.
-    fn open(&self) -> Box<dyn Source>;
+    fn open(&self) -> Box<dyn MemberSource>;
 }
 
 /// A source that can be queried for members.
-trait Source: Send {
+trait MemberSource: Send {
     /// Queries the source once. Callers may drop the future at any moment and query again.
-    fn ask(&mut self) -> Asking<'_>;
+    fn query(&mut self) -> QueryFuture<'_>;
 }
 
-type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, String>> + Send + 'a>>;
+type QueryFuture<'a> = Pin<Box<dyn Future<Output = Result<QueryOutcome, String>> + Send + 'a>>;
 
 /// The result of a query.
-struct Answer {
-    told: Told,
+struct QueryOutcome {
+    list: MemberList,
     /// The time until the next query.
-    good_for: Duration,
+    valid_for: Duration,
 }
 
 /// The members that a source reported.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct MemberList {
     /// All members; `None` if they are unchanged.
-    pub members: Option<Vec<Listed>>,
+    pub members: Option<Vec<DiscoveredMember>>,
     /// The reason why there are no members, if the source gives one.
     pub note: Option<&'static str>,
 }
 
 /// A member of a source.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed {
+pub struct DiscoveredMember {
     /// The member's name, `host:port`.
     pub name: Arc<str>,
     /// The resolved address.
@@ -178,7 +179,7 @@ pub struct Listed {
 
 /// A member as listed, before its host is resolved.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stated {
+pub struct UnresolvedMember {
     /// A name, or an address without brackets.
     pub host: String,
     /// The port; not 0.
@@ -192,16 +193,16 @@ pub struct Stated {
 /// A parser for a list of members. It takes the text's name for messages, and the text. The error is one line
 /// with the position.
 #[derive(Clone, Copy)]
-pub struct Reader(pub fn(&str, &[u8]) -> Result<Vec<Stated>, String>);
+pub struct ListParser(pub fn(&str, &[u8]) -> Result<Vec<UnresolvedMember>, String>);
 
-impl PartialEq for Reader {
+impl PartialEq for ListParser {
     /// Each kind of source has one parser.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for ListParser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Reader")
     }
@@ -209,13 +210,13 @@ impl fmt::Debug for Reader {
 
 /// An update from a source.
 #[derive(Debug)]
-pub struct Heard {
+pub struct SourceUpdate {
     /// The group of the members.
     pub group: Arc<str>,
     /// The source within the group.
     pub source: Arc<SourceSettings>,
     /// The members, or the reason of the failure.
-    pub said: Result<Told, String>,
+    pub result: Result<MemberList, String>,
 }
 
 /// Returns an error message on one line of bounded length: a source may send any text.
@@ -225,31 +226,31 @@ fn one_line(why: &str) -> String {
 }
 
 /// Queries a source until the receiver is dropped.
-pub async fn follow(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::Sender<Heard>) {
-    let way = source.kind.way();
+pub async fn poll_source(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::Sender<SourceUpdate>) {
+    let way = source.kind.config();
     let mut open = way.open();
     let mut failures = 0_u32;
     loop {
-        let asked = match timeout(way.patience(), open.ask()).await {
+        let asked = match timeout(way.query_timeout(), open.query()).await {
             Ok(asked) => asked,
-            Err(_) => Err(format!("no answer within {} s", way.patience().as_secs_f64())),
+            Err(_) => Err(format!("no answer within {} s", way.query_timeout().as_secs_f64())),
         };
         let (said, wait) = match asked {
-            Ok(Answer { told, good_for }) => {
+            Ok(QueryOutcome { list: told, valid_for: good_for }) => {
                 failures = 0;
                 (Ok(told), good_for)
             }
             Err(why) => {
                 failures = failures.saturating_add(1);
-                (Err(one_line(&why)), way.again(failures))
+                (Err(one_line(&why)), way.retry_delay(failures))
             }
         };
         let (group, source) = (Arc::clone(&group), Arc::clone(&source));
-        if heard.send(Heard { group, source, said }).await.is_err() {
+        if heard.send(SourceUpdate { group, source, result: said }).await.is_err() {
             return;
         }
         // Balancers that start at once must not query in step.
-        sleep(wait.mul_f64(0.95 + 0.1 * chance())).await;
+        sleep(wait.mul_f64(0.95 + 0.1 * random_unit())).await;
     }
 }
 

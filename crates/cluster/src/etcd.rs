@@ -5,20 +5,20 @@
 //! the password again and requests a new token. A connection without any response for ten seconds is closed.
 
 mod client;
-mod line;
+mod connection;
 mod tls;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(crate) use client::{Client, Watching};
+pub(crate) use client::{EtcdClient, WatchStream};
 
 /// The cluster and the credentials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EtcdSettings {
     /// The endpoints of one cluster; at least one.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<EtcdEndpoint>,
     /// The user and the password file; `None` without authentication.
     pub user: Option<(String, PathBuf)>,
     /// The files for endpoints with TLS.
@@ -29,7 +29,7 @@ pub struct EtcdSettings {
 
 /// One member of an etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct EtcdEndpoint {
     /// Whether the connection uses TLS.
     pub https: bool,
     /// A name, or an address without brackets.
@@ -44,10 +44,10 @@ pub struct TlsFiles {
     /// The authorities of etcd's certificates; those of the system if `None`.
     pub ca: Option<PathBuf>,
     /// The client certificate and its key.
-    pub own: Option<(PathBuf, PathBuf)>,
+    pub client_identity: Option<(PathBuf, PathBuf)>,
 }
 
-impl Endpoint {
+impl EtcdEndpoint {
     /// Returns `host:port`, with brackets where they are required.
     pub(crate) fn authority(&self) -> String {
         let Self { host, port, .. } = self;
@@ -55,7 +55,7 @@ impl Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for EtcdEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http{}://{}", if self.https { "s" } else { "" }, self.authority())
     }
@@ -63,19 +63,19 @@ impl fmt::Display for Endpoint {
 
 /// The reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum EtcdError {
     /// The call did not reach etcd, so it had no effect.
-    Away(String),
+    Unreachable(String),
     /// The call may have reached etcd, so its outcome is unknown.
-    Unsure(String),
+    OutcomeUnknown(String),
     /// etcd rejected the call: the gRPC status code and the reason.
-    Refused(u32, String),
+    Rejected(u32, String),
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for EtcdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Away(why) | Self::Unsure(why) | Self::Refused(_, why) => f.write_str(why),
+            Self::Unreachable(why) | Self::OutcomeUnknown(why) | Self::Rejected(_, why) => f.write_str(why),
         }
     }
 }

@@ -18,13 +18,13 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 
 /// The maximum length of an expression, in bytes.
-pub const LONGEST: usize = 1024;
+pub const MAX_EXPRESSION_LENGTH: usize = 1024;
 
 /// The maximum length of a figure's name, in bytes.
-pub(crate) const LONGEST_NAME: usize = 64;
+pub(crate) const MAX_NAME_LENGTH: usize = 64;
 
 /// The maximum number of steps of one evaluation.
-const STEPS: u64 = 10_000;
+const MAX_STEPS: u64 = 10_000;
 
 /// A number as a function of named numbers.
 #[derive(Clone)]
@@ -32,20 +32,20 @@ pub struct Expression {
     text: String,
     /// The names of its figures, sorted.
     names: Vec<String>,
-    form: Form,
+    form: ExpressionForm,
 }
 
 #[derive(Clone)]
-enum Form {
+enum ExpressionForm {
     Name,
     Program(std::sync::Arc<minijinja::Expression<'static, 'static>>),
 }
 
 /// The error in the text of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ExpressionError {
     /// The range in the text, in bytes.
-    pub at: Range<usize>,
+    pub span: Range<usize>,
     /// The reason: one line that follows the expression in messages.
     pub why: String,
 }
@@ -56,25 +56,26 @@ impl Expression {
     /// # Errors
     /// The text is too long, is not an expression, uses an unknown filter or function, or does not evaluate
     /// to a number.
-    pub fn new(text: &str) -> Result<Self, Fault> {
+    pub fn new(text: &str) -> Result<Self, ExpressionError> {
         let all = 0..text.len();
-        let fault = |why: String| Fault { at: all.clone(), why };
+        let fault = |why: String| ExpressionError { span: all.clone(), why };
         if text.trim().is_empty() {
             return Err(fault("is empty".into()));
         }
-        if text.len() > LONGEST {
-            return Err(fault(format!("is longer than {LONGEST} characters")));
+        if text.len() > MAX_EXPRESSION_LENGTH {
+            return Err(fault(format!("is longer than {MAX_EXPRESSION_LENGTH} characters")));
         }
         if is_name(text) && !CONSTANTS.contains(&text) {
-            return Ok(Self { text: text.into(), names: vec![text.into()], form: Form::Name });
+            return Ok(Self { text: text.into(), names: vec![text.into()], form: ExpressionForm::Name });
         }
-        let program =
-            ENVIRONMENT.compile_expression_owned(text.to_owned()).map_err(|error| read(text, &error))?;
+        let program = ENVIRONMENT
+            .compile_expression_owned(text.to_owned())
+            .map_err(|error| convert_error(text, &error))?;
         let mut names: Vec<String> = program.undeclared_variables(true).into_iter().collect();
         names.sort_unstable();
-        let form = Form::Program(std::sync::Arc::new(program));
+        let form = ExpressionForm::Program(std::sync::Arc::new(program));
         let expression = Self { text: text.into(), names, form };
-        expression.try_out(text)?;
+        expression.dry_run(text)?;
         Ok(expression)
     }
 
@@ -94,9 +95,11 @@ impl Expression {
     /// One line: a required name has no value, a division by zero, or a result that is not a finite number.
     pub fn eval(&self, mut lookup: impl FnMut(&str) -> Option<f64>) -> Result<f64, String> {
         let value = match &self.form {
-            Form::Name => lookup(&self.text).ok_or_else(|| format!("`{}` is not known", self.text))?,
-            Form::Program(program) => {
-                let (mut given, mut missing) = (Given::default(), Vec::new());
+            ExpressionForm::Name => {
+                lookup(&self.text).ok_or_else(|| format!("`{}` is not known", self.text))?
+            }
+            ExpressionForm::Program(program) => {
+                let (mut given, mut missing) = (VariableTree::default(), Vec::new());
                 for name in &self.names {
                     let value = lookup(name);
                     given.insert(name, value);
@@ -106,8 +109,8 @@ impl Expression {
                     match (missing.is_empty(), error.kind()) {
                         // A missing value is the reason for any other error.
                         (false, _) => format!("`{}` is not known", missing.join("`, `")),
-                        (true, ErrorKind::OutOfFuel) => format!("it takes more than {STEPS} steps"),
-                        (true, _) => sentence(&error),
+                        (true, ErrorKind::OutOfFuel) => format!("it takes more than {MAX_STEPS} steps"),
+                        (true, _) => error_line(&error),
                     }
                 })?;
                 f64::try_from(value.clone()).map_err(|_| format!("it gives {value}, not a number"))?
@@ -117,19 +120,19 @@ impl Expression {
     }
 
     /// Finds errors that only appear in an evaluation, and do not depend on the numbers.
-    fn try_out(&self, text: &str) -> Result<(), Fault> {
-        let Form::Program(program) = &self.form else { return Ok(()) };
+    fn dry_run(&self, text: &str) -> Result<(), ExpressionError> {
+        let ExpressionForm::Program(program) = &self.form else { return Ok(()) };
         let mut wrong = None;
         for number in [0.5, 1.0, 3.0] {
-            let mut given = Given::default();
+            let mut given = VariableTree::default();
             self.names.iter().for_each(|name| given.insert(name, Some(number)));
             match program.eval(given.value()) {
                 Ok(value) if f64::try_from(value.clone()).is_ok() => return Ok(()),
                 Ok(value) => {
                     let why = format!("gives {value}, not a number");
-                    wrong = Some(Fault { at: 0..text.len(), why });
+                    wrong = Some(ExpressionError { span: 0..text.len(), why });
                 }
-                Err(error) => wrong = Some(read(text, &error)),
+                Err(error) => wrong = Some(convert_error(text, &error)),
             }
         }
         // At least one number must yield a number.
@@ -139,12 +142,12 @@ impl Expression {
 
 /// The values of names. A name with dots is a nested value, where the language looks for it.
 #[derive(Default)]
-struct Given {
+struct VariableTree {
     number: Option<f64>,
-    below: BTreeMap<String, Self>,
+    children: BTreeMap<String, Self>,
 }
 
-impl Given {
+impl VariableTree {
     /// Inserts a value. Without one the name is undefined, but the objects that contain it are defined.
     fn insert(&mut self, name: &str, number: Option<f64>) {
         let (inside, last) = match name.rsplit_once('.') {
@@ -152,16 +155,16 @@ impl Given {
             None => (Vec::new(), name),
         };
         let place =
-            inside.into_iter().fold(self, |given, part| given.below.entry(part.to_owned()).or_default());
+            inside.into_iter().fold(self, |given, part| given.children.entry(part.to_owned()).or_default());
         if number.is_some() {
-            place.below.entry(last.to_owned()).or_default().number = number;
+            place.children.entry(last.to_owned()).or_default().number = number;
         }
     }
 
     fn value(self) -> Value {
-        match self.number.filter(|_| self.below.is_empty()) {
+        match self.number.filter(|_| self.children.is_empty()) {
             Some(number) => Value::from(number),
-            None => Value::from_pairs(self.below.into_iter().map(|(name, given)| (name, given.value()))),
+            None => Value::from_pairs(self.children.into_iter().map(|(name, given)| (name, given.value()))),
         }
     }
 }
@@ -170,7 +173,7 @@ impl Given {
 /// `.` or `:` last, at most 64 bytes.
 pub fn is_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte);
-    text.len() <= LONGEST_NAME
+    text.len() <= MAX_NAME_LENGTH
         && text.as_bytes().first().is_some_and(|first| first.is_ascii_alphabetic() || *first == b'_')
         && text.bytes().all(fits)
         && !text.ends_with(['.', ':'])
@@ -188,7 +191,7 @@ impl PartialEq for Expression {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ExpressionError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.why)
     }
@@ -201,7 +204,7 @@ const CONSTANTS: &[&str] = &["true", "false", "none", "True", "False", "None"];
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_fuel(Some(STEPS));
+    environment.set_fuel(Some(MAX_STEPS));
     // Functions that create lists do not belong in a formula.
     for name in ["range", "dict", "debug", "namespace"] {
         environment.remove_global(name);
@@ -210,14 +213,14 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
 });
 
 /// Converts an error of the library.
-fn read(text: &str, error: &minijinja::Error) -> Fault {
+fn convert_error(text: &str, error: &minijinja::Error) -> ExpressionError {
     let whole = 0..text.len();
     let at = error.range().filter(|at| at.start < at.end && at.end <= text.len()).unwrap_or(whole);
-    Fault { at, why: sentence(error) }
+    ExpressionError { span: at, why: error_line(error) }
 }
 
 /// Formats an error as one line.
-fn sentence(error: &minijinja::Error) -> String {
+fn error_line(error: &minijinja::Error) -> String {
     let said = match (error.kind(), error.detail()) {
         (ErrorKind::SyntaxError | ErrorKind::UnknownFilter | ErrorKind::UnknownTest, Some(detail)) => {
             detail.to_owned()
@@ -299,7 +302,7 @@ mod tests {
         ] {
             let fault = Expression::new(text).expect_err(text);
             assert!(fault.why.contains(why), "{text}: {}", fault.why);
-            assert!(fault.at.start.abs_diff(at.start) <= 1, "{text}: {:?}: {}", fault.at, fault.why);
+            assert!(fault.span.start.abs_diff(at.start) <= 1, "{text}: {:?}: {}", fault.span, fault.why);
         }
         assert!(Expression::new(&"1+".repeat(1000)).unwrap_err().why.contains("longer than"));
     }

@@ -12,11 +12,11 @@
 //! directly. While values change they do so every few milliseconds, in as many datagrams as the byte rate
 //! allows. The data plane never waits for this: the fleet's thread updates counts that the strategies read.
 //!
-//! * `desk.rs`: keys, counters and names of the balancers; time is an argument.
+//! * `node.rs`: keys, counters and names of the balancers; time is an argument.
 //! * `serve.rs`: the thread and its socket.
 //! * `seeds.rs`: lookups of the seeds' names.
 
-mod desk;
+mod node;
 mod seeds;
 mod serve;
 
@@ -27,22 +27,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll_brain::fleet::{Listed, News};
+use plimsoll_brain::fleet::{FleetGroup, FleetUpdate};
 use plimsoll_brain::status::FleetStatus;
-use plimsoll_brain::{Load, Time};
-use plimsoll_wire::rfs::Keys;
+use plimsoll_brain::{ReportedLoad, Time};
+use plimsoll_wire::rfs::KeyRing;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::lock;
 use crate::lottery::incarnation;
-use crate::lottery::socket::Socket;
-use desk::Desk;
+use crate::lottery::socket::DaemonSocket;
+use node::FleetNode;
 
 /// The settings of a balancer's fleet membership. They are validated; only binding the addresses can fail.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// The balancer's name: at most [`LONGEST_NAME`](plimsoll_wire::fleet::LONGEST_NAME) bytes.
+pub struct FleetSettings {
+    /// The balancer's name: at most [`MAX_NAME_LEN`](plimsoll_wire::fleet::MAX_NAME_LEN) bytes.
     pub name: String,
     /// The address to listen on; port 0 selects a free one.
     pub listen: SocketAddr,
@@ -52,7 +52,7 @@ pub struct Settings {
     /// find all balancers.
     pub seeds: Vec<(String, u16)>,
     /// The keys, the same for all balancers.
-    pub keys: Keys,
+    pub keys: KeyRing,
     /// The interval of reports while values change.
     pub interval: Duration,
     /// The limit on bytes of reports per second, to all others together.
@@ -60,11 +60,11 @@ pub struct Settings {
     /// The number of balancers that check each member's health.
     pub probers: usize,
     /// The time that a lost balancer keeps its share of limits.
-    pub forget: Duration,
+    pub forget_after: Duration,
 }
 
 /// The local balancer. Its methods are called on the fleet's thread, and should take milliseconds at most.
-pub trait Local: Send + Sync + 'static {
+pub trait LocalBalancer: Send + Sync + 'static {
     /// Returns the time of the data plane's clock.
     fn now(&self) -> Time;
 
@@ -72,40 +72,40 @@ pub trait Local: Send + Sync + 'static {
     fn version(&self) -> u64;
 
     /// Returns the balancer's groups and their members.
-    fn groups(&self) -> Vec<Listed>;
+    fn groups(&self) -> Vec<FleetGroup>;
 
     /// Returns the number of requests that wait for a member below its limit, for groups whose members have
     /// one.
-    fn waiting(&self) -> Vec<(Arc<str>, u32)>;
+    fn queue_lengths(&self) -> Vec<(Arc<str>, u32)>;
 
     /// Receives news from others, or a consequence of it; `by` is the name of the balancer that reported it,
     /// if it is one.
-    fn news(&self, news: &News, by: &str);
+    fn receive_news(&self, news: &FleetUpdate, by: &str);
 
     /// Receives a change of another balancer's state.
-    fn change(&self, change: &Change);
+    fn receive_change(&self, change: &PeerChange);
 }
 
 /// A change of another balancer's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct PeerChange {
     /// The balancer's name, or its address while the name is unknown.
     pub name: String,
     /// The balancer's address.
     pub address: SocketAddr,
     /// The new state.
-    pub what: Became,
+    pub transition: PeerTransition,
 }
 
 /// The transitions of a balancer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Became {
+pub enum PeerTransition {
     /// The balancer joined.
     Joined,
     /// No reports arrive from it, though the membership lists it as alive.
     Silent,
     /// Reports arrive again.
-    Heard,
+    ReportsResumed,
     /// The balancer is gone, without a farewell.
     Lost,
     /// The balancer left with a farewell.
@@ -114,51 +114,51 @@ pub enum Became {
 
 /// An action of the data plane to report to others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Notice {
+pub struct MemberNotice {
     /// The group.
     pub group: Arc<str>,
     /// The member.
     pub member: Arc<str>,
     /// The action.
-    pub what: Did,
+    pub action: MemberAction,
 }
 
 /// The actions to report.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Did {
+pub enum MemberAction {
     /// The member's health was checked; `true` if it passed.
-    Checked(bool),
+    HealthChecked(bool),
     /// This balancer ejected the member for this time, or reinstated it (zero).
     Ejected(Duration),
     /// A load report of the member arrived.
-    Loaded(Load),
+    LoadReported(ReportedLoad),
 }
 
 /// The bound socket of a balancer, before it joins.
 #[derive(Debug)]
-pub struct Seat(Socket);
+pub struct BoundSocket(DaemonSocket);
 
-impl Seat {
+impl BoundSocket {
     /// Binds an address; port 0 selects a free one.
     ///
     /// # Errors
     /// The address cannot be bound.
     pub fn bind(listen: SocketAddr) -> io::Result<Self> {
-        Ok(Self(Socket::bind(listen, None)?))
+        Ok(Self(DaemonSocket::bind(listen, None)?))
     }
 
     /// Takes a socket that another process bound. No datagram is read before the balancer joins.
     ///
     /// # Errors
     /// The socket is not a datagram socket.
-    pub fn given(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self(Socket::given(socket)?))
+    pub fn from_fd(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self(DaemonSocket::from_fd(socket)?))
     }
 }
 
 /// The state for a handoff: to the others, the next process is the same balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Past {
+pub struct FleetHandoff {
     /// The incarnation.
     pub life: u32,
     /// The sequence numbers of the last report and of the last gossip datagram.
@@ -167,12 +167,12 @@ pub struct Past {
     pub others: Vec<(SocketAddr, u32, String)>,
     /// The lost balancers that keep their share of limits.
     #[serde(default)]
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostPeer>,
 }
 
 /// A balancer that is gone without a farewell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
+pub struct LostPeer {
     /// The balancer's address, incarnation and name.
     pub other: (SocketAddr, u32, String),
     /// The time since it was lost, in milliseconds.
@@ -182,49 +182,49 @@ pub struct Lost {
 }
 
 /// The commands to the fleet's thread.
-enum Word {
+enum FleetCommand {
     /// Stops reading and sending, and returns the state for another process.
-    Pause(std::sync::mpsc::Sender<Past>),
+    Pause(std::sync::mpsc::Sender<FleetHandoff>),
     /// Continues after a pause.
     Resume,
     /// Ends without a farewell: another process continues.
-    Vanish,
+    HandOff,
 }
 
 /// The time limit for the thread's reply with the handoff state.
-const ANSWER: Duration = Duration::from_secs(1);
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A balancer's membership in its fleet, which ends when this is dropped.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct FleetMembership {
     address: SocketAddr,
     /// A copy of the socket, for another process.
     socket: OwnedFd,
-    notices: mpsc::Sender<Notice>,
-    view: Arc<Mutex<FleetStatus>>,
-    words: Option<mpsc::Sender<Word>>,
+    notices: mpsc::Sender<MemberNotice>,
+    status: Arc<Mutex<FleetStatus>>,
+    commands: Option<mpsc::Sender<FleetCommand>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The maximum number of queued notices. A dropped one is repeated with the next sweep, or has become
 /// obsolete.
-const NOTICES: usize = 4096;
+const NOTICE_CAPACITY: usize = 4096;
 
 /// The maximum number of queued commands; an upgrade sends no more.
-const WORDS: usize = 8;
+const COMMAND_CAPACITY: usize = 8;
 
-impl Fleet {
+impl FleetMembership {
     /// Joins the fleet on a thread of its own. With `past` it continues the membership of another process.
     ///
     /// # Errors
     /// The system provides no thread, or no more file descriptors.
     pub fn start(
-        settings: Settings,
-        Seat(socket): Seat,
-        past: Option<Past>,
-        local: Arc<dyn Local>,
+        settings: FleetSettings,
+        BoundSocket(socket): BoundSocket,
+        past: Option<FleetHandoff>,
+        local: Arc<dyn LocalBalancer>,
     ) -> io::Result<Self> {
-        let copy = socket.copy()?;
+        let copy = socket.duplicate()?;
         let address = settings.address.unwrap_or_else(|| socket.address());
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
@@ -237,19 +237,21 @@ impl Fleet {
             address: address.to_string(),
             ..FleetStatus::default()
         }));
-        let ((notices, inbox), (words, heard)) = (mpsc::channel(NOTICES), mpsc::channel(WORDS));
+        let ((notices, inbox), (words, heard)) =
+            (mpsc::channel(NOTICE_CAPACITY), mpsc::channel(COMMAND_CAPACITY));
         let shown = Arc::clone(&view);
         let thread = std::thread::Builder::new().name("fleet".into()).spawn(move || {
             let life = past.as_ref().map_or_else(incarnation, |past| past.life);
-            let mut desk = Desk::new(&settings, address, life, crate::lottery::seed(), local.now());
+            let mut desk =
+                FleetNode::new(&settings, address, life, crate::lottery::random_seed(), local.now());
             if let Some(past) = past {
-                desk.recall(past, local.now());
+                desk.restore(past, local.now());
             }
-            runtime.block_on(serve::serve(desk, settings.seeds, sockets.one, inbox, heard, local, shown));
+            runtime.block_on(serve::serve(desk, settings.seeds, sockets.unicast, inbox, heard, local, shown));
             // A DNS lookup must not keep the process from ending.
             runtime.shutdown_background();
         })?;
-        Ok(Self { address, socket: copy, notices, view, words: Some(words), thread: Some(thread) })
+        Ok(Self { address, socket: copy, notices, status: view, commands: Some(words), thread: Some(thread) })
     }
 
     /// Returns a copy of the socket, for another process.
@@ -262,24 +264,24 @@ impl Fleet {
 
     /// Stops reading and sending, so that another process can continue. Returns the state for it, if the
     /// thread replies within a second.
-    pub fn pause(&self) -> Option<Past> {
+    pub fn pause(&self) -> Option<FleetHandoff> {
         let (reply, past) = std::sync::mpsc::channel();
-        self.words.as_ref()?.try_send(Word::Pause(reply)).ok()?;
-        past.recv_timeout(ANSWER).ok()
+        self.commands.as_ref()?.try_send(FleetCommand::Pause(reply)).ok()?;
+        past.recv_timeout(PAUSE_TIMEOUT).ok()
     }
 
     /// Continues after a pause.
     pub fn resume(&self) {
-        if let Some(words) = &self.words {
+        if let Some(words) = &self.commands {
             // A failure means that the thread has ended.
-            let _ = words.try_send(Word::Resume);
+            let _ = words.try_send(FleetCommand::Resume);
         }
     }
 
     /// Ends without a farewell: another process has the socket and continues.
-    pub fn vanish(self) {
-        if let Some(words) = &self.words {
-            let _ = words.try_send(Word::Vanish);
+    pub fn hand_off(self) {
+        if let Some(words) = &self.commands {
+            let _ = words.try_send(FleetCommand::HandOff);
         }
     }
 
@@ -289,20 +291,20 @@ impl Fleet {
     }
 
     /// Queues a notice for the others, or drops it if the queue is full.
-    pub fn notice(&self, notice: Notice) {
+    pub fn notify(&self, notice: MemberNotice) {
         let _ = self.notices.try_send(notice);
     }
 
     /// Returns the other balancers and the state of their reports.
     pub fn status(&self) -> FleetStatus {
-        lock(&self.view).clone()
+        lock(&self.status).clone()
     }
 }
 
 /// Sends a farewell and ends.
-impl Drop for Fleet {
+impl Drop for FleetMembership {
     fn drop(&mut self) {
-        drop(self.words.take());
+        drop(self.commands.take());
         if let Some(thread) = self.thread.take() {
             // The panic hook has already reported a panic of the thread.
             let _ = thread.join();

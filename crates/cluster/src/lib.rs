@@ -1,8 +1,8 @@
 //! Observes the members: records their reports, polls their monitors, and computes loads and weights.
 //!
-//! Figures arrive in four ways: by push ([`Cluster::report`]), by pull, from responses
-//! ([`Cluster::observe`]), and from the balancer itself ([`Balancer::counters`]). Tasks on this crate's one
-//! thread pull an agent's JSON, a page of Prometheus metrics or a stream of load reports. An operator's
+//! Figures arrive in four ways: by push ([`LoadObserver::report`]), by pull, from responses
+//! ([`LoadObserver::observe`]), and from the balancer itself ([`Balancer::counters`]). Tasks on this crate's
+//! one thread pull an agent's JSON, a page of Prometheus metrics or a stream of load reports. An operator's
 //! [`Expression`]s compute a member's load and, if the strategy needs it, its weight, which are passed to the
 //! balancer. All of this is the slow path: no request waits for it.
 //!
@@ -11,26 +11,26 @@
 //!
 //! This crate does not depend on the data plane, which implements [`Balancer`].
 
-mod account;
-mod answer;
-mod bucket;
 pub mod corba;
 pub mod discover;
 pub mod etcd;
 mod expression;
-mod facts;
 pub mod fleet;
+mod load_tracker;
+mod local_metrics;
 pub mod lottery;
 #[cfg(test)]
 #[path = "../../../fuzz/near.rs"]
 mod near;
-mod oob;
-mod own;
-mod pull;
+mod observations;
+mod orca_stream;
 pub mod scaler;
+mod scrape;
+mod scrape_parser;
+mod service_account;
 mod settings;
 pub mod store;
-mod watch;
+mod token_bucket;
 
 /// The laws of network parsers, for the fuzz targets: each panics if its law is broken.
 #[cfg(fuzzing)]
@@ -49,7 +49,7 @@ pub mod laws {
     }
 
     pub fn monitor(input: &[u8]) {
-        crate::answer::law::check(input);
+        crate::scrape_parser::invariants::check(input);
     }
 
     pub fn resolver(input: &[u8]) {
@@ -67,48 +67,48 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
-pub use expression::{Expression, Fault, LONGEST, is_name};
-pub use facts::{LIMIT_AGE, LIMIT_NAMES};
-pub use own::Counters;
-pub use settings::{GroupSettings, MemberSettings, MonitorSettings, Source, Target};
-pub use watch::{OWN, is_own, is_rate};
+pub use expression::{Expression, ExpressionError, MAX_EXPRESSION_LENGTH, is_name};
+pub use load_tracker::{LOCAL_METRIC_NAMES, is_local_metric, is_request_rate};
+pub use local_metrics::TrafficCounters;
+pub use observations::{MAX_AGE, MAX_NAMES};
+pub use settings::{GroupSettings, MemberSettings, MetricSource, MonitorSettings, MonitorTarget};
 
-use pull::{Answer, Pulls};
-use watch::{Said, Watch};
+use load_tracker::{LoadTracker, LoadUpdate};
+use scrape::{ScrapeResult, ScrapeTasks};
 
 /// The balancer that uses loads and weights. Its methods are called on any thread, and should take
 /// milliseconds.
 pub trait Balancer: Send + Sync + 'static {
     /// Returns the counters of each member of a group; empty if there is no such group.
-    fn counters(&self, group: &str) -> Vec<(Arc<str>, Counters)>;
+    fn counters(&self, group: &str) -> Vec<(Arc<str>, TrafficCounters)>;
 
     /// Sets the load of a member, measured `age` ago: finite, not negative. `of_host` means that it covers
     /// the whole host.
-    fn load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool);
+    fn set_load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool);
 
     /// Discards the loads of a group whose metric has changed.
     fn forget_loads(&self, group: &str);
 
     /// Sets a member's usage, measured `age` ago: finite, not negative.
-    fn usage(&self, group: &str, member: &str, usage: Usage, age: Duration);
+    fn set_usage(&self, group: &str, member: &str, usage: MemberUsage, age: Duration);
 
     /// Sets the utilization of a member's processors, measured `age` ago: finite, not negative.
-    fn sensed(&self, group: &str, member: &str, sensed: Sensed, age: Duration);
+    fn set_cpu_utilization(&self, group: &str, member: &str, sensed: CpuUtilization, age: Duration);
 
     /// Sets the weights of all members of a group; `None` if a weight is unknown.
-    fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]);
+    fn set_weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]);
 
     /// Notes that a member's reports exceed the rate limit.
-    fn flooded(&self, group: &str, member: &str);
+    fn note_flood(&self, group: &str, member: &str);
 
     /// Notes that a member does not report its load in the way that its group's monitor requires, and the
     /// reason.
-    fn no_reports(&self, group: &str, member: &str, why: &str);
+    fn note_missing_reports(&self, group: &str, member: &str, why: &str);
 }
 
 /// The throughput of a member and its utilization.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Usage {
+pub struct MemberUsage {
     /// Requests per second.
     pub rps: f64,
     /// The utilization, 1 for fully busy; may exceed 1.
@@ -119,18 +119,18 @@ pub struct Usage {
 
 /// The utilization of a member's processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sensed {
+pub struct CpuUtilization {
     /// The utilization, 0 to 1.
-    pub share: f64,
+    pub utilization: f64,
     /// The number of processors, above 0.
     pub processors: f64,
     /// Whether the utilization covers the whole host, rather than the server alone.
-    pub whole: bool,
+    pub covers_host: bool,
 }
 
 /// A load report: numbers about a member.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct MetricReport {
     /// The group; `None` for all groups with this member.
     pub group: Option<String>,
     /// The member as configured (`host:port`), or its address; without a port, every member at that host.
@@ -143,70 +143,70 @@ pub struct Report {
 
 /// The reason why a report was rejected: one line for its sender.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ReportRejection {
     /// There is no such group or member.
     #[error("{0}")]
     Unknown(String),
     /// The report is invalid.
     #[error("{0}")]
-    Wrong(String),
+    Invalid(String),
     /// The reports exceed the rate limit.
     #[error("{0}")]
-    TooFast(String),
+    RateLimited(String),
 }
 
 /// The observations of a group.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known {
+pub struct GroupObservations {
     /// The monitor of its loads.
     pub monitor: Option<MonitorExplanation>,
     /// The expression of its weights.
     pub weight: Option<String>,
     /// The members, in the order of the settings.
-    pub members: Vec<MemberKnown>,
+    pub members: Vec<MemberObservations>,
 }
 
 /// The observations of a member.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemberKnown {
+pub struct MemberObservations {
     /// The name as configured.
     pub name: Arc<str>,
     /// The observations, by name.
-    pub facts: Vec<FactExplanation>,
+    pub observations: Vec<FactExplanation>,
     /// The last computed load.
     pub load: Option<LoadExplanation>,
     /// The reason why there is no load now.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// The number of dropped reports.
     pub dropped: u64,
 }
 
 /// The observer, which records reports and polls monitors until it is dropped.
-pub struct Cluster {
-    inner: Arc<Inner>,
+pub struct LoadObserver {
+    inner: Arc<ObserverShared>,
     runtime: Handle,
-    pulls: Mutex<Pulls>,
+    scrapes: Mutex<ScrapeTasks>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-pub(crate) struct Inner {
-    watch: Mutex<Watch>,
+pub(crate) struct ObserverShared {
+    watch: Mutex<LoadTracker>,
     balancer: Arc<dyn Balancer>,
 }
 
-/// An internal form of [`Refused`], with updates that the balancer receives nevertheless.
+/// An internal form of [`ReportRejection`], with updates that the balancer receives nevertheless.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum TrackerRejection {
     Unknown(String),
-    Wrong(String),
-    TooFast { why: String, said: Vec<Said> },
+    Invalid(String),
+    RateLimited { why: String, updates: Vec<LoadUpdate> },
 }
 
 /// The interval of reading counters and computing weights.
-const LOOK: Duration = Duration::from_millis(250);
+const COUNTER_INTERVAL: Duration = Duration::from_millis(250);
 
-impl Cluster {
+impl LoadObserver {
     /// Starts with the settings in `groups`.
     ///
     /// # Errors
@@ -219,21 +219,26 @@ impl Cluster {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;
         let handle = runtime.handle().clone();
-        let inner = Arc::new(Inner { watch: Mutex::default(), balancer });
+        let inner = Arc::new(ObserverShared { watch: Mutex::default(), balancer });
         let (stop, stopped) = oneshot::channel();
         let own = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("monitors".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = look(&own) => {}
+                    () = poll_counters(&own) => {}
                     _ = stopped => {}
                 }
             });
             // A lookup that hangs must not keep the process from ending.
             runtime.shutdown_background();
         })?;
-        let cluster =
-            Self { inner, runtime: handle, pulls: Mutex::default(), stop: Some(stop), thread: Some(thread) };
+        let cluster = Self {
+            inner,
+            runtime: handle,
+            scrapes: Mutex::default(),
+            stop: Some(stop),
+            thread: Some(thread),
+        };
         cluster.update(groups);
         Ok(cluster)
     }
@@ -244,57 +249,57 @@ impl Cluster {
         let said = {
             let mut watch = lock(&self.inner.watch);
             let said = watch.update(groups, Instant::now());
-            self.follow(&watch);
+            self.sync_scrapes(&watch);
             said
         };
-        self.inner.say(said);
+        self.inner.deliver_updates(said);
     }
 
     /// Sets another expression for the weights of a group's members, or none.
-    pub fn weigh(&self, group: &str, weight: Option<Expression>) {
+    pub fn set_weight_expression(&self, group: &str, weight: Option<Expression>) {
         let mut watch = lock(&self.inner.watch);
-        watch.weigh(group, weight);
-        self.follow(&watch);
+        watch.set_weight_expression(group, weight);
+        self.sync_scrapes(&watch);
     }
 
     /// Records a report. A load that follows from it has reached the balancer when this returns.
     ///
     /// # Errors
     /// The report is rejected as a whole, except for the names up to the limit if there are too many.
-    pub fn report(&self, report: &Report) -> Result<(), Refused> {
-        let outcome = lock(&self.inner.watch).report(report, Instant::now());
+    pub fn report(&self, report: &MetricReport) -> Result<(), ReportRejection> {
+        let outcome = lock(&self.inner.watch).record_report(report, Instant::now());
         match outcome {
             Ok(said) => {
-                self.inner.say(said);
+                self.inner.deliver_updates(said);
                 Ok(())
             }
-            Err(Refusal::TooFast { why, said }) => {
-                self.inner.say(said);
-                Err(Refused::TooFast(why))
+            Err(TrackerRejection::RateLimited { why, updates: said }) => {
+                self.inner.deliver_updates(said);
+                Err(ReportRejection::RateLimited(why))
             }
-            Err(Refusal::Unknown(why)) => Err(Refused::Unknown(why)),
-            Err(Refusal::Wrong(why)) => Err(Refused::Wrong(why)),
+            Err(TrackerRejection::Unknown(why)) => Err(ReportRejection::Unknown(why)),
+            Err(TrackerRejection::Invalid(why)) => Err(ReportRejection::Invalid(why)),
         }
     }
 
     /// Records values of a member from another source now, such as its responses (`source`). Invalid names,
     /// values that are not finite, and unknown members are ignored. The caller limits the rate.
-    pub fn observe(&self, group: &str, member: &str, values: &[(String, f64)], source: Source) {
+    pub fn observe(&self, group: &str, member: &str, values: &[(String, f64)], source: MetricSource) {
         let said = lock(&self.inner.watch).observe(group, member, values, source, Instant::now());
-        self.inner.say(said);
+        self.inner.deliver_updates(said);
     }
 
     /// Returns the observations of a group's members; `None` if there is no such group.
-    pub fn known(&self, group: &str) -> Option<Known> {
-        lock(&self.inner.watch).known(group, Instant::now())
+    pub fn observations(&self, group: &str) -> Option<GroupObservations> {
+        lock(&self.inner.watch).observations(group, Instant::now())
     }
 
-    fn follow(&self, watch: &Watch) {
-        lock(&self.pulls).follow(watch.settings(), &self.runtime, &Arc::downgrade(&self.inner));
+    fn sync_scrapes(&self, watch: &LoadTracker) {
+        lock(&self.scrapes).sync(watch.settings(), &self.runtime, &Arc::downgrade(&self.inner));
     }
 }
 
-impl Drop for Cluster {
+impl Drop for LoadObserver {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -304,50 +309,50 @@ impl Drop for Cluster {
     }
 }
 
-impl Inner {
+impl ObserverShared {
     /// Records the response of a monitor.
-    pub(crate) fn pulled(&self, group: &str, member: &str, outcome: Answer) {
-        let said = lock(&self.watch).pulled(group, member, outcome, Instant::now());
-        self.say(said);
+    pub(crate) fn record_scrape(&self, group: &str, member: &str, outcome: ScrapeResult) {
+        let said = lock(&self.watch).record_scrape(group, member, outcome, Instant::now());
+        self.deliver_updates(said);
     }
 
     /// Notifies the balancer of a member that does not report.
-    pub(crate) fn no_reports(&self, group: &str, member: &str, why: &str) {
-        self.balancer.no_reports(group, member, why);
+    pub(crate) fn note_missing_reports(&self, group: &str, member: &str, why: &str) {
+        self.balancer.note_missing_reports(group, member, why);
     }
 
     /// Sends updates to the balancer, without a lock held.
-    fn say(&self, said: Vec<Said>) {
+    fn deliver_updates(&self, said: Vec<LoadUpdate>) {
         for one in said {
             match one {
-                Said::Load { group, member, value, age, of_host } => {
-                    self.balancer.load(&group, &member, value, age, of_host);
+                LoadUpdate::Load { group, member, value, age, of_host } => {
+                    self.balancer.set_load(&group, &member, value, age, of_host);
                 }
-                Said::Anew { group } => self.balancer.forget_loads(&group),
-                Said::Usage { group, member, usage, age } => {
-                    self.balancer.usage(&group, &member, usage, age);
+                LoadUpdate::MetricChanged { group } => self.balancer.forget_loads(&group),
+                LoadUpdate::Usage { group, member, usage, age } => {
+                    self.balancer.set_usage(&group, &member, usage, age);
                 }
-                Said::Sensed { group, member, sensed, age } => {
-                    self.balancer.sensed(&group, &member, sensed, age);
+                LoadUpdate::CpuUtilization { group, member, sensed, age } => {
+                    self.balancer.set_cpu_utilization(&group, &member, sensed, age);
                 }
-                Said::Weights { group, weights } => self.balancer.weights(&group, &weights),
-                Said::Flood { group, member } => self.balancer.flooded(&group, &member),
+                LoadUpdate::Weights { group, weights } => self.balancer.set_weights(&group, &weights),
+                LoadUpdate::Flood { group, member } => self.balancer.note_flood(&group, &member),
             }
         }
     }
 }
 
 /// Reads the balancer's counters forever.
-async fn look(inner: &Inner) {
-    let mut tick = tokio::time::interval(LOOK);
+async fn poll_counters(inner: &ObserverShared) {
+    let mut tick = tokio::time::interval(COUNTER_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        let watched = lock(&inner.watch).watched();
+        let watched = lock(&inner.watch).groups_with_counters();
         for group in watched {
             let counters = inner.balancer.counters(&group);
-            let said = lock(&inner.watch).look(&group, &counters, Instant::now());
-            inner.say(said);
+            let said = lock(&inner.watch).record_counters(&group, &counters, Instant::now());
+            inner.deliver_updates(said);
         }
     }
 }

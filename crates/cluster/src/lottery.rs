@@ -12,25 +12,25 @@
 //! ```
 //!
 //! * `socket.rs`: many datagrams with one system call, in and out; multicast.
-//! * `desk.rs`: the daemon with its keys and counters. `serve.rs`: its thread. `gossip.rs`: membership, by
+//! * `node.rs`: the daemon with its keys and counters. `serve.rs`: its thread. `gossip.rs`: membership, by
 //!   SWIM.
-//! * `twin.rs`: two daemons with one number.
-//! * `check.rs`: health checks of the server. `follow.rs`: a balancer that follows the daemons.
+//! * `duplicate_id.rs`: two daemons with one number.
+//! * `check.rs`: health checks of the server. `subscriber.rs`: a balancer that follows the daemons.
 //!
 //! A daemon has a dedicated thread. Periodic work there delays received datagrams by at most the time of
 //! writing one report. AGS's daemon lost requests while it maintained its tables.
 
 mod check;
-mod desk;
-mod follow;
 pub(crate) mod gossip;
 #[cfg(any(test, fuzzing))]
-mod law;
+mod invariants;
+mod node;
+mod subscriber;
 #[cfg(fuzzing)]
-pub(crate) use law::check as gossip_law;
+pub(crate) use invariants::check as gossip_law;
+mod duplicate_id;
 mod serve;
 pub(crate) mod socket;
-mod twin;
 
 use std::fmt;
 use std::io;
@@ -42,38 +42,38 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_brain::HealthSpec;
 use plimsoll_brain::lottery as brain;
-use plimsoll_wire::rfs::Keys;
+use plimsoll_wire::rfs::KeyRing;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-pub use follow::{FollowSettings, Followed, follow};
-pub use plimsoll_brain::lottery::{Statistics as Lots, View};
+pub use plimsoll_brain::lottery::{NodeStatistics as Lots, NodeView};
+pub use subscriber::{LotteryCandidate, SubscriberSettings, subscribe};
 
-use desk::Desk;
-use socket::Socket;
+use node::DaemonNode;
+use socket::DaemonSocket;
 
 /// The maximum number of services of a daemon: they fit into one datagram with any addresses of their
 /// servers.
-pub const SERVICES: usize = 40;
+pub const MAX_SERVICES: usize = 40;
 
 /// The maximum length of a service's information for its clients, in bytes: it fits into the answer to the
 /// shortest request.
-pub const INFO: usize = 48;
+pub const MAX_INFO_LENGTH: usize = 48;
 
 /// Returns the number of bytes of services with these lengths of information in the membership table, for any
 /// addresses, and the maximum.
 pub fn table_bytes(infos: impl Iterator<Item = usize>) -> (usize, usize) {
-    (TOLD + infos.map(|info| TOLD_SERVICE + info).sum::<usize>(), brain::PART)
+    (MEMBER_BYTES + infos.map(|info| SERVICE_BYTES + info).sum::<usize>(), brain::MAX_TABLE_PART_BYTES)
 }
 
 /// The bytes of a member without services in that table, and of a service without information, if all
 /// addresses are IPv6.
-const TOLD: usize = 26;
-const TOLD_SERVICE: usize = 27;
+const MEMBER_BYTES: usize = 26;
+const SERVICE_BYTES: usize = 27;
 
 /// The settings of a daemon. They are validated; only binding the addresses can fail.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct DaemonSettings {
     /// The daemon's number, unique in the cluster.
     pub member: u16,
     /// The incarnation, greater than any previous one: see [`incarnation`].
@@ -87,9 +87,9 @@ pub struct Settings {
     /// The multicast group and port of all daemons, where multicast is available.
     pub multicast: Option<SocketAddr>,
     /// The keys of the cluster.
-    pub keys: Keys,
-    /// The services of the server beside the daemon; at most [`SERVICES`].
-    pub services: Vec<Service>,
+    pub keys: KeyRing,
+    /// The services of the server beside the daemon; at most [`MAX_SERVICES`].
+    pub services: Vec<LotteryService>,
     /// The time that clients may cache an answer; at most 65 s.
     pub ttl: Duration,
     /// The time in which a server's share grows to its full value.
@@ -100,7 +100,7 @@ pub struct Settings {
 
 /// One service of the server beside a daemon.
 #[derive(Clone, Debug)]
-pub struct Service {
+pub struct LotteryService {
     /// The name, for people.
     pub name: Arc<str>,
     /// The number in datagrams.
@@ -109,17 +109,17 @@ pub struct Service {
     pub server: SocketAddr,
     /// The capacity relative to the others, in any unit; 0 for no clients.
     pub capacity: u16,
-    /// The information in each answer with this service; at most [`INFO`] bytes.
+    /// The information in each answer with this service; at most [`MAX_INFO_LENGTH`] bytes.
     pub info: Arc<[u8]>,
     /// The health check; without one the service is always ready.
-    pub check: Option<Check>,
+    pub check: Option<HealthCheck>,
 }
 
 /// The health check of a server.
 #[derive(Clone, Debug)]
-pub struct Check {
+pub struct HealthCheck {
     /// The implementation of the check.
-    pub by: Arc<dyn Ask>,
+    pub by: Arc<dyn HealthChecker>,
     /// The interval between two checks (±10 % jitter).
     pub interval: Duration,
     /// The number of results that change the state.
@@ -127,14 +127,14 @@ pub struct Check {
 }
 
 /// Checks the health of servers.
-pub trait Ask: fmt::Debug + Send + Sync {
+pub trait HealthChecker: fmt::Debug + Send + Sync {
     /// Runs one check within its time limit; the error is the reason for people.
-    fn ask(&self, server: SocketAddr) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>>;
+    fn check(&self, server: SocketAddr) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>>;
 }
 
 /// The counters of a daemon since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct DaemonStatistics {
     /// Datagrams received.
     pub received: u64,
     /// Datagrams sent.
@@ -155,60 +155,60 @@ pub struct Statistics {
     pub unsent: u64,
     /// Outdated reports from another address than that of the member's newest one. Either two daemons have
     /// one number, or an attacker replays recorded reports.
-    pub strays: u64,
+    pub stray_reports: u64,
     /// The other daemons that are alive according to the membership protocol.
     pub alive: usize,
     /// Whether the daemon no longer takes part: it is draining or leaving.
     pub draining: bool,
     /// The address of another daemon with the same number that was first. This daemon must end.
-    pub twin: Option<SocketAddr>,
+    pub duplicate: Option<SocketAddr>,
     /// The counters of the protocol.
-    pub lots: Lots,
+    pub protocol: Lots,
 }
 
 /// A daemon that runs until it is dropped.
 #[derive(Debug)]
-pub struct Lottery {
+pub struct LotteryDaemon {
     address: SocketAddr,
     incarnation: u32,
-    services: Vec<Service>,
-    found: check::Found,
-    orders: Option<mpsc::Sender<Order>>,
+    services: Vec<LotteryService>,
+    found: check::CheckResults,
+    orders: Option<mpsc::Sender<DaemonCommand>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The commands to a daemon.
 #[derive(Debug)]
-enum Order {
+enum DaemonCommand {
     Load { service: u32, load: u16, in_flight: u16 },
     Ready { service: u32, ready: bool },
     Drain(bool),
     Hold { service: u32, held: bool },
-    Change(Box<Settings>),
+    Reconfigure(Box<DaemonSettings>),
     Leave,
-    Tell(oneshot::Sender<Statistics>),
-    Show(oneshot::Sender<(Statistics, View)>),
+    ReadStatistics(oneshot::Sender<DaemonStatistics>),
+    ReadView(oneshot::Sender<(DaemonStatistics, NodeView)>),
 }
 
 /// The maximum number of queued commands; further senders wait.
-const ORDERS: usize = 256;
+const COMMAND_CAPACITY: usize = 256;
 
 /// The time from draining to leaving, and from there to the end: more than one report interval, so that a
 /// lost report is repeated.
-const FAREWELL: Duration = Duration::from_millis(300);
+const LEAVE_DELAY: Duration = Duration::from_millis(300);
 
-impl Lottery {
+impl LotteryDaemon {
     /// Starts a daemon on a thread of its own. Its memory of requests takes 3 MB, or as much as the rate
     /// requires, up to 84 MB.
     ///
     /// # Errors
     /// An address or a multicast group is not available, or the system provides no thread.
-    pub fn start(settings: Settings) -> io::Result<Self> {
-        let socket = Socket::bind(settings.listen, settings.multicast)?;
-        socket.stamp();
+    pub fn start(settings: DaemonSettings) -> io::Result<Self> {
+        let socket = DaemonSocket::bind(settings.listen, settings.multicast)?;
+        socket.enable_timestamps();
         let address = socket.address();
         let (incarnation, services) = (settings.incarnation, settings.services.clone());
-        let (orders, inbox) = mpsc::channel(ORDERS);
+        let (orders, inbox) = mpsc::channel(COMMAND_CAPACITY);
         let told = settings.address.unwrap_or(address);
         // Errors within the thread could not be returned.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -217,10 +217,10 @@ impl Lottery {
             socket.register()?
         };
         let thread = std::thread::Builder::new().name("lottery".into()).spawn(move || {
-            let desk = Desk::new(&settings, told, brain::Key::new(secret()));
+            let desk = DaemonNode::new(&settings, told, brain::SipHashKey::new(random_key()));
             runtime.block_on(serve::serve(desk, sockets, inbox));
         })?;
-        let found = check::Found::default();
+        let found = check::CheckResults::default();
         Ok(Self { address, incarnation, services, found, orders: Some(orders), thread: Some(thread) })
     }
 
@@ -230,8 +230,8 @@ impl Lottery {
     }
 
     /// Sets the load of a service: in thousandths of its capacity, and requests in flight.
-    pub async fn load(&self, service: u32, load: u16, in_flight: u16) {
-        self.order(Order::Load { service, load, in_flight }).await;
+    pub async fn set_load(&self, service: u32, load: u16, in_flight: u16) {
+        self.send_command(DaemonCommand::Load { service, load, in_flight }).await;
     }
 
     /// Runs the services' health checks forever.
@@ -246,56 +246,56 @@ impl Lottery {
     }
 
     /// Drains the server, or returns its share to it (slowly).
-    pub async fn drain(&self, drain: bool) {
-        self.order(Order::Drain(drain)).await;
+    pub async fn set_drain(&self, drain: bool) {
+        self.send_command(DaemonCommand::Drain(drain)).await;
     }
 
     /// Stops sending clients to one service, or sends clients to it again (slowly).
-    pub async fn hold(&self, service: u32, held: bool) {
-        self.order(Order::Hold { service, held }).await;
+    pub async fn set_hold(&self, service: u32, held: bool) {
+        self.send_command(DaemonCommand::Hold { service, held }).await;
     }
 
     /// Sets other keys, peers, services and limits. The other settings keep their initial values. Changed
     /// checks restart with the next [`check`](Self::check); the others continue there with their results.
-    pub async fn change(&mut self, settings: Settings) {
+    pub async fn reconfigure(&mut self, settings: DaemonSettings) {
         self.found.turn(&settings.services, &self.services);
         self.services.clone_from(&settings.services);
-        self.order(Order::Change(Box::new(settings))).await;
+        self.send_command(DaemonCommand::Reconfigure(Box::new(settings))).await;
     }
 
     /// Returns the counters; `None` if the daemon has ended.
-    pub async fn statistics(&self) -> Option<Statistics> {
+    pub async fn statistics(&self) -> Option<DaemonStatistics> {
         let (tell, told) = oneshot::channel();
-        self.order(Order::Tell(tell)).await;
+        self.send_command(DaemonCommand::ReadStatistics(tell)).await;
         told.await.ok()
     }
 
     /// Returns the counters, and the daemon's view of itself and the others.
-    pub async fn view(&self) -> Option<(Statistics, View)> {
+    pub async fn view(&self) -> Option<(DaemonStatistics, NodeView)> {
         let (show, shown) = oneshot::channel();
-        self.order(Order::Show(show)).await;
+        self.send_command(DaemonCommand::ReadView(show)).await;
         shown.await.ok()
     }
 
-    /// Applies settings with the same services and checks. Unlike with [`change`](Self::change), running
-    /// checks continue.
-    pub async fn adjust(&self, settings: Settings) {
-        self.order(Order::Change(Box::new(settings))).await;
+    /// Applies settings with the same services and checks. Unlike with [`reconfigure`](Self::reconfigure),
+    /// running checks continue.
+    pub async fn apply_settings(&self, settings: DaemonSettings) {
+        self.send_command(DaemonCommand::Reconfigure(Box::new(settings))).await;
     }
 
     /// Leaves: sends clients to others for a moment, announces that it leaves, and ends. It does not end
     /// within the second of its start, so that the next incarnation has another number.
     pub async fn leave(self) {
-        self.drain(true).await;
-        sleep(FAREWELL).await;
-        self.order(Order::Leave).await;
-        sleep(FAREWELL).await;
+        self.set_drain(true).await;
+        sleep(LEAVE_DELAY).await;
+        self.send_command(DaemonCommand::Leave).await;
+        sleep(LEAVE_DELAY).await;
         while incarnation() == self.incarnation {
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    async fn order(&self, order: Order) {
+    async fn send_command(&self, order: DaemonCommand) {
         if let Some(orders) = &self.orders {
             // A daemon that has ended takes no commands.
             let _ = orders.send(order).await;
@@ -303,7 +303,7 @@ impl Lottery {
     }
 }
 
-impl Drop for Lottery {
+impl Drop for LotteryDaemon {
     fn drop(&mut self) {
         drop(self.orders.take());
         if let Some(thread) = self.thread.take() {
@@ -320,20 +320,20 @@ pub fn incarnation() -> u32 {
 }
 
 /// Returns the key of the draw, which is the same on all daemons with the same keys.
-fn draw_key(keys: &Keys) -> brain::Key {
+fn draw_key(keys: &KeyRing) -> brain::SipHashKey {
     let mut first = [0; 16];
     first.copy_from_slice(&keys.derive(b"plimsoll lottery: draw")[..16]);
-    brain::Key::new(first)
+    brain::SipHashKey::new(first)
 }
 
 /// Returns 64 unpredictable bits.
-pub(crate) fn seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     // Both halves are equally random.
-    u128::from_ne_bytes(secret()) as u64
+    u128::from_ne_bytes(random_key()) as u64
 }
 
 /// Returns unpredictable bytes.
-fn secret() -> [u8; 16] {
+fn random_key() -> [u8; 16] {
     let mut bytes = [0; 16];
     if let Ok(16) = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         return bytes;
@@ -346,4 +346,4 @@ fn secret() -> [u8; 16] {
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod trust;
+mod threat_tests;

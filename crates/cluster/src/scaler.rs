@@ -1,16 +1,16 @@
 //! Providers that start and stop members: processes of this machine, systemd units, an external program, a
 //! webhook, containers of Docker, a Kubernetes deployment.
 //!
-//! A kind of provider is a file with its settings and a [`Provider`], and a line in [`Kind::open`]. A
-//! provider performs each operation once and reports the outcome. `plimsoll_brain::scale` decides when to
-//! call it, how often, for which member, and how to handle failures. Providers keep no queue: each call is
-//! one bounded attempt.
+//! A kind of provider is a file with its settings and an [`InstanceProvider`], and a line in
+//! [`ProviderKind::open`]. A provider performs each operation once and reports the outcome.
+//! `plimsoll_brain::scale` decides when to call it, how often, for which member, and how to handle failures.
+//! Providers keep no queue: each call is one bounded attempt.
 
 mod docker;
 mod exec;
 mod http;
 mod kubernetes;
-mod place;
+mod ports;
 mod process;
 mod systemd;
 mod webhook;
@@ -25,19 +25,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 #[cfg(feature = "kubernetes")]
-pub(crate) use http::refusal;
+pub(crate) use http::error_message;
 
 pub use docker::DockerSettings;
 pub use exec::ExecSettings;
 pub use kubernetes::KubernetesSettings;
-pub use place::Place;
+pub use ports::AddressRange;
 pub use process::ProcessSettings;
 pub use systemd::SystemdSettings;
 pub use webhook::WebhookSettings;
 
 /// The kinds of providers.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum ProviderKind {
     /// Processes of this machine.
     Process(ProcessSettings),
     /// systemd units on this machine.
@@ -54,7 +54,7 @@ pub enum Kind {
     Advice,
 }
 
-impl Kind {
+impl ProviderKind {
     /// Returns the name in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
@@ -69,95 +69,99 @@ impl Kind {
     }
 
     /// Returns `true` if any balancer can stop a member, whichever balancer started it.
-    pub fn anywhere(&self) -> bool {
+    pub fn is_machine_independent(&self) -> bool {
         matches!(self, Self::Exec(_) | Self::Webhook(_) | Self::Kubernetes(_))
     }
 
     /// Returns the configured maximum time of starting and stopping a member together.
-    pub fn longest(&self) -> Duration {
+    pub fn max_duration(&self) -> Duration {
         match self {
-            Self::Process(process) => process.patience,
+            Self::Process(process) => process.stop_timeout,
             Self::Systemd(systemd) => 2 * systemd.timeout,
             Self::Exec(exec) => 2 * exec.timeout,
             Self::Webhook(webhook) => 2 * webhook.timeout,
-            Self::Docker(docker) => 4 * (docker.timeout + docker.patience),
+            Self::Docker(docker) => 4 * (docker.timeout + docker.stop_timeout),
             Self::Kubernetes(_) | Self::Advice => Duration::ZERO,
         }
     }
 
     /// Opens the provider; messages about the group's members contain its name.
-    pub fn open(&self, group: &str) -> Hands {
+    pub fn open(&self, group: &str) -> ProviderHandle {
         match self {
-            Self::Process(process) => Hands::Each(Arc::new(process::Processes::open(process, group))),
-            Self::Systemd(systemd) => Hands::Each(Arc::new(systemd.clone())),
-            Self::Exec(exec) => Hands::Each(Arc::new(exec.clone())),
-            Self::Webhook(webhook) => Hands::Each(Arc::new(webhook.clone())),
-            Self::Docker(docker) => Hands::Each(Arc::new(docker::Containers::open(docker, group))),
-            Self::Kubernetes(kubernetes) => Hands::Count(Arc::new(kubernetes.clone())),
-            Self::Advice => Hands::None,
+            Self::Process(process) => {
+                ProviderHandle::PerInstance(Arc::new(process::ProcessProvider::open(process, group)))
+            }
+            Self::Systemd(systemd) => ProviderHandle::PerInstance(Arc::new(systemd.clone())),
+            Self::Exec(exec) => ProviderHandle::PerInstance(Arc::new(exec.clone())),
+            Self::Webhook(webhook) => ProviderHandle::PerInstance(Arc::new(webhook.clone())),
+            Self::Docker(docker) => {
+                ProviderHandle::PerInstance(Arc::new(docker::DockerContainers::open(docker, group)))
+            }
+            Self::Kubernetes(kubernetes) => ProviderHandle::ReplicaCount(Arc::new(kubernetes.clone())),
+            Self::Advice => ProviderHandle::None,
         }
     }
 }
 
 /// The operations of a provider.
-pub enum Hands {
+pub enum ProviderHandle {
     /// Starts and stops each member.
-    Each(Arc<dyn Provider>),
+    PerInstance(Arc<dyn InstanceProvider>),
     /// Sets the number of members.
-    Count(Arc<KubernetesSettings>),
+    ReplicaCount(Arc<KubernetesSettings>),
     /// No operations.
     None,
 }
 
-impl fmt::Debug for Hands {
+impl fmt::Debug for ProviderHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Each(_) => "Each",
-            Self::Count(_) => "Count",
+            Self::PerInstance(_) => "Each",
+            Self::ReplicaCount(_) => "Count",
             Self::None => "None",
         })
     }
 }
 
 /// Starts and stops members, one by one.
-pub trait Provider: Send + Sync {
+pub trait InstanceProvider: Send + Sync {
     /// Starts a member. Its health checks decide later whether it serves.
-    fn start(&self, wish: Wish) -> Doing<'_, Instance>;
+    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance>;
 
     /// Stops a member, and returns when it is gone. A member that is already gone counts as stopped.
-    fn stop(&self, one: Stop) -> Doing<'_, ()>;
+    fn stop(&self, one: StopRequest) -> ProviderFuture<'_, ()>;
 
     /// Returns the running members, with those that a previous process started; `None` if they cannot be
     /// listed.
-    fn present(&self) -> Doing<'_, Option<Vec<Instance>>>;
+    fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>>;
 
     /// Adopts a member that another process started. Providers that list all members by themselves need not
     /// do anything.
     fn adopt(&self, _one: &Instance) {}
 
     /// Notes that a started member has ended by itself.
-    fn gone(&self, _one: &Instance) {}
+    fn record_exit(&self, _one: &Instance) {}
 
     /// Releases all started members to another process: none ends with this one.
-    fn let_go(&self) {}
+    fn release_all(&self) {}
 
-    /// Returns the minimum interval between two calls of [`present`](Self::present).
-    fn looks_apart(&self) -> Duration {
+    /// Returns the minimum interval between two calls of [`running_instances`](Self::running_instances).
+    fn min_query_interval(&self) -> Duration {
         Duration::from_secs(5)
     }
 
     /// Returns the reason why a member ended, if it is known.
-    fn last_words(&self, _id: &str) -> Option<String> {
+    fn exit_reason(&self, _id: &str) -> Option<String> {
         None
     }
 }
 
 /// An operation in progress.
-pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+pub type ProviderFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
 /// A member to start.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct InstanceSpec {
     /// The group.
     pub group: Arc<str>,
     /// The member's number: the smallest that no running member has.
@@ -168,11 +172,11 @@ pub struct Wish {
 
 /// A member to stop, already drained.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stop {
+pub struct StopRequest {
     /// The group.
     pub group: Arc<str>,
     /// The member.
-    pub one: Instance,
+    pub instance: Instance,
     /// The reason, for people.
     pub why: Arc<str>,
 }
@@ -189,18 +193,18 @@ pub struct Instance {
 }
 
 /// Returns the request to a program or a webhook to start a member.
-fn start_order(wish: &Wish) -> Value {
+fn start_request(wish: &InstanceSpec) -> Value {
     json!({"action": "start", "group": &*wish.group, "index": wish.index, "why": &*wish.why})
 }
 
 /// Returns the request to a program or a webhook to stop a member.
-fn stop_order(stop: &Stop) -> Value {
-    let Stop { group, one, why } = stop;
+fn stop_request(stop: &StopRequest) -> Value {
+    let StopRequest { group, instance: one, why } = stop;
     json!({"action": "stop", "group": &**group, "index": one.index, "id": one.id, "address": one.address.to_string(), "why": &**why})
 }
 
 /// Parses the response to a start: `{"address": "10.0.0.3:80", "id": "…"}`; the `id` defaults to the address.
-fn read_started(index: u32, answer: &[u8]) -> Result<Instance, String> {
+fn parse_started(index: u32, answer: &[u8]) -> Result<Instance, String> {
     let wrong = |why: &str| format!("the answer {why}: it is {{\"address\": \"IP:PORT\", \"id\": \"…\"}}");
     let answer: Value =
         serde_json::from_slice(answer).map_err(|error| wrong(&format!("is no JSON ({error})")))?;
@@ -209,17 +213,17 @@ fn read_started(index: u32, answer: &[u8]) -> Result<Instance, String> {
         address.parse().map_err(|_| wrong("has an `address` that is no IP address with a port"))?;
     let id = match &answer["id"] {
         Value::Null => address.to_string(),
-        Value::String(id) if id.len() <= LONGEST_ID => id.clone(),
+        Value::String(id) if id.len() <= MAX_ID_LENGTH => id.clone(),
         _ => return Err(wrong("has an `id` that is no text, or a long one")),
     };
     Ok(Instance { index, id, address })
 }
 
 /// The maximum length of a provider's identifier, in bytes.
-const LONGEST_ID: usize = 256;
+const MAX_ID_LENGTH: usize = 256;
 
 /// The maximum length of a provider's response, in bytes.
-const LONGEST_ANSWER: usize = 1 << 20;
+const MAX_RESPONSE_LENGTH: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -36,18 +36,18 @@ pub struct MemberSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MonitorSettings {
     /// The source of the figures.
-    pub source: Source,
+    pub source: MetricSource,
     /// The expression of a member's load.
     pub metric: Expression,
     /// The interval between two polls, or between two expected reports.
     pub interval: Duration,
     /// The target of polls, for `Pull` and `Prometheus`; for `OrcaOob` the port and the timeout.
-    pub target: Target,
+    pub target: MonitorTarget,
 }
 
 /// The target of polls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct MonitorTarget {
     /// The name or address of a host that responds for all members, resolved at each poll; each member's own
     /// if `None`.
     pub host: Option<String>,
@@ -61,7 +61,7 @@ pub struct Target {
 
 /// The source of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum MetricSource {
     /// Reported by the member, or by another sender on its behalf.
     Push,
     /// Polled from a monitor beside the member.
@@ -76,7 +76,7 @@ pub enum Source {
     Prometheus,
 }
 
-impl Source {
+impl MetricSource {
     /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
@@ -92,8 +92,10 @@ impl Source {
 
 impl GroupSettings {
     /// Returns the time that reports stay valid: three intervals, at least ten seconds.
-    pub(crate) fn life(&self) -> Duration {
-        self.monitor.as_ref().map_or(LIFE, |monitor| (monitor.interval * 3).max(LIFE))
+    pub(crate) fn report_lifetime(&self) -> Duration {
+        self.monitor
+            .as_ref()
+            .map_or(MIN_REPORT_LIFETIME, |monitor| (monitor.interval * 3).max(MIN_REPORT_LIFETIME))
     }
 
     /// Returns the expressions in use.
@@ -102,4 +104,4 @@ impl GroupSettings {
     }
 }
 
-const LIFE: Duration = Duration::from_secs(10);
+const MIN_REPORT_LIFETIME: Duration = Duration::from_secs(10);

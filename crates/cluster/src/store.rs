@@ -1,12 +1,12 @@
 //! Persistent state: operator actions, registered members, and the groups and listeners that several
 //! balancers share.
 //!
-//! A store holds entries, each a text under a key, and numbers its changes. A [`Change`] is atomic, and
-//! conditional on the state that it was decided on. A [`View`] is a consistent snapshot, which stays readable
-//! even if the store fails. An entry may have a lease: it is removed unless it is renewed.
+//! A store holds entries, each a text under a key, and numbers its changes. A [`StoreChange`] is atomic, and
+//! conditional on the state that it was decided on. A [`StoreSnapshot`] is a consistent snapshot, which stays
+//! readable even if the store fails. An entry may have a lease: it is removed unless it is renewed.
 //!
-//! There are two stores: a file on this machine ([`Local`], or memory without a file), and etcd ([`Shared`]),
-//! which any number of balancers share. The store does not interpret keys.
+//! There are two stores: a file on this machine ([`LocalStore`], or memory without a file), and etcd
+//! ([`EtcdStore`]), which any number of balancers share. The store does not interpret keys.
 
 mod file;
 mod local;
@@ -19,23 +19,23 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-pub use local::Local;
-pub use shared::{Shared, SharedSettings};
+pub use local::LocalStore;
+pub use shared::{EtcdStore, EtcdStoreSettings};
 
 /// The maximum number of entries.
-pub const MOST_ENTRIES: usize = 65_536;
+pub const MAX_ENTRIES: usize = 65_536;
 /// The maximum length of a value, in bytes: below etcd's limit.
-pub const LONGEST_VALUE: usize = 1 << 20;
+pub const MAX_VALUE_LENGTH: usize = 1 << 20;
 /// The maximum length of a key, in bytes.
-pub const LONGEST_KEY: usize = 1024;
+pub const MAX_KEY_LENGTH: usize = 1024;
 
 /// A stored entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoreEntry {
     /// The value.
     pub value: Arc<str>,
     /// The number of the change that wrote it; 0 for a deleted entry that stays in force (see
-    /// [`Health::doubt`]).
+    /// [`StoreHealth::distrust`]).
     pub revision: i64,
     /// A number for its lease; 0 if it has none.
     pub lease: i64,
@@ -43,16 +43,16 @@ pub struct Entry {
 
 /// A consistent snapshot of all entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct StoreSnapshot {
     /// The number of the last change.
     pub revision: i64,
     /// The entries, by key.
-    pub entries: BTreeMap<String, Entry>,
+    pub entries: BTreeMap<String, StoreEntry>,
 }
 
-impl View {
+impl StoreSnapshot {
     /// Returns the entries whose keys begin with `prefix`, each with the rest of its key.
-    pub fn below<'v>(&'v self, prefix: &'v str) -> impl Iterator<Item = (&'v str, &'v Entry)> {
+    pub fn with_prefix<'v>(&'v self, prefix: &'v str) -> impl Iterator<Item = (&'v str, &'v StoreEntry)> {
         let from = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         from.map_while(move |(key, entry)| Some((key.strip_prefix(prefix)?, entry)))
     }
@@ -65,7 +65,7 @@ impl View {
 
 /// An entry to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Put {
+pub struct EntryWrite {
     /// The key.
     pub key: String,
     /// The value.
@@ -76,16 +76,16 @@ pub struct Put {
 
 /// An atomic change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct StoreChange {
     /// The conditions: keys with the expected numbers of their last changes; 0 for a missing key.
     pub unchanged: Vec<(String, i64)>,
     /// The entries to write.
-    pub puts: Vec<Put>,
+    pub puts: Vec<EntryWrite>,
     /// The keys to delete; missing ones are no error.
     pub deletes: Vec<String>,
 }
 
-impl Change {
+impl StoreChange {
     /// Creates a change that writes one entry.
     pub fn put(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self::default().and_put(key, value, None)
@@ -104,7 +104,7 @@ impl Change {
         value: impl Into<String>,
         ttl: Option<Duration>,
     ) -> Self {
-        self.puts.push(Put { key: key.into(), value: value.into(), ttl });
+        self.puts.push(EntryWrite { key: key.into(), value: value.into(), ttl });
         self
     }
 
@@ -117,55 +117,56 @@ impl Change {
 
     /// Adds the condition that all affected entries are as in a view.
     #[must_use]
-    pub fn as_seen(mut self, view: &View) -> Self {
+    pub fn if_unchanged_since(mut self, view: &StoreSnapshot) -> Self {
         let touched = self.puts.iter().map(|put| &put.key).chain(&self.deletes);
         self.unchanged = touched.map(|key| (key.clone(), view.revision_of(key))).collect();
         self
     }
 
     /// Returns the reason why the change is invalid in any state.
-    fn wrong(&self) -> Option<String> {
-        let long = self.puts.iter().find(|put| put.value.len() > LONGEST_VALUE);
+    fn invalid_reason(&self) -> Option<String> {
+        let long = self.puts.iter().find(|put| put.value.len() > MAX_VALUE_LENGTH);
         if let Some(put) = long {
-            return Some(format!("{}: longer than {} KiB", put.key, LONGEST_VALUE >> 10));
+            return Some(format!("{}: longer than {} KiB", put.key, MAX_VALUE_LENGTH >> 10));
         }
         let keys = self.puts.iter().map(|put| &put.key).chain(&self.deletes);
-        let long = keys.into_iter().find(|key| key.len() > LONGEST_KEY);
-        long.map(|key| format!("a key of {} bytes: {LONGEST_KEY} is the most", key.len()))
+        let long = keys.into_iter().find(|key| key.len() > MAX_KEY_LENGTH);
+        long.map(|key| format!("a key of {} bytes: {MAX_KEY_LENGTH} is the most", key.len()))
     }
 
     /// Returns `true` if a view contains all entries of this change, and none that it deletes.
-    fn is_in(&self, view: &View) -> bool {
-        let written = |put: &Put| view.entries.get(&put.key).is_some_and(|entry| *entry.value == *put.value);
+    fn is_applied_in(&self, view: &StoreSnapshot) -> bool {
+        let written =
+            |put: &EntryWrite| view.entries.get(&put.key).is_some_and(|entry| *entry.value == *put.value);
         self.puts.iter().all(written) && self.deletes.iter().all(|key| !view.entries.contains_key(key))
     }
 }
 
 /// The reason why a change was not made: one sentence for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum StoreError {
     /// A condition does not hold. Nothing was changed.
     #[error("somebody else changed {0} meanwhile: look again, and say it again if it still is what you want")]
     Conflict(String),
     /// The store cannot be reached or written. Nothing was changed.
     #[error("the store cannot be written: {0}; nothing was changed")]
-    Away(String),
+    Unavailable(String),
     /// The outcome is unknown until the store is reachable again.
     #[error("the store broke off: {0}; whether it was done will be seen when it is back")]
-    Unsure(String),
+    OutcomeUnknown(String),
     /// The change is invalid.
     #[error("the store does not take it: {0}")]
-    Wrong(String),
+    Invalid(String),
 }
 
 /// The state of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Health {
+pub struct StoreHealth {
     /// The reason why the store cannot be used, and since when; `None` if it works.
-    pub trouble: Option<(String, Instant)>,
+    pub problem: Option<(String, Instant)>,
     /// The reason why the store's contents are not trusted, as text that follows its name, and since when.
     /// The previous state stays in force. The store can be used nevertheless.
-    pub doubt: Option<(String, Instant)>,
+    pub distrust: Option<(String, Instant)>,
     /// The number of such failures.
     pub failures: u64,
     /// The number of changes that were rejected because of concurrent ones.
@@ -180,7 +181,7 @@ pub trait Store: Send + Sync + 'static {
     fn kind(&self) -> &'static str;
 
     /// Returns the location, as configured.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 
     /// Returns the prefix of all keys, if others use the store, too.
     fn prefix(&self) -> Option<&str> {
@@ -188,24 +189,24 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Returns the current view and all later ones. There is always a view, which may be empty.
-    fn views(&self) -> watch::Receiver<Arc<View>>;
+    fn snapshots(&self) -> watch::Receiver<Arc<StoreSnapshot>>;
 
     /// Makes a change, and blocks until it is durable and visible in the view: seconds at worst. It must not
     /// be called where blocking is forbidden.
     ///
     /// # Errors
     /// The change was not made, or its outcome is unknown.
-    fn commit(&self, change: &Change) -> Result<(), Refused>;
+    fn commit(&self, change: &StoreChange) -> Result<(), StoreError>;
 
     /// Renews the lease of an entry for its full time. Returns `false` if there is no such entry, or it has
     /// no lease. It does not block.
     ///
     /// # Errors
     /// The store is unreachable: the caller may try another balancer.
-    fn renew(&self, key: &str) -> Result<bool, Refused>;
+    fn renew(&self, key: &str) -> Result<bool, StoreError>;
 
     /// Returns the state of the store.
-    fn health(&self) -> Health;
+    fn health(&self) -> StoreHealth;
 
     /// Stops the expiry of entries: renewals go to another process.
     fn close(&self);
@@ -217,8 +218,8 @@ pub trait Store: Send + Sync + 'static {
 
 impl dyn Store {
     /// Returns the current view.
-    pub fn view(&self) -> Arc<View> {
-        Arc::clone(&self.views().borrow())
+    pub fn snapshot(&self) -> Arc<StoreSnapshot> {
+        Arc::clone(&self.snapshots().borrow())
     }
 }
 
@@ -226,17 +227,18 @@ impl dyn Store {
 mod tests {
     use super::*;
 
-    fn view(entries: &[(&str, &str, i64)]) -> View {
+    fn view(entries: &[(&str, &str, i64)]) -> StoreSnapshot {
         let entry = |(key, value, revision): &(&str, &str, i64)| {
-            ((*key).to_owned(), Entry { value: (*value).into(), revision: *revision, lease: 0 })
+            ((*key).to_owned(), StoreEntry { value: (*value).into(), revision: *revision, lease: 0 })
         };
-        View { revision: 9, entries: entries.iter().map(entry).collect() }
+        StoreSnapshot { revision: 9, entries: entries.iter().map(entry).collect() }
     }
 
     #[test]
     fn a_view_is_read_by_prefix() {
         let view = view(&[("a", "1", 1), ("b/x", "2", 2), ("b/y", "3", 3), ("b0", "4", 4)]);
-        let found: Vec<(&str, i64)> = view.below("b/").map(|(key, entry)| (key, entry.revision)).collect();
+        let found: Vec<(&str, i64)> =
+            view.with_prefix("b/").map(|(key, entry)| (key, entry.revision)).collect();
         assert_eq!(found, [("x", 2), ("y", 3)]);
         assert_eq!((view.revision_of("b0"), view.revision_of("c")), (4, 0));
     }
@@ -244,13 +246,19 @@ mod tests {
     #[test]
     fn a_change_knows_what_it_was_decided_on() {
         let view = view(&[("a", "1", 4)]);
-        let change = Change::put("a", "2").and_put("b", "3", None).and_delete("c").as_seen(&view);
+        let change =
+            StoreChange::put("a", "2").and_put("b", "3", None).and_delete("c").if_unchanged_since(&view);
         assert_eq!(change.unchanged, [("a".into(), 4), ("b".into(), 0), ("c".into(), 0)]);
-        assert!(!change.is_in(&view));
-        assert!(Change::put("a", "1").and_delete("c").is_in(&view));
-        assert!(!Change::delete("a").is_in(&view));
-        assert!(Change::put("a", "x".repeat(LONGEST_VALUE + 1)).wrong().unwrap().contains("1024 KiB"));
-        assert!(Change::delete("x".repeat(2000)).wrong().unwrap().contains("2000 bytes"));
-        assert_eq!(Change::put("a", "b").wrong(), None);
+        assert!(!change.is_applied_in(&view));
+        assert!(StoreChange::put("a", "1").and_delete("c").is_applied_in(&view));
+        assert!(!StoreChange::delete("a").is_applied_in(&view));
+        assert!(
+            StoreChange::put("a", "x".repeat(MAX_VALUE_LENGTH + 1))
+                .invalid_reason()
+                .unwrap()
+                .contains("1024 KiB")
+        );
+        assert!(StoreChange::delete("x".repeat(2000)).invalid_reason().unwrap().contains("2000 bytes"));
+        assert_eq!(StoreChange::put("a", "b").invalid_reason(), None);
     }
 }

@@ -12,19 +12,19 @@ use libgssapi::error::{Error, MajorFlags};
 use libgssapi::oid::{GSS_MECH_KRB5, GSS_MECH_SPNEGO, Oid};
 use libgssapi_sys as sys;
 
-use crate::{Accepted, Channel, token};
+use crate::{AcceptedToken, ChannelBinding, token};
 
 /// The flag that both ends used the same channel binding: MIT's `GSS_C_CHANNEL_BOUND_FLAG`, which headers
 /// before 1.19 lack.
 const CHANNEL_BOUND: u32 = 0x0800;
 
 /// Verifies tokens.
-pub struct Acceptor {
+pub struct TokenAcceptor {
     keytab: PathBuf,
     cred: Cred,
 }
 
-impl Acceptor {
+impl TokenAcceptor {
     /// Opens a keytab. The library reads it again for each token, so keys may be added and removed at any
     /// time.
     ///
@@ -41,14 +41,15 @@ impl Acceptor {
     ///
     /// # Errors
     /// Returns the reason for the refusal, without any part of the token.
-    pub fn accept(&self, text: &str, channel: Channel) -> Result<Accepted, String> {
-        let token = token::read(text)?;
+    pub fn accept(&self, text: &str, channel: ChannelBinding) -> Result<AcceptedToken, String> {
+        let token = token::decode_token(text)?;
         let mut context = ServerCtx::new(Some(self.cred.clone()));
-        let reply = context.step(&token, Some(&channel.binding())).map_err(|error| refused(&error))?;
+        let reply =
+            context.step(&token, Some(&channel.gssapi_bytes())).map_err(|error| refusal_text(&error))?;
         if !context.is_complete() {
             return Err("the ticket needs more than one message, which is not done here".into());
         }
-        let read = |error: Error| format!("the ticket does not count: {}", token::why(&error));
+        let read = |error: Error| format!("the ticket does not count: {}", token::error_text(&error));
         let info = context.info().map_err(read)?;
         if info.mechanism != GSS_MECH_KRB5 {
             return Err("it is not a Kerberos ticket".into());
@@ -66,27 +67,27 @@ impl Acceptor {
         if !service.starts_with("HTTP/") {
             return Err(format!("the ticket is for {}, and not for HTTP", service.escape_debug()));
         }
-        let reply = reply.map_or_else(String::new, |reply| token::write(&reply));
-        Ok(Accepted { principal: name(info.source_name)?, lifetime: info.lifetime, reply })
+        let reply = reply.map_or_else(String::new, |reply| token::encode_token(&reply));
+        Ok(AcceptedToken { principal: name(info.source_name)?, lifetime: info.lifetime, reply })
     }
 }
 
-impl fmt::Debug for Acceptor {
+impl fmt::Debug for TokenAcceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Acceptor").field(&self.keytab).finish()
+        f.debug_tuple("TokenAcceptor").field(&self.keytab).finish()
     }
 }
 
-fn refused(error: &Error) -> String {
-    let major = |flag: MajorFlags| error.major.bits() & ROUTINE == flag.bits();
+fn refusal_text(error: &Error) -> String {
+    let major = |flag: MajorFlags| error.major.bits() & ROUTINE_ERROR_MASK == flag.bits();
     if major(MajorFlags::GSS_S_BAD_BINDINGS) {
         return "the ticket is bound to another connection".into();
     }
-    format!("the ticket does not count: {}", token::why(error))
+    format!("the ticket does not count: {}", token::error_text(error))
 }
 
 /// The mask of the routine error in a status (RFC 2744, section 3.9.1).
-const ROUTINE: u32 = 0xff << 16;
+const ROUTINE_ERROR_MASK: u32 = 0xff << 16;
 
 /// Acquires the server's credentials: the keys of `keytab`, for Kerberos, bare or within SPNEGO. Other
 /// mechanisms are excluded, because a client could make them send network requests for credentials.
@@ -95,9 +96,9 @@ fn acquire(keytab: &Path) -> Result<Cred, String> {
     let path = CString::new(path).map_err(|_| "its name has a zero byte".to_owned())?;
     let mut element = sys::gss_key_value_element_desc { key: c"keytab".as_ptr(), value: path.as_ptr() };
     let store = sys::gss_key_value_set_desc { count: 1, elements: &mut element };
-    let mut mechs = [described(&GSS_MECH_KRB5), described(&GSS_MECH_SPNEGO)];
+    let mut mechs = [oid_descriptor(&GSS_MECH_KRB5), oid_descriptor(&GSS_MECH_SPNEGO)];
     let mut both = sys::gss_OID_set_desc { count: mechs.len(), elements: mechs.as_mut_ptr() };
-    let mut bare = described(&GSS_MECH_KRB5);
+    let mut bare = oid_descriptor(&GSS_MECH_KRB5);
     let mut inner = sys::gss_OID_set_desc { count: 1, elements: &mut bare };
     let (mut minor, mut cred) = (0, ptr::null_mut());
     let usage = sys::GSS_C_ACCEPT as sys::gss_cred_usage_t;
@@ -116,24 +117,24 @@ fn acquire(keytab: &Path) -> Result<Cred, String> {
             ptr::null_mut(),
         )
     };
-    held(major, minor)?;
+    check_status(major, minor)?;
     // SAFETY: the call above created it, and there is no other owner.
     let owned = unsafe { Cred::from_c(cred) };
     // SAFETY: `owned` keeps it alive, and the library copies the set.
     let major = unsafe { sys::gss_set_neg_mechs(&mut minor, cred, &mut inner) };
-    held(major, minor)?;
+    check_status(major, minor)?;
     Ok(owned)
 }
 
-fn held(major: u32, minor: u32) -> Result<(), String> {
+fn check_status(major: u32, minor: u32) -> Result<(), String> {
     if major == sys::GSS_S_COMPLETE {
         return Ok(());
     }
-    Err(token::why(&Error { major: MajorFlags::from_bits_retain(major), minor }))
+    Err(token::error_text(&Error { major: MajorFlags::from_bits_retain(major), minor }))
 }
 
 /// Returns the library's descriptor of an OID, which the library only reads.
-fn described(oid: &'static Oid<'static>) -> sys::gss_OID_desc {
+fn oid_descriptor(oid: &'static Oid<'static>) -> sys::gss_OID_desc {
     let bytes: &'static [u8] = oid;
     sys::gss_OID_desc { length: bytes.len() as u32, elements: bytes.as_ptr().cast_mut().cast() }
 }

@@ -7,32 +7,32 @@ use libgssapi::error::Error;
 use libgssapi::name::Name;
 use libgssapi::oid::{GSS_MECH_SPNEGO, GSS_NT_HOSTBASED_SERVICE};
 
-use crate::{Channel, token};
+use crate::{ChannelBinding, token};
 
 /// Creates a token and verifies the reply to it.
-pub struct Initiator {
+pub struct TokenInitiator {
     context: ClientCtx,
     host: String,
-    channel: Channel,
+    channel: ChannelBinding,
 }
 
-impl Initiator {
+impl TokenInitiator {
     /// Creates a token with the ticket for `HTTP@host` from the credential cache, or else from the KDC. Also
     /// returns the text that follows `Negotiate`.
     ///
     /// # Errors
     /// Returns the reason why there is no ticket, and a remedy.
-    pub fn begin(host: &str, channel: Channel) -> Result<(Self, String), String> {
+    pub fn begin(host: &str, channel: ChannelBinding) -> Result<(Self, String), String> {
         let name = format!("HTTP@{host}");
         let wrong = |error: Error| {
-            format!("no Kerberos ticket for HTTP/{host}: {}; get one with kinit", token::why(&error))
+            format!("no Kerberos ticket for HTTP/{host}: {}; get one with kinit", token::error_text(&error))
         };
         let name = Name::new(name.as_bytes(), Some(GSS_NT_HOSTBASED_SERVICE)).map_err(wrong)?;
         let flags = CtxFlags::GSS_C_MUTUAL_FLAG | CtxFlags::GSS_C_REPLAY_FLAG | CtxFlags::GSS_C_INTEG_FLAG;
         let mut context = ClientCtx::new(None, name, flags, Some(GSS_MECH_SPNEGO));
-        let token = context.step(None, Some(&channel.binding())).map_err(wrong)?;
+        let token = context.step(None, Some(&channel.gssapi_bytes())).map_err(wrong)?;
         let token = token.filter(|token| !token.is_empty()).ok_or("Kerberos made no token")?;
-        let text = token::write(&token);
+        let text = token::encode_token(&token);
         Ok((Self { context, host: host.to_owned(), channel }, text))
     }
 
@@ -43,9 +43,9 @@ impl Initiator {
     pub fn finish(mut self, reply: &str) -> Result<(), String> {
         let unproved =
             |why: String| format!("{} did not prove by Kerberos that it is HTTP/{0}: {why}", self.host);
-        let reply = token::read(reply).map_err(unproved)?;
-        let done = self.context.step(Some(&reply), Some(&self.channel.binding()));
-        done.map_err(|error| unproved(token::why(&error)))?;
+        let reply = token::decode_token(reply).map_err(unproved)?;
+        let done = self.context.step(Some(&reply), Some(&self.channel.gssapi_bytes()));
+        done.map_err(|error| unproved(token::error_text(&error)))?;
         let mutual = self.context.flags().is_ok_and(|flags| flags.contains(CtxFlags::GSS_C_MUTUAL_FLAG));
         if !self.context.is_complete() || !mutual {
             return Err(unproved("its answer is not all".into()));
@@ -54,8 +54,8 @@ impl Initiator {
     }
 }
 
-impl fmt::Debug for Initiator {
+impl fmt::Debug for TokenInitiator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Initiator").field(&self.host).finish()
+        f.debug_tuple("TokenInitiator").field(&self.host).finish()
     }
 }

@@ -6,10 +6,10 @@ use libgssapi::error::Error;
 
 /// The longest token in bytes. It has room for the authorization data of a directory, and fits into a request
 /// head.
-const LONGEST: usize = 48 * 1024;
+const MAX_TOKEN_LEN: usize = 48 * 1024;
 
-pub(crate) fn read(text: &str) -> Result<Vec<u8>, String> {
-    if text.len() > LONGEST / 3 * 4 {
+pub(crate) fn decode_token(text: &str) -> Result<Vec<u8>, String> {
+    if text.len() > MAX_TOKEN_LEN / 3 * 4 {
         return Err("the ticket is too long".into());
     }
     match BASE64_STANDARD.decode(text) {
@@ -18,13 +18,13 @@ pub(crate) fn read(text: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-pub(crate) fn write(token: &[u8]) -> String {
+pub(crate) fn encode_token(token: &[u8]) -> String {
     BASE64_STANDARD.encode(token)
 }
 
 /// Formats an error. The library's text has two parts, of which the first often states only that there was an
 /// error.
-pub(crate) fn why(error: &Error) -> String {
+pub(crate) fn error_text(error: &Error) -> String {
     let said = error.to_string();
     let vague = said.strip_prefix("Unspecified GSS failure.  Minor code may provide more information");
     let said = match vague {
@@ -40,11 +40,11 @@ mod tests {
 
     #[test]
     fn what_is_no_token_is_refused() {
-        assert_eq!(read("YQ=="), Ok(b"a".to_vec()));
+        assert_eq!(decode_token("YQ=="), Ok(b"a".to_vec()));
         for text in ["", "YQ", "Y Q==", "YQ==, Bearer x", "é", "-_=="] {
-            assert!(read(text).unwrap_err().contains("base64"), "{text}");
+            assert!(decode_token(text).unwrap_err().contains("base64"), "{text}");
         }
-        assert!(read(&"A".repeat(100_000)).unwrap_err().contains("too long"));
-        assert_eq!(write(b"a"), "YQ==");
+        assert!(decode_token(&"A".repeat(100_000)).unwrap_err().contains("too long"));
+        assert_eq!(encode_token(b"a"), "YQ==");
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use plimsoll_lqn::{Effort, read, simulate};
+use plimsoll_lqn::{SimulationEffort, read, simulate};
 
 /// The target of events per second of one core, on H-ORB.
 const TARGET: f64 = 15e6;
@@ -35,7 +35,7 @@ fn main() {
     for name in ["paper/horb-n24.lqn", "paper/forb-c8-n24.lqn", "own/lb-00.lqn", "own/exact-mm1-90.lqn"] {
         let text = std::fs::read_to_string(models.join(name)).expect("it stands in the repository");
         let model = read(&text, &BTreeMap::new()).expect("a test reads it").model;
-        let effort = Effort { events: 8_000_000, precision: 0.0, ..Effort::default() };
+        let effort = SimulationEffort { events: 8_000_000, precision: 0.0, ..SimulationEffort::default() };
         let (mut best, mut each) = (0.0_f64, 0.0);
         for _ in 0..5 {
             let begun = processor_time();

@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use plimsoll_lqn::model::{Copies, Model, Role};
+use plimsoll_lqn::model::{Model, Multiplicity, TaskRole};
 use plimsoll_lqn::simulate::simulate_while;
 use plimsoll_lqn::{
-    Effort, Findings, anchored_sweep, anchors, is_sure, plan, read, simulate, solve, solved_lines,
+    ModelResults, SimulationEffort, anchored_sweep, anchors, combine_estimates, is_reliable, read, simulate,
+    solve, solved_lines,
 };
 use serde_json::Value;
 
@@ -58,7 +59,7 @@ fn models_in(folder: &Path) -> Vec<(String, Model)> {
 /// The throughput and response time of clients and of requests from outside, by name.
 type Numbers = BTreeMap<String, (f64, f64)>;
 
-fn numbers(found: &Findings) -> Numbers {
+fn numbers(found: &ModelResults) -> Numbers {
     let clients = found.tasks.iter().filter_map(|task| Some((&task.name, task.throughput, task.response?)));
     let open =
         found.entries.iter().filter_map(|entry| Some((&entry.name, entry.throughput, entry.response?)));
@@ -81,7 +82,7 @@ fn known(
     }
     let truth = simulated.get(name)?;
     for task in &model.tasks {
-        if let (Role::Client { think }, Copies::Some(clients)) = (task.role, task.copies) {
+        if let (TaskRole::Client { think }, Multiplicity::Finite(clients)) = (task.role, task.copies) {
             let x = truth["task"][&task.name]["X"].as_f64()?;
             let r = match task.entries[..] {
                 [only] => truth["entry"][&model.entries[only.0].name]["S"].as_f64()?,
@@ -113,8 +114,8 @@ impl Draw {
 
 fn changed(model: &Model, draw: &mut Draw) -> Model {
     let mut model = model.clone();
-    let mut scale = |copies: &mut Copies, by: &[f64]| {
-        if let Copies::Some(count) = copies {
+    let mut scale = |copies: &mut Multiplicity, by: &[f64]| {
+        if let Multiplicity::Finite(count) = copies {
             *count = ((f64::from(*count) * draw.one(by)).round() as u32).max(1);
         }
     };
@@ -211,7 +212,7 @@ fn sweep() {
     let clients = |count: u32| {
         let mut model = base.clone();
         let those = model.tasks.iter_mut().filter(|task| task.is_client());
-        those.for_each(|task| task.copies = Copies::Some(count));
+        those.for_each(|task| task.copies = Multiplicity::Finite(count));
         model
     };
     let points: Vec<Model> = (1..=200).map(clients).collect();
@@ -226,7 +227,7 @@ fn sweep() {
         let work = || {
             while let Some((number, place)) = next.lock().ok().and_then(|mut next| next.next()) {
                 let (own, how) = solve(&points[*place]);
-                let sure = is_sure(&points[*place], &how);
+                let sure = is_reliable(&points[*place], &how);
                 found.lock().expect("nobody panics").push((number, (own, sure)));
             }
         };
@@ -236,22 +237,22 @@ fn sweep() {
         found.into_iter().map(|(_, own)| own).collect()
     });
     let formulas = begun.elapsed();
-    let solved: Vec<Findings> = solved.into_iter().map(|(own, _)| own).collect();
+    let solved: Vec<ModelResults> = solved.into_iter().map(|(own, _)| own).collect();
     let places = anchors(&points.iter().zip(&solved).collect::<Vec<_>>());
     let runs = places.iter().map(|place| {
         let until = Instant::now() + Duration::from_millis(50);
         let run = |seed| {
-            let effort = Effort { seed, events: u64::MAX / 4, precision: 0.001 };
+            let effort = SimulationEffort { seed, events: u64::MAX / 4, precision: 0.001 };
             simulate_while(&points[*place], &effort, &mut || Instant::now() < until)
         };
-        let runs: Vec<Findings> = std::thread::scope(|scope| {
+        let runs: Vec<ModelResults> = std::thread::scope(|scope| {
             let run = &run;
             let all: Vec<_> = (1..=cores as u64).map(|seed| scope.spawn(move || run(seed))).collect();
             all.into_iter().filter_map(|own| own.join().ok()?.ok()).collect()
         });
-        (*place, plan(&points[*place], &runs).findings)
+        (*place, combine_estimates(&points[*place], &runs).findings)
     });
-    let runs: Vec<(usize, Findings)> = runs.collect();
+    let runs: Vec<(usize, ModelResults)> = runs.collect();
     let swept = anchored_sweep(&points, &solved, &along, &runs);
     let took = begun.elapsed();
     println!(
@@ -263,7 +264,7 @@ fn sweep() {
     );
     let mut off: Vec<f64> = Vec::new();
     for place in (0..200).step_by(8).chain([1, 2, 5, 199]) {
-        let effort = Effort { seed: 3, events: 1_000_000, precision: 0.0 };
+        let effort = SimulationEffort { seed: 3, events: 1_000_000, precision: 0.0 };
         let Ok(truth) = simulate(&points[place], &effort) else { continue };
         let (own, truth) = (numbers(&swept[place]), numbers(&truth));
         off.extend(truth.iter().map(|(who, (_, r))| (own[who].1 / r - 1.0).abs() * 100.0));
@@ -276,7 +277,7 @@ fn sweep() {
 /// Prints all numbers of a model, solved and simulated.
 fn beside(model: &Model) {
     let (found, how) = solve(model);
-    let effort = Effort { events: 3_000_000, precision: 0.001, ..Effort::default() };
+    let effort = SimulationEffort { events: 3_000_000, precision: 0.001, ..SimulationEffort::default() };
     let Ok(run) = simulate(model, &effort) else { return };
     println!("{how:?}");
     let line = |name: &str, pairs: &[(f64, f64)]| {
@@ -336,7 +337,7 @@ fn main() {
     let mut draw = Draw(7);
     for (name, model) in models.iter().flat_map(|own| std::iter::repeat_n(own, changes.max(1))) {
         let changed = if changes == 0 { model.clone() } else { changed(model, &mut draw) };
-        let effort = Effort { events: 1_000_000, precision: 0.003, ..Effort::default() };
+        let effort = SimulationEffort { events: 1_000_000, precision: 0.003, ..SimulationEffort::default() };
         if let Ok(found) = simulate(&changed, &effort) {
             errors.add(name, &changed, &numbers(&found));
         }

@@ -9,7 +9,7 @@
 use serde::Serialize;
 
 use crate::Model;
-use crate::model::{ActivityId, Body, Copies, EntryId, Next, ProcessorId, Role, TaskId};
+use crate::model::{ActivityId, EntryBody, EntryId, Multiplicity, ProcessorId, Successors, TaskId, TaskRole};
 
 mod layout;
 mod svg;
@@ -17,18 +17,18 @@ mod text;
 
 /// A diagram of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Picture {
+pub struct Diagram {
     /// The comment of the model.
     pub title: String,
     /// The layers, from the tasks without callers downwards.
-    pub layers: Vec<Vec<Task>>,
+    pub layers: Vec<Vec<DiagramTask>>,
     /// The processors, in the order of the model.
-    pub processors: Vec<Processor>,
+    pub processors: Vec<DiagramProcessor>,
 }
 
 /// A task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Task {
+pub struct DiagramTask {
     /// The name.
     pub name: String,
     /// Whether it is a reference task.
@@ -39,15 +39,15 @@ pub struct Task {
     pub replicas: u32,
     /// The mean think time of clients.
     pub think: Option<f64>,
-    /// The index in [`Picture::processors`].
+    /// The index in [`Diagram::processors`].
     pub processor: usize,
     /// The entries.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<DiagramEntry>,
 }
 
 /// A processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Processor {
+pub struct DiagramProcessor {
     /// The name.
     pub name: String,
     /// The number of cores; `None` if it is infinite.
@@ -58,7 +58,7 @@ pub struct Processor {
 
 /// An entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Entry {
+pub struct DiagramEntry {
     /// The name.
     pub name: String,
     /// The mean demand of each phase, or of each activity of its graph.
@@ -69,16 +69,16 @@ pub struct Entry {
     /// random.
     pub policy: Option<String>,
     /// Its calls.
-    pub arrows: Vec<Arrow>,
+    pub arrows: Vec<CallArrow>,
 }
 
 /// The calls from one entry to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Arrow {
+pub struct CallArrow {
     /// The name of the called entry.
     pub to: String,
     /// The kind of call.
-    pub kind: Kind,
+    pub kind: CallKind,
     /// The mean number per phase, or per activity with the activities' names.
     pub label: String,
 }
@@ -86,7 +86,7 @@ pub struct Arrow {
 /// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum CallKind {
     /// A rendezvous: the caller waits for the reply.
     Waits,
     /// A send: the caller does not wait.
@@ -95,10 +95,10 @@ pub enum Kind {
     Forwards,
 }
 
-impl Picture {
+impl Diagram {
     /// Creates the diagram of a model.
     pub fn of(model: &Model) -> Self {
-        let mut layers: Vec<Vec<Task>> = Vec::new();
+        let mut layers: Vec<Vec<DiagramTask>> = Vec::new();
         for (place, layer) in depths(model).into_iter().enumerate() {
             if layers.len() <= layer {
                 layers.resize(layer + 1, Vec::new());
@@ -108,7 +108,7 @@ impl Picture {
         let processors = model
             .processors
             .iter()
-            .map(|own| Processor {
+            .map(|own| DiagramProcessor {
                 name: visible(&own.name),
                 cores: count(own.copies),
                 replicas: own.replicas,
@@ -128,10 +128,10 @@ impl Picture {
     }
 }
 
-fn count(copies: Copies) -> Option<u32> {
+fn count(copies: Multiplicity) -> Option<u32> {
     match copies {
-        Copies::Some(count) => Some(count),
-        Copies::Infinite => None,
+        Multiplicity::Finite(count) => Some(count),
+        Multiplicity::Infinite => None,
     }
 }
 
@@ -140,14 +140,14 @@ fn visible(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn task(model: &Model, id: TaskId) -> Task {
+fn task(model: &Model, id: TaskId) -> DiagramTask {
     let own = &model.tasks[id.0];
     let ProcessorId(processor) = own.processor;
     let think = match own.role {
-        Role::Client { think } if think > 0.0 => Some(think),
+        TaskRole::Client { think } if think > 0.0 => Some(think),
         _ => None,
     };
-    Task {
+    DiagramTask {
         name: visible(&own.name),
         client: own.is_client(),
         threads: count(own.copies),
@@ -158,11 +158,11 @@ fn task(model: &Model, id: TaskId) -> Task {
     }
 }
 
-fn entry(model: &Model, id: EntryId) -> Entry {
+fn entry(model: &Model, id: EntryId) -> DiagramEntry {
     let own = &model.entries[id.0];
     let (activities, phases) = match &own.body {
-        Body::Phases(phases) => (phases.clone(), true),
-        Body::Graph(start) => (reachable(model, *start), false),
+        EntryBody::Phases(phases) => (phases.clone(), true),
+        EntryBody::Graph(start) => (reachable(model, *start), false),
     };
     // The called entries, in the order of their first call.
     let mut asked: Vec<(EntryId, bool)> = Vec::new();
@@ -181,41 +181,41 @@ fn entry(model: &Model, id: EntryId) -> Entry {
         let label = if phases {
             let last = means.iter().rposition(|(_, mean)| *mean > 0.0).unwrap_or(0);
             means.truncate(last + 1);
-            means.iter().map(|(_, mean)| short(*mean)).collect::<Vec<_>>().join(", ")
+            means.iter().map(|(_, mean)| format_number(*mean)).collect::<Vec<_>>().join(", ")
         } else {
             means.retain(|(_, mean)| *mean > 0.0);
             let one = |(id, mean): &(ActivityId, f64)| {
-                format!("{} {}", visible(&model.activities[id.0].name), short(*mean))
+                format!("{} {}", visible(&model.activities[id.0].name), format_number(*mean))
             };
             means.iter().map(one).collect::<Vec<_>>().join(", ")
         };
-        let kind = if waits { Kind::Waits } else { Kind::Sends };
-        arrows.push(Arrow { to: visible(&model.entries[to.0].name), kind, label });
+        let kind = if waits { CallKind::Waits } else { CallKind::Sends };
+        arrows.push(CallArrow { to: visible(&model.entries[to.0].name), kind, label });
     }
     for (to, share) in &own.forwards {
         let to = visible(&model.entries[to.0].name);
-        arrows.push(Arrow { to, kind: Kind::Forwards, label: short(*share) });
+        arrows.push(CallArrow { to, kind: CallKind::Forwards, label: format_number(*share) });
     }
     let demands = activities.iter().map(|id| model.activities[id.0].demand).collect();
     let policy = own.routing.map(|routing| routing.to_string());
-    Entry { name: visible(&own.name), demands, arrivals: own.arrivals, policy, arrows }
+    DiagramEntry { name: visible(&own.name), demands, arrivals: own.arrivals, policy, arrows }
 }
 
 /// Returns an activity and all that can follow it.
 fn reachable(model: &Model, start: ActivityId) -> Vec<ActivityId> {
-    fn following(next: &Next) -> Vec<ActivityId> {
+    fn following(next: &Successors) -> Vec<ActivityId> {
         match next {
-            Next::End => Vec::new(),
-            Next::Or(ways) => ways.iter().map(|(_, to)| *to).collect(),
-            Next::And(ways) => ways.clone(),
-            Next::Join { then, .. } => following(then),
-            Next::Loop { bodies, exit } => bodies.iter().map(|(_, to)| *to).chain(*exit).collect(),
+            Successors::End => Vec::new(),
+            Successors::Or(ways) => ways.iter().map(|(_, to)| *to).collect(),
+            Successors::And(ways) => ways.clone(),
+            Successors::Join { then, .. } => following(then),
+            Successors::Loop { bodies, exit } => bodies.iter().map(|(_, to)| *to).chain(*exit).collect(),
         }
     }
     let mut found = vec![start];
     let mut open = 0;
     while let Some(id) = found.get(open) {
-        for next in following(&model.activities[id.0].next) {
+        for next in following(&model.activities[id.0].successors) {
             if !found.contains(&next) {
                 found.push(next);
             }
@@ -267,7 +267,7 @@ fn longest(count: usize, arcs: &[(usize, usize)]) -> Option<Vec<usize>> {
 }
 
 /// Formats a number with four significant digits.
-fn short(number: f64) -> String {
+fn format_number(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
     }
@@ -277,7 +277,7 @@ fn short(number: f64) -> String {
 }
 
 /// Formats a multiplicity, `{∞}` or `{2}`, and the number of replicas, `<4>`, if there are several.
-fn many(count: Option<u32>, replicas: u32) -> String {
+fn format_multiplicity(count: Option<u32>, replicas: u32) -> String {
     let own = count.map_or_else(|| "{∞}".to_owned(), |count| format!("{{{count}}}"));
     if replicas > 1 { format!("{own} <{replicas}>") } else { own }
 }

@@ -4,8 +4,8 @@
 //! The method is weighted least squares over all measured numbers at all loads. The unknowns are the
 //! logarithms of the demands, so that none is below 0; derivatives are differences of
 //! [`solve`](crate::solve()). The weight of a number follows from its interval. Without intervals, all
-//! numbers have the same relative error, which is estimated from the residuals. The module `certain` computes
-//! the intervals of the demands.
+//! numbers have the same relative error, which is estimated from the residuals. The module `confidence`
+//! computes the intervals of the demands.
 //!
 //! The analytic solution is wrong by some percent, which would distort the demands as much. So each load can
 //! be simulated at the solution, two or three times: the ratio of simulation and analytic solution becomes a
@@ -13,44 +13,44 @@
 //!
 //! No number counts as more accurate than 0.3 %, since the analytic solution is no more accurate.
 //!
-//! A combination of parameters that the measurements leave open is a [`Doubt`].
+//! A combination of parameters that the measurements leave open is an [`UnidentifiedCombination`].
 
 use serde::Serialize;
 
-use crate::ask::lines;
-use crate::read::Trouble;
-use crate::{Findings, Model};
-use certain::Certain;
-use squares::{Found, Problem};
+use crate::analysis::result_lines;
+use crate::read::InputError;
+use crate::{Model, ModelResults};
+use confidence::ParameterUncertainty;
+use levenberg_marquardt::{LeastSquaresProblem, SearchResult};
 
-mod certain;
-mod doubt;
-mod free;
+mod confidence;
+mod free_parameters;
+mod identifiability;
 mod json;
+mod levenberg_marquardt;
 mod records;
 mod rows;
-mod squares;
 mod svd;
 
-pub use doubt::{Doubt, Hint};
-pub use free::demands;
-pub use records::{Field, Record, records};
-pub use rows::{Observed, Row, Seen, observed};
+pub use free_parameters::default_parameters;
+pub use identifiability::{SuggestedMeasurement, UnidentifiedCombination};
+pub use records::{MeasuredField, MeasurementRecord, parse_records};
+pub use rows::{MeasuredValue, MeasurementRow, MeasurementRows, interpret_records};
 
 /// Creates the model with these values of parameters (`clients`) and numbers (`client.threads`), by name, or
 /// returns the reason why it cannot.
-pub type Make<'m> = dyn Fn(&[(String, f64)]) -> Result<Model, String> + 'm;
+pub type ModelFactory<'m> = dyn Fn(&[(String, f64)]) -> Result<Model, String> + 'm;
 /// Simulates a model; `None` if the simulation does not end. The number selects the random seed, a different
 /// one for each row.
-pub type Simulate<'s> = dyn Fn(&Model, usize) -> Option<Findings> + 's;
+pub type SimulateFn<'s> = dyn Fn(&Model, usize) -> Option<ModelResults> + 's;
 
 /// The result of a fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Fit {
+pub struct FitResult {
     /// The parameters, in the requested order.
-    pub parameters: Vec<Fitted>,
+    pub parameters: Vec<FittedParameter>,
     /// The combinations that the measurements leave open.
-    pub doubts: Vec<Doubt>,
+    pub doubts: Vec<UnidentifiedCombination>,
     /// The difference for each measured number.
     pub residuals: Vec<Residual>,
     /// The residual sum of squares, the sum of the squares of [`Residual::deviations`].
@@ -72,7 +72,7 @@ pub struct Fit {
 
 /// A fitted parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Fitted {
+pub struct FittedParameter {
     /// The name.
     pub name: String,
     /// The value in the model.
@@ -91,11 +91,11 @@ pub struct Residual {
     pub line: usize,
     /// The settings of the row.
     pub at: Vec<(String, f64)>,
-    /// The kind, as in [`crate::ask::Line::kind`].
+    /// The kind, as in [`crate::analysis::ResultLine::kind`].
     pub kind: &'static str,
     /// The name of the object.
     pub name: String,
-    /// The metric, as in [`crate::ask::Line::metric`].
+    /// The metric, as in [`crate::analysis::ResultLine::metric`].
     pub metric: &'static str,
     /// The measured value.
     pub measured: f64,
@@ -121,16 +121,16 @@ const CORRECTIONS: usize = 3;
 /// parameters.
 pub fn fit(
     free: &[(String, f64)],
-    rows: &[Row],
-    make: &Make<'_>,
-    simulate: Option<&Simulate<'_>>,
-) -> Result<Fit, Trouble> {
+    rows: &[MeasurementRow],
+    make: &ModelFactory<'_>,
+    simulate: Option<&SimulateFn<'_>>,
+) -> Result<FitResult, InputError> {
     let line = rows.first().map_or(1, |row| row.line);
-    if free.is_empty() || rows.iter().all(|row| row.seen.is_empty()) {
-        return Err(failed(line, "there is nothing to find, or nothing to find it by"));
+    if free.is_empty() || rows.iter().all(|row| row.measured.is_empty()) {
+        return Err(row_error(line, "there is nothing to find, or nothing to find it by"));
     }
     if let Some((name, value)) = free.iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
-        return Err(failed(
+        return Err(row_error(
             line,
             format!("`{name}` is {value} in the model: a search begins above 0; give it a guess"),
         ));
@@ -143,28 +143,28 @@ pub fn fit(
             rows::SMALLEST,
             rows::LARGEST
         );
-        return Err(failed(line, why));
+        return Err(row_error(line, why));
     }
     let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
     let (deviations, known) = deviations(rows);
-    let mut problem = Problem {
+    let mut problem = LeastSquaresProblem {
         names: &names,
         rows,
         make,
         factors: vec![1.0; deviations.len()],
         deviations: deviations.clone(),
-        begin: free.iter().map(|(_, value)| value.ln()).collect(),
+        start: free.iter().map(|(_, value)| value.ln()).collect(),
     };
-    let (found, starts) = searched(&problem, known)?;
-    let mut found = once_more(&problem, found)?;
+    let (found, starts) = search_from_starts(&problem, known)?;
+    let mut found = restart_near_zero(&problem, found)?;
     let mut simulated = 0;
     if let Some(simulate) = simulate {
         for turn in 0..CORRECTIONS {
-            let before = found.at.clone();
-            simulated = correct(&mut problem, &found.at, simulate, known.then_some(&deviations))?;
-            found = again(&problem, &found)?;
+            let before = found.point.clone();
+            simulated = correct(&mut problem, &found.point, simulate, known.then_some(&deviations))?;
+            found = continue_search(&problem, &found)?;
             let moved = found
-                .at
+                .point
                 .iter()
                 .zip(&before)
                 .fold(0.0_f64, |most, (one, other)| most.max((one - other).abs()));
@@ -173,26 +173,33 @@ pub fn fit(
             }
         }
     }
-    let predicted = problem.predicted(&found.at)?.unwrap_or_default();
-    let certain = certain::certain(&problem, &found, &predicted, known)?;
-    Ok(told(&problem, free, &found, &predicted, certain, Ends { known, starts, simulated }))
+    let predicted = problem.predict(&found.point)?.unwrap_or_default();
+    let certain = confidence::parameter_uncertainty(&problem, &found, &predicted, known)?;
+    Ok(assemble_result(
+        &problem,
+        free,
+        &found,
+        &predicted,
+        certain,
+        SearchSummary { has_intervals: known, starts, simulated },
+    ))
 }
 
 /// The circumstances of a search.
-struct Ends {
-    known: bool,
+struct SearchSummary {
+    has_intervals: bool,
     starts: usize,
     simulated: usize,
 }
 
-pub(crate) fn failed(line: usize, message: impl Into<String>) -> Trouble {
-    Trouble { line, column: 1, message: message.into() }
+pub(crate) fn row_error(line: usize, message: impl Into<String>) -> InputError {
+    InputError { line, column: 1, message: message.into() }
 }
 
 /// Returns the standard deviation of each number, and whether any measurement has an interval. Numbers
 /// without one get the median relative deviation of the others.
-fn deviations(rows: &[Row]) -> (Vec<f64>, bool) {
-    let all = || rows.iter().flat_map(|row| row.seen.iter().map(move |seen| (seen, row.weight)));
+fn deviations(rows: &[MeasurementRow]) -> (Vec<f64>, bool) {
+    let all = || rows.iter().flat_map(|row| row.measured.iter().map(move |seen| (seen, row.weight)));
     let mut parts: Vec<f64> = all()
         .filter_map(|(seen, _)| Some(seen.half_width? / HALF / seen.value).filter(|part| part.is_finite()))
         .collect();
@@ -207,9 +214,12 @@ fn deviations(rows: &[Row]) -> (Vec<f64>, bool) {
 }
 
 /// Searches from the model's values, and from other points if the result is poor.
-fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Trouble> {
-    let count = problem.begin.len();
-    let mut best: Option<Found> = None;
+fn search_from_starts(
+    problem: &LeastSquaresProblem<'_>,
+    known: bool,
+) -> Result<(SearchResult, usize), InputError> {
+    let count = problem.start.len();
+    let mut best: Option<SearchResult> = None;
     let mut starts = 0;
     for turn in 0..12_usize {
         let shift = |place: usize| match turn {
@@ -220,14 +230,14 @@ fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Troubl
             // first primes).
             _ => 2.3 * (2.0 * halton(turn, place % PRIMES.len()) - 1.0),
         };
-        let from: Vec<f64> = (0..count).map(|place| problem.begin[place] + shift(place)).collect();
-        let Some(found) = descended(problem, from)? else { continue };
+        let from: Vec<f64> = (0..count).map(|place| problem.start[place] + shift(place)).collect();
+        let Some(found) = search_from(problem, from)? else { continue };
         starts += 1;
         if best.as_ref().is_none_or(|best| found.cost() < 0.999 * best.cost()) {
             best = Some(found);
         }
         // The fit is as good as the measurements or the analytic solution: stop.
-        let each = best.as_ref().map_or(f64::INFINITY, |best| best.cost() / best.off.len() as f64);
+        let each = best.as_ref().map_or(f64::INFINITY, |best| best.cost() / best.residuals.len() as f64);
         let good = if known { each < 4.0 } else { each.sqrt() * ERROR < 0.03 };
         if good {
             break;
@@ -235,7 +245,7 @@ fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Troubl
     }
     let line = problem.rows.first().map_or(1, |row| row.line);
     let none = || {
-        failed(
+        row_error(
             line,
             "more comes than can be served, whatever the parameters are: are the settings of the loads \
             right?",
@@ -257,7 +267,10 @@ fn halton(turn: usize, which: usize) -> f64 {
 }
 
 /// Searches from this point, or from one with less demand, at which the model is not overloaded.
-fn descended(problem: &Problem<'_>, mut from: Vec<f64>) -> Result<Option<Found>, Trouble> {
+fn search_from(
+    problem: &LeastSquaresProblem<'_>,
+    mut from: Vec<f64>,
+) -> Result<Option<SearchResult>, InputError> {
     for _ in 0..24 {
         if let Some(found) = problem.search(&from)? {
             return Ok(Some(found));
@@ -268,38 +281,44 @@ fn descended(problem: &Problem<'_>, mut from: Vec<f64>) -> Result<Option<Found>,
 }
 
 /// Continues the search with other factors.
-fn again(problem: &Problem<'_>, found: &Found) -> Result<Found, Trouble> {
+fn continue_search(
+    problem: &LeastSquaresProblem<'_>,
+    found: &SearchResult,
+) -> Result<SearchResult, InputError> {
     let line = problem.rows.first().map_or(1, |row| row.line);
-    let found =
-        descended(problem, found.at.clone())?.ok_or_else(|| failed(line, "more comes than can be served"))?;
-    once_more(problem, found)
+    let found = search_from(problem, found.point.clone())?
+        .ok_or_else(|| row_error(line, "more comes than can be served"))?;
+    restart_near_zero(problem, found)
 }
 
 /// Restarts with a larger value for parameters that went towards 0, where the slope vanishes, and returns the
 /// better result.
-fn once_more(problem: &Problem<'_>, found: Found) -> Result<Found, Trouble> {
-    let predicted = problem.predicted(&found.at)?.unwrap_or_default();
-    let Some(from) = certain::lifted(problem, &found, &predicted)? else { return Ok(found) };
+fn restart_near_zero(
+    problem: &LeastSquaresProblem<'_>,
+    found: SearchResult,
+) -> Result<SearchResult, InputError> {
+    let predicted = problem.predict(&found.point)?.unwrap_or_default();
+    let Some(from) = confidence::raised_start(problem, &found, &predicted)? else { return Ok(found) };
     let other = problem.search(&from)?.filter(|other| other.cost() < found.cost());
     Ok(other.unwrap_or(found))
 }
 
 /// Simulates all rows and sets the factor of each number. Returns the number of simulated rows.
 fn correct(
-    problem: &mut Problem<'_>,
+    problem: &mut LeastSquaresProblem<'_>,
     at: &[f64],
-    simulate: &Simulate<'_>,
+    simulate: &SimulateFn<'_>,
     known: Option<&Vec<f64>>,
-) -> Result<usize, Trouble> {
+) -> Result<usize, InputError> {
     let (mut place, mut simulated) = (0, 0);
     for (number, row) in problem.rows.iter().enumerate() {
-        let solved = problem.solved(row, at)?;
-        let model = problem.model(row, at).map_err(|why| failed(row.line, why))?;
-        let run = simulate(&model, number).map(|found| lines(&model, &found));
+        let solved = problem.solve_row(row, at)?;
+        let model = problem.model(row, at).map_err(|why| row_error(row.line, why))?;
+        let run = simulate(&model, number).map(|found| result_lines(&model, &found));
         if let (Some(solved), Some(run)) = (solved, run) {
             simulated += 1;
-            for (offset, (seen, own)) in row.seen.iter().zip(solved).enumerate() {
-                let Some(line) = run.iter().find(|line| seen.is(line)) else { continue };
+            for (offset, (seen, own)) in row.measured.iter().zip(solved).enumerate() {
+                let Some(line) = run.iter().find(|line| seen.matches(line)) else { continue };
                 let (mean, half) = (line.value.mean, line.value.half_width);
                 if own > 0.0 && mean > 0.0 {
                     problem.factors[place + offset] = (mean / own).clamp(0.2, 5.0);
@@ -309,26 +328,32 @@ fn correct(
                 }
             }
         }
-        place += row.seen.len();
+        place += row.measured.len();
     }
     Ok(simulated)
 }
 
 /// Assembles the result.
-fn told(
-    problem: &Problem<'_>,
+fn assemble_result(
+    problem: &LeastSquaresProblem<'_>,
     free: &[(String, f64)],
-    found: &Found,
+    found: &SearchResult,
     predicted: &[f64],
-    certain: Certain,
-    ends: Ends,
-) -> Fit {
-    let Certain { intervals, open, from, freedom, each } = certain;
-    let parameters = free.iter().zip(&found.at).zip(intervals).map(|(((name, before), at), interval)| {
-        Fitted { name: name.clone(), before: *before, value: at.exp(), interval }
+    certain: ParameterUncertainty,
+    ends: SearchSummary,
+) -> FitResult {
+    let ParameterUncertainty {
+        intervals,
+        open_directions: open,
+        start: from,
+        degrees_of_freedom: freedom,
+        rms_residual: each,
+    } = certain;
+    let parameters = free.iter().zip(&found.point).zip(intervals).map(|(((name, before), at), interval)| {
+        FittedParameter { name: name.clone(), before: *before, value: at.exp(), interval }
     });
-    let of = problem.rows.iter().flat_map(|row| row.seen.iter().map(move |seen| (row, seen)));
-    let residuals = of.zip(predicted).zip(&found.off).map(|(((row, seen), fitted), off)| Residual {
+    let of = problem.rows.iter().flat_map(|row| row.measured.iter().map(move |seen| (row, seen)));
+    let residuals = of.zip(predicted).zip(&found.residuals).map(|(((row, seen), fitted), off)| Residual {
         line: row.line,
         at: row.settings.clone(),
         kind: seen.kind,
@@ -336,16 +361,16 @@ fn told(
         metric: seen.metric,
         measured: seen.value,
         fitted: *fitted,
-        deviations: if ends.known || each == 0.0 { *off } else { off / each },
+        deviations: if ends.has_intervals || each == 0.0 { *off } else { off / each },
     });
-    Fit {
+    FitResult {
         parameters: parameters.collect(),
         residuals: residuals.collect(),
-        doubts: doubt::doubts(problem, &from, open),
+        doubts: identifiability::unidentified_combinations(problem, &from, open),
         left_over: found.cost(),
         freedom,
-        error: (!ends.known && freedom > 0).then_some(each * ERROR),
-        excess: if ends.known { each.max(1.0) } else { 1.0 },
+        error: (!ends.has_intervals && freedom > 0).then_some(each * ERROR),
+        excess: if ends.has_intervals { each.max(1.0) } else { 1.0 },
         converged: found.converged,
         starts: ends.starts,
         simulated: ends.simulated,

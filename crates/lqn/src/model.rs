@@ -33,14 +33,14 @@ pub struct Model {
     /// The phases of entries and the activities of graphs.
     pub activities: Vec<Activity>,
     /// The names that a reader generated, each with a description that the author of the model understands.
-    pub made: BTreeMap<String, String>,
+    pub generated_names: BTreeMap<String, String>,
 }
 
 /// The multiplicity of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copies {
+pub enum Multiplicity {
     /// This number, at least 1.
-    Some(u32),
+    Finite(u32),
     /// An unlimited number.
     Infinite,
 }
@@ -57,7 +57,7 @@ pub enum Scheduling {
     /// Random order.
     Random,
     /// Processor sharing.
-    Sharing,
+    ProcessorSharing,
 }
 
 /// A processor or a device.
@@ -68,7 +68,7 @@ pub struct Processor {
     /// The queueing discipline.
     pub scheduling: Scheduling,
     /// The number of cores.
-    pub copies: Copies,
+    pub copies: Multiplicity,
     /// The speed, by which demands are divided; above 0.
     pub speed: f64,
     /// The number of replicas, each with its own queue; at least 1.
@@ -77,7 +77,7 @@ pub struct Processor {
 
 /// The role of a task.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Role {
+pub enum TaskRole {
     /// A reference task: a number of clients that start a new cycle when the previous one ends, after a think
     /// time.
     Client {
@@ -98,11 +98,11 @@ pub struct Task {
     /// The name.
     pub name: String,
     /// The role, client or server.
-    pub role: Role,
+    pub role: TaskRole,
     /// The processor that it runs on.
     pub processor: ProcessorId,
     /// The number of threads, or of clients.
-    pub copies: Copies,
+    pub copies: Multiplicity,
     /// The number of replicas, each with its own threads and queue. It is at least 1 and a multiple of its
     /// processor's. See [`Model::fan_out`].
     pub replicas: u32,
@@ -135,7 +135,7 @@ pub struct Entry {
     /// add up to 1 and are weights.
     pub routing: Option<Routing>,
     /// The work for a request.
-    pub body: Body,
+    pub body: EntryBody,
 }
 
 /// The method by which an entry chooses its target, as a balancer does. Models of other tools have random
@@ -143,15 +143,15 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
     /// The policy.
-    pub policy: Policy,
+    pub policy: RoutingPolicy,
     /// The maximal age of load information: all loads are read at once, once in this time. 0 for current
     /// loads.
-    pub age: f64,
+    pub max_age: f64,
 }
 
 /// A balancing policy. The load of a target is the number of requests that wait or are served at its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum RoutingPolicy {
     /// Random choice, in proportion to the weights.
     Random,
     /// One target after the other.
@@ -169,7 +169,7 @@ pub enum Policy {
     FirstAvailable,
 }
 
-impl Policy {
+impl RoutingPolicy {
     /// All policies with their names in models.
     pub const ALL: [(&'static str, Self); 7] = [
         ("random", Self::Random),
@@ -187,7 +187,7 @@ impl Policy {
     }
 
     /// Returns `true` if the policy uses loads, which can be out of date.
-    pub fn looks_at_loads(self) -> bool {
+    pub fn uses_loads(self) -> bool {
         matches!(self, Self::LeastLoaded | Self::PowerOfTwo)
     }
 }
@@ -196,13 +196,13 @@ impl Policy {
 impl fmt::Display for Routing {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.policy.name())?;
-        if self.age > 0.0 { write!(out, "({})", self.age) } else { Ok(()) }
+        if self.max_age > 0.0 { write!(out, "({})", self.max_age) } else { Ok(()) }
     }
 }
 
 /// The work for a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Body {
+pub enum EntryBody {
     /// One to three phases in order. The reply follows the first; the others run without the caller.
     Phases(Vec<ActivityId>),
     /// A graph of activities that begins with this one.
@@ -211,7 +211,7 @@ pub enum Body {
 
 /// The order of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum CallOrder {
     /// A geometrically distributed number of calls, each to a random target in proportion to the mean
     /// numbers.
     Stochastic,
@@ -235,13 +235,13 @@ pub struct Activity {
     /// The mean think time before it, exponentially distributed; 0 for none.
     pub think: f64,
     /// The order of calls.
-    pub order: Order,
+    pub order: CallOrder,
     /// The calls.
     pub calls: Vec<Call>,
     /// The entries whose callers it replies to when it ends (activities of graphs only).
     pub replies: Vec<EntryId>,
     /// The successors (activities of graphs only).
-    pub next: Next,
+    pub successors: Successors,
 }
 
 /// A call made by an activity.
@@ -254,29 +254,29 @@ pub struct Call {
     /// Whether the caller waits for the reply (rendezvous).
     pub waits: bool,
     /// The timeout and retries; `None` to wait without a limit. Only for calls with rendezvous.
-    pub patience: Option<Patience>,
+    pub retry_policy: Option<RetryPolicy>,
 }
 
 /// The behaviour of a caller without a reply. Models of other tools wait without a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// The timeout for a reply; may be infinite.
     pub timeout: f64,
-    /// The number of retries after a refusal or timeout; at most [`Patience::MOST`].
+    /// The number of retries after a refusal or timeout; at most [`RetryPolicy::MAX_RETRIES`].
     pub retries: u32,
     /// The delay before the first retry, doubled for each further one.
     pub backoff: f64,
 }
 
-impl Patience {
+impl RetryPolicy {
     /// The largest number of retries.
-    pub const MOST: u32 = 100;
+    pub const MAX_RETRIES: u32 = 100;
     /// The default: no timeout and no retries.
-    pub const ENDLESS: Self = Self { timeout: f64::INFINITY, retries: 0, backoff: 0.0 };
+    pub const UNLIMITED: Self = Self { timeout: f64::INFINITY, retries: 0, backoff: 0.0 };
 }
 
 /// Formats the form used in models: `timeout(0.5) retries(2) backoff(0.1)`.
-impl fmt::Display for Patience {
+impl fmt::Display for RetryPolicy {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         if self.timeout.is_finite() {
@@ -294,7 +294,7 @@ impl fmt::Display for Patience {
 
 /// The successors of an activity.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Next {
+pub enum Successors {
     /// None: the branch ends here.
     #[default]
     End,
@@ -325,28 +325,28 @@ pub enum Next {
 impl Task {
     /// Returns `true` for a reference task.
     pub fn is_client(&self) -> bool {
-        matches!(self.role, Role::Client { .. })
+        matches!(self.role, TaskRole::Client { .. })
     }
 }
 
 impl Model {
     /// Returns a description of the object with this name for the author of the model: the name in
     /// backquotes, unless a reader generated it.
-    pub fn called(&self, name: &str) -> String {
-        self.made.get(name).cloned().unwrap_or_else(|| format!("`{name}`"))
+    pub fn describe(&self, name: &str) -> String {
+        self.generated_names.get(name).cloned().unwrap_or_else(|| format!("`{name}`"))
     }
 
     /// Returns a description of an activity. A phase is described by its entry, since it has no name of its
     /// own.
-    pub fn called_activity(&self, place: ActivityId) -> String {
+    pub fn describe_activity(&self, place: ActivityId) -> String {
         let phase = |entry: &Entry| match &entry.body {
-            Body::Phases(phases) => phases.iter().position(|phase| *phase == place),
-            Body::Graph(_) => None,
+            EntryBody::Phases(phases) => phases.iter().position(|phase| *phase == place),
+            EntryBody::Graph(_) => None,
         };
         match self.entries.iter().find_map(|entry| Some((entry, phase(entry)?))) {
-            Some((entry, 0)) => self.called(&entry.name),
-            Some((entry, number)) => format!("phase {} of {}", number + 1, self.called(&entry.name)),
-            None => self.activities.get(place.0).map_or_else(String::new, |own| self.called(&own.name)),
+            Some((entry, 0)) => self.describe(&entry.name),
+            Some((entry, number)) => format!("phase {} of {}", number + 1, self.describe(&entry.name)),
+            None => self.activities.get(place.0).map_or_else(String::new, |own| self.describe(&own.name)),
         }
     }
 
@@ -354,7 +354,7 @@ impl Model {
     /// retries.
     pub fn has_limits(&self) -> bool {
         self.tasks.iter().any(|task| task.queue_limit.is_some())
-            || self.activities.iter().flat_map(|own| &own.calls).any(|call| call.patience.is_some())
+            || self.activities.iter().flat_map(|own| &own.calls).any(|call| call.retry_policy.is_some())
     }
 
     /// Returns the task of an entry.

@@ -1,7 +1,7 @@
 //! Parsers of models: the `.lqn` grammar, LQNX (the XML format of the same tools), and a short TOML format of
 //! this crate (`balancer`).
 //!
-//! Each parser creates a draft, in which every object has a name and a position in the text. Then `join`
+//! Each parser creates a draft, in which every object has a name and a position in the text. Then `resolve`
 //! resolves the names into a consistent [`Model`], or reports the error and its position.
 
 use std::collections::BTreeMap;
@@ -11,21 +11,21 @@ use crate::Model;
 mod balancer;
 mod draft;
 mod expression;
-mod join;
-mod known;
 mod limits;
+mod lqnx_schema;
+mod resolve;
 mod results;
-mod route;
-mod scan;
+mod routing;
 mod text;
+mod tokenizer;
 mod xml;
 
 pub(crate) use limits::NAMESPACE;
-pub use results::{Measured, results};
+pub use results::{MeasuredResult, read_results};
 
 /// The result of parsing a text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Read {
+pub struct ParsedModel {
     /// The model, with the first or the given value of each parameter.
     pub model: Model,
     /// The parameters (SPEX variables that are set to numbers) with all their values, in the order of
@@ -38,7 +38,7 @@ pub struct Read {
 /// The reason why there is no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {message}")]
-pub struct Trouble {
+pub struct InputError {
     /// The line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
@@ -49,26 +49,26 @@ pub struct Trouble {
 
 /// A position in the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct At {
+struct SourcePosition {
     line: usize,
     column: usize,
 }
 
-impl At {
-    fn says(self, message: impl Into<String>) -> Trouble {
-        Trouble { line: self.line, column: self.column, message: message.into() }
+impl SourcePosition {
+    fn error(self, message: impl Into<String>) -> InputError {
+        InputError { line: self.line, column: self.column, message: message.into() }
     }
 }
 
 /// The parameters and their values.
 #[derive(Default)]
-struct Scope<'g> {
+struct ParameterScope<'g> {
     given: Option<&'g BTreeMap<String, f64>>,
     values: BTreeMap<String, f64>,
     declared: Vec<(String, Vec<f64>)>,
 }
 
-impl Scope<'_> {
+impl ParameterScope<'_> {
     /// Records a declaration.
     fn declare(&mut self, name: &str, values: Vec<f64>) {
         let own = values.first().copied().unwrap_or_default();
@@ -77,10 +77,11 @@ impl Scope<'_> {
         self.declared.push((name.to_owned(), values));
     }
 
-    fn value(&self, name: &str, at: At) -> Result<f64, Trouble> {
+    fn value(&self, name: &str, at: SourcePosition) -> Result<f64, InputError> {
         let known = self.values.get(name).copied();
-        known
-            .ok_or_else(|| at.says(format!("`${name}` has no value; set it before the model: `${name} = 1`")))
+        known.ok_or_else(|| {
+            at.error(format!("`${name}` has no value; set it before the model: `${name} = 1`"))
+        })
     }
 }
 
@@ -88,12 +89,12 @@ impl Scope<'_> {
 ///
 /// # Errors
 /// Returns the first error or unsupported part of the text, or a parameter that the text does not declare.
-pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<Read, Trouble> {
+pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<ParsedModel, InputError> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut scope = Scope { given: Some(given), ..Scope::default() };
+    let mut scope = ParameterScope { given: Some(given), ..ParameterScope::default() };
     let draft = if source.trim_start().starts_with('<') {
         xml::draft(source, &mut scope)?
-    } else if balancer::is_it(source) {
+    } else if balancer::is_balancer_format(source) {
         balancer::draft(source)?
     } else {
         text::draft(source, &mut scope)?
@@ -101,10 +102,10 @@ pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<Read, Trouble
     if let Some(name) = given.keys().find(|name| !scope.values.contains_key(*name)) {
         let names: Vec<String> = scope.declared.iter().map(|(name, _)| format!("${name}")).collect();
         let known = if names.is_empty() { "it has none".to_owned() } else { names.join(", ") };
-        return Err(At { line: 1, column: 1 }
-            .says(format!("the model has no parameter `${name}`; its parameters: {known}")));
+        return Err(SourcePosition { line: 1, column: 1 }
+            .error(format!("the model has no parameter `${name}`; its parameters: {known}")));
     }
     let mut notes = draft.notes.clone();
-    notes.extend(draft.idle_priorities());
-    Ok(Read { model: join::model(draft)?, parameters: scope.declared, notes })
+    notes.extend(draft.unused_priority_notes());
+    Ok(ParsedModel { model: resolve::resolve_draft(draft)?, parameters: scope.declared, notes })
 }

@@ -1,7 +1,7 @@
 //! Replicas: a task or processor that is in the model once and exists several times, each with its own queue.
 //!
-//! A model has them as its author wrote it. It is simulated and solved with all replicas expanded ([`Flat`]).
-//! Their results are averaged to those of one, because replicas are alike.
+//! A model has them as its author wrote it. It is simulated and solved with all replicas expanded
+//! ([`ExpandedModel`]). Their results are averaged to those of one, because replicas are alike.
 //!
 //! The mapping is that of other tools. With fan-out `o`, replica `k` (from 0) calls the replicas `k o`,
 //! `k o + 1`, …, `k o + o - 1`, modulo their number. Consecutive replicas share a replica of a processor.
@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::model::{Activity, ActivityId, Body, Call, EntryId, Model, Next, ProcessorId, TaskId};
-use crate::simulate::{ActivityFinding, EntryFinding, Estimate, Findings, ProcessorFinding, TaskFinding};
+use crate::model::{Activity, ActivityId, Call, EntryBody, EntryId, Model, ProcessorId, Successors, TaskId};
+use crate::simulate::{ActivityResults, EntryResults, Estimate, ModelResults, ProcessorResults, TaskResults};
 
 impl Model {
     /// Returns the number of replicas of task `to` that each replica of `from` calls.
@@ -27,7 +27,7 @@ impl Model {
     }
 
     /// Returns each pair of tasks of which one calls the other, with or without waiting, or forwards to it.
-    pub(crate) fn pairs(&self) -> BTreeSet<(TaskId, TaskId)> {
+    pub(crate) fn calling_pairs(&self) -> BTreeSet<(TaskId, TaskId)> {
         let calls =
             self.activities.iter().flat_map(|own| own.calls.iter().map(|call| (own.task, call.entry)));
         let forwards = self.entries.iter().flat_map(|own| own.forwards.iter().map(|(to, _)| (own.task, *to)));
@@ -36,18 +36,18 @@ impl Model {
 }
 
 /// A model with its replicas expanded; one without replicas is borrowed.
-pub(crate) struct Flat<'m> {
+pub(crate) struct ExpandedModel<'m> {
     pub(crate) model: Cow<'m, Model>,
-    pub(crate) processors: Places,
-    pub(crate) tasks: Places,
-    pub(crate) entries: Places,
-    pub(crate) activities: Places,
+    pub(crate) processors: ReplicaRanges,
+    pub(crate) tasks: ReplicaRanges,
+    pub(crate) entries: ReplicaRanges,
+    pub(crate) activities: ReplicaRanges,
 }
 
 /// The positions of replicas in the expanded model, where those of one object are consecutive.
-pub(crate) struct Places(Vec<usize>);
+pub(crate) struct ReplicaRanges(Vec<usize>);
 
-impl Places {
+impl ReplicaRanges {
     fn of(counts: impl Iterator<Item = u32>) -> Self {
         let mut places = vec![0];
         let mut sum = 0;
@@ -59,83 +59,88 @@ impl Places {
     }
 
     /// Returns the positions of the replicas of an object.
-    pub(crate) fn those(&self, of: usize) -> Range<usize> {
+    pub(crate) fn range(&self, of: usize) -> Range<usize> {
         self.0[of]..self.0[of + 1]
     }
 
     /// Returns the positions of all objects, in their order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.0.windows(2).map(|pair| pair[0]..pair[1])
     }
 
     /// Returns the position of the replica with this number, modulo their count.
-    fn one(&self, of: usize, number: usize) -> usize {
-        let those = self.those(of);
+    fn replica_index(&self, of: usize, number: usize) -> usize {
+        let those = self.range(of);
         those.start + number % those.len()
     }
 }
 
-impl<'m> Flat<'m> {
+impl<'m> ExpandedModel<'m> {
     pub(crate) fn of(model: &'m Model) -> Self {
         let of_task = |task: TaskId| model.tasks[task.0].replicas;
         let mut flat = Self {
-            processors: Places::of(model.processors.iter().map(|own| own.replicas)),
-            tasks: Places::of(model.tasks.iter().map(|own| own.replicas)),
-            entries: Places::of(model.entries.iter().map(|own| of_task(own.task))),
-            activities: Places::of(model.activities.iter().map(|own| of_task(own.task))),
+            processors: ReplicaRanges::of(model.processors.iter().map(|own| own.replicas)),
+            tasks: ReplicaRanges::of(model.tasks.iter().map(|own| own.replicas)),
+            entries: ReplicaRanges::of(model.entries.iter().map(|own| of_task(own.task))),
+            activities: ReplicaRanges::of(model.activities.iter().map(|own| of_task(own.task))),
             model: Cow::Borrowed(model),
         };
         let several = |replicas: u32| replicas > 1;
         if model.tasks.iter().any(|own| several(own.replicas))
             || model.processors.iter().any(|own| several(own.replicas))
         {
-            flat.model = Cow::Owned(flat.written_out());
+            flat.model = Cow::Owned(flat.expand());
         }
         flat
     }
 
-    fn written_out(&self) -> Model {
+    fn expand(&self) -> Model {
         let model = &*self.model;
-        let mut all = Model { comment: model.comment.clone(), made: model.made.clone(), ..Model::default() };
-        for (own, those) in model.processors.iter().zip(self.processors.all()) {
+        let mut all = Model {
+            comment: model.comment.clone(),
+            generated_names: model.generated_names.clone(),
+            ..Model::default()
+        };
+        for (own, those) in model.processors.iter().zip(self.processors.ranges()) {
             for number in 0..those.len() {
                 let mut one = own.clone();
-                (one.name, one.replicas) = (named(&own.name, number), 1);
+                (one.name, one.replicas) = (replica_name(&own.name, number), 1);
                 all.processors.push(one);
             }
         }
-        for (own, those) in model.tasks.iter().zip(self.tasks.all()) {
-            let processors = self.processors.those(own.processor.0);
+        for (own, those) in model.tasks.iter().zip(self.tasks.ranges()) {
+            let processors = self.processors.range(own.processor.0);
             for number in 0..those.len() {
                 let mut one = own.clone();
-                (one.name, one.replicas, one.fan_out) = (named(&own.name, number), 1, Vec::new());
+                (one.name, one.replicas, one.fan_out) = (replica_name(&own.name, number), 1, Vec::new());
                 one.processor = ProcessorId(processors.start + number * processors.len() / those.len());
                 one.entries.iter_mut().for_each(|entry| *entry = self.entry(*entry, number));
                 all.tasks.push(one);
             }
         }
-        for (own, those) in model.entries.iter().zip(self.entries.all()) {
+        for (own, those) in model.entries.iter().zip(self.entries.ranges()) {
             for number in 0..those.len() {
                 let mut one = own.clone();
-                (one.name, one.task) = (named(&own.name, number), TaskId(self.tasks.one(own.task.0, number)));
+                (one.name, one.task) =
+                    (replica_name(&own.name, number), TaskId(self.tasks.replica_index(own.task.0, number)));
                 one.forwards.iter_mut().for_each(|(to, _)| *to = self.entry(*to, number));
                 one.body = match &own.body {
-                    Body::Graph(start) => Body::Graph(self.activity(*start, number)),
-                    Body::Phases(all) => {
-                        Body::Phases(all.iter().map(|phase| self.activity(*phase, number)).collect())
+                    EntryBody::Graph(start) => EntryBody::Graph(self.activity(*start, number)),
+                    EntryBody::Phases(all) => {
+                        EntryBody::Phases(all.iter().map(|phase| self.activity(*phase, number)).collect())
                     }
                 };
                 all.entries.push(one);
             }
         }
-        for (own, those) in model.activities.iter().zip(self.activities.all()) {
+        for (own, those) in model.activities.iter().zip(self.activities.ranges()) {
             for number in 0..those.len() {
                 all.activities.push(Activity {
-                    name: named(&own.name, number),
-                    task: TaskId(self.tasks.one(own.task.0, number)),
+                    name: replica_name(&own.name, number),
+                    task: TaskId(self.tasks.replica_index(own.task.0, number)),
                     calls: self.calls(own, number),
                     replies: own.replies.iter().map(|entry| self.entry(*entry, number)).collect(),
-                    next: self.next(&own.next, number),
+                    successors: self.next(&own.successors, number),
                     ..own.clone()
                 });
             }
@@ -144,11 +149,11 @@ impl<'m> Flat<'m> {
     }
 
     fn entry(&self, entry: EntryId, number: usize) -> EntryId {
-        EntryId(self.entries.one(entry.0, number))
+        EntryId(self.entries.replica_index(entry.0, number))
     }
 
     fn activity(&self, activity: ActivityId, number: usize) -> ActivityId {
-        ActivityId(self.activities.one(activity.0, number))
+        ActivityId(self.activities.replica_index(activity.0, number))
     }
 
     /// Returns the calls of one replica, each to as many replicas as the fan-out.
@@ -163,45 +168,47 @@ impl<'m> Flat<'m> {
         all
     }
 
-    fn next(&self, next: &Next, number: usize) -> Next {
+    fn next(&self, next: &Successors, number: usize) -> Successors {
         let to = |activity: &ActivityId| self.activity(*activity, number);
         let ways = |ways: &[(f64, ActivityId)]| ways.iter().map(|(part, way)| (*part, to(way))).collect();
         match next {
-            Next::End => Next::End,
-            Next::Or(all) => Next::Or(ways(all)),
-            Next::And(all) => Next::And(all.iter().map(to).collect()),
-            Next::Join { join, wanted, branches, then } => Next::Join {
+            Successors::End => Successors::End,
+            Successors::Or(all) => Successors::Or(ways(all)),
+            Successors::And(all) => Successors::And(all.iter().map(to).collect()),
+            Successors::Join { join, wanted, branches, then } => Successors::Join {
                 join: *join,
                 wanted: *wanted,
                 branches: *branches,
                 then: Box::new(self.next(then, number)),
             },
-            Next::Loop { bodies, exit } => Next::Loop { bodies: ways(bodies), exit: exit.as_ref().map(to) },
+            Successors::Loop { bodies, exit } => {
+                Successors::Loop { bodies: ways(bodies), exit: exit.as_ref().map(to) }
+            }
         }
     }
 
     /// Averages the results of all replicas to those of one, without intervals.
-    pub(crate) fn one_of_each(&self, found: Findings) -> Findings {
+    pub(crate) fn average_replicas(&self, found: ModelResults) -> ModelResults {
         if let Cow::Borrowed(_) = self.model {
             return found;
         }
-        let tasks = self.tasks.all().map(|those| task(&found.tasks[those]));
-        let entries = self.entries.all().map(|those| entry(&found.entries[those]));
-        let processors = self.processors.all().map(|those| {
+        let tasks = self.tasks.ranges().map(|those| task(&found.tasks[those]));
+        let entries = self.entries.ranges().map(|those| entry(&found.entries[those]));
+        let processors = self.processors.ranges().map(|those| {
             let those = &found.processors[those];
-            ProcessorFinding { busy: mean(those.iter().map(|own| own.busy)), ..those[0].clone() }
+            ProcessorResults { busy: mean(those.iter().map(|own| own.busy)), ..those[0].clone() }
         });
         // Some solution methods provide no results of activities.
-        let known = if found.activities.is_empty() { None } else { Some(self.activities.all()) };
+        let known = if found.activities.is_empty() { None } else { Some(self.activities.ranges()) };
         let activities = known.into_iter().flatten().map(|those| {
             let those = &found.activities[those];
-            ActivityFinding {
+            ActivityResults {
                 throughput: mean(those.iter().map(|own| own.throughput)),
                 service: mean(those.iter().map(|own| own.service)),
                 ..those[0].clone()
             }
         });
-        Findings {
+        ModelResults {
             tasks: tasks.collect(),
             entries: entries.collect(),
             processors: processors.collect(),
@@ -213,25 +220,25 @@ impl<'m> Flat<'m> {
 
 /// Returns the name of a replica. The first one keeps the object's name, so that its results are found under
 /// it.
-fn named(name: &str, number: usize) -> String {
+fn replica_name(name: &str, number: usize) -> String {
     if number == 0 { name.to_owned() } else { format!("{name}#{}", number + 1) }
 }
 
-fn task(those: &[TaskFinding]) -> TaskFinding {
-    TaskFinding {
+fn task(those: &[TaskResults]) -> TaskResults {
+    TaskResults {
         throughput: mean(those.iter().map(|own| own.throughput)),
         busy: mean(those.iter().map(|own| own.busy)),
-        response: some(those.iter().map(|own| own.response)),
+        response: optional_mean(those.iter().map(|own| own.response)),
         ..those[0].clone()
     }
 }
 
-fn entry(those: &[EntryFinding]) -> EntryFinding {
-    EntryFinding {
+fn entry(those: &[EntryResults]) -> EntryResults {
+    EntryResults {
         throughput: mean(those.iter().map(|own| own.throughput)),
         service: mean(those.iter().map(|own| own.service)),
         waiting: mean(those.iter().map(|own| own.waiting)),
-        response: some(those.iter().map(|own| own.response)),
+        response: optional_mean(those.iter().map(|own| own.response)),
         ..those[0].clone()
     }
 }
@@ -241,6 +248,6 @@ fn mean(those: impl Iterator<Item = Estimate>) -> Estimate {
     Estimate { mean: sum / count, half_width: 0.0 }
 }
 
-fn some(those: impl Iterator<Item = Option<Estimate>>) -> Option<Estimate> {
+fn optional_mean(those: impl Iterator<Item = Option<Estimate>>) -> Option<Estimate> {
     those.collect::<Option<Vec<_>>>().map(|all| mean(all.into_iter()))
 }

@@ -1,7 +1,7 @@
 //! The discrete-event simulation of a model.
 //!
 //! A run begins with a warm-up that is not counted, because clients start all at once and queues are empty.
-//! It ends when the rule of `settle` finds no initial bias left. Then come batches of equal time. The
+//! It ends when the rule of `warmup` finds no initial bias left. Then come batches of equal time. The
 //! interval of a number follows from the variance between batches (Student's t for their means, which is
 //! valid if a batch is much longer than the system's memory). Batches are doubled, by joining neighbours,
 //! until the intervals are as narrow as requested or the number of events is reached.
@@ -14,23 +14,23 @@ use serde::Serialize;
 
 use crate::Model;
 
-mod counted;
-mod dice;
+mod compiled;
 mod engine;
-mod percentiles;
-mod program;
-mod route;
-mod runs;
-mod settle;
+mod histogram;
+mod replications;
+mod results;
+mod rng;
+mod routing;
 mod station;
+mod statistics;
 mod streams;
-mod tally;
+mod warmup;
 
-pub use runs::Replication;
+pub use replications::Replication;
 
 /// The extent of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effort {
+pub struct SimulationEffort {
     /// The random seed; equal seeds give equal results.
     pub seed: u64,
     /// The largest number of events, including the warm-up; at least 20,000 are simulated. There is one run
@@ -41,7 +41,7 @@ pub struct Effort {
     pub precision: f64,
 }
 
-impl Default for Effort {
+impl Default for SimulationEffort {
     fn default() -> Self {
         Self { seed: 1, events: 20_000_000, precision: 0.01 }
     }
@@ -58,18 +58,18 @@ pub struct Estimate {
 
 /// The results of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Findings {
+pub struct ModelResults {
     /// The tasks, in the order of the model.
-    pub tasks: Vec<TaskFinding>,
+    pub tasks: Vec<TaskResults>,
     /// The entries, in the order of the model.
-    pub entries: Vec<EntryFinding>,
+    pub entries: Vec<EntryResults>,
     /// The processors, in the order of the model.
-    pub processors: Vec<ProcessorFinding>,
+    pub processors: Vec<ProcessorResults>,
     /// The activities, in the order of the model.
-    pub activities: Vec<ActivityFinding>,
+    pub activities: Vec<ActivityResults>,
     /// The calls: first those of each activity, then those of each entry that forwards, in the order of the
     /// model. A simulation, which does not record waiting per call, returns none.
-    pub calls: Vec<CallFinding>,
+    pub calls: Vec<CallResults>,
     /// The number of simulated events.
     pub events: u64,
     /// The simulated time after the warm-up, in the model's unit.
@@ -86,13 +86,13 @@ pub struct Findings {
     pub precise: bool,
     /// The names of clients that finished no cycle, and of entries that replied to no request from outside,
     /// in all that time. Their response times are unknown, and their throughput is only known to be below
-    /// `3 / time` ([`Findings::time`]).
+    /// `3 / time` ([`ModelResults::time`]).
     pub unseen: Vec<String>,
 }
 
 /// The results of a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TaskFinding {
+pub struct TaskResults {
     /// The name.
     pub name: String,
     /// The rate of client cycles, or of requests taken by threads, per unit of time.
@@ -100,10 +100,10 @@ pub struct TaskFinding {
     /// The mean number of busy threads, or of clients that do not think.
     pub busy: Estimate,
     /// The mean response time of clients, from the start of a cycle to its end, without the think time;
-    /// `None` if no cycle ended ([`Findings::unseen`]).
+    /// `None` if no cycle ended ([`ModelResults::unseen`]).
     pub response: Option<Estimate>,
     /// The percentiles of the response time.
-    pub percentiles: Option<Quantiles>,
+    pub percentiles: Option<TimeQuantiles>,
     /// The rate of client cycles without a failed call, per unit of time; only where calls can fail
     /// ([`Model::has_limits`]).
     pub goodput: Option<Estimate>,
@@ -111,7 +111,7 @@ pub struct TaskFinding {
 
 /// The percentiles of a time, accurate to 1.6 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Quantiles {
+pub struct TimeQuantiles {
     /// The median.
     pub p50: f64,
     /// The 95th percentile.
@@ -122,7 +122,7 @@ pub struct Quantiles {
 
 /// The results of an entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EntryFinding {
+pub struct EntryResults {
     /// The name.
     pub name: String,
     /// The rate of requests, per unit of time.
@@ -135,16 +135,16 @@ pub struct EntryFinding {
     /// forwarding; `None` if there was no reply.
     pub response: Option<Estimate>,
     /// The percentiles of the response time.
-    pub percentiles: Option<Quantiles>,
+    pub percentiles: Option<TimeQuantiles>,
     /// The rate of requests from outside without a failed call, per unit of time; only where calls can fail.
     pub goodput: Option<Estimate>,
     /// The failures; only where calls can fail.
-    pub failures: Option<Failures>,
+    pub failures: Option<FailureRates>,
 }
 
 /// The rates of requests without a reply, or without one in time, per unit of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Failures {
+pub struct FailureRates {
     /// The requests that arrived at the entry, including retries.
     pub offered: Estimate,
     /// The requests that were refused because the queue was at its limit.
@@ -157,7 +157,7 @@ pub struct Failures {
 
 /// The results of a processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ProcessorFinding {
+pub struct ProcessorResults {
     /// The name.
     pub name: String,
     /// The mean number of busy cores.
@@ -166,7 +166,7 @@ pub struct ProcessorFinding {
 
 /// The results of a phase or an activity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ActivityFinding {
+pub struct ActivityResults {
     /// The name.
     pub name: String,
     /// The rate of executions, per unit of time.
@@ -177,7 +177,7 @@ pub struct ActivityFinding {
 
 /// The results of a call, or of a request that an entry forwards.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CallFinding {
+pub struct CallResults {
     /// The activity that calls, or the entry that forwards.
     pub from: String,
     /// The called entry.
@@ -190,16 +190,16 @@ pub struct CallFinding {
 
 /// The reason why a simulation cannot end, with the model's time if known.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Stuck {
+pub enum SimulationError {
     /// No event is left.
     #[error("at {0}: nothing more happens: everything waits for something else")]
-    Nothing(f64),
+    NoEvents(f64),
     /// The model goes on without time passing.
     #[error("at {0}: more and more is done and takes no time; give some work or some time to think")]
-    Still(f64),
+    NoProgress(f64),
     /// The number of requests grows without limit.
     #[error("at {0}: more and more requests are under way: more comes than can be served")]
-    Grows(f64),
+    UnboundedGrowth(f64),
     /// The queue would grow without limit according to the analytic solution; the simulation was too short to
     /// show it.
     #[error("more comes from outside than can be served: what waits there grows without end")]
@@ -215,23 +215,23 @@ const LEAST: u64 = 20_000;
 ///
 /// # Errors
 /// Returns an error if the simulation cannot continue or never ends.
-pub fn simulate(model: &Model, effort: &Effort) -> Result<Findings, Stuck> {
-    simulate_on(model, effort, &|all| all.iter_mut().for_each(Replication::go_on))
+pub fn simulate(model: &Model, effort: &SimulationEffort) -> Result<ModelResults, SimulationError> {
+    simulate_on(model, effort, &|all| all.iter_mut().for_each(Replication::run_step))
 }
 
-/// Simulates a model on several cores. `cores` gets replications and calls [`go_on`](Replication::go_on) of
-/// each once, in any order, also in parallel.
+/// Simulates a model on several cores. `cores` gets replications and calls
+/// [`run_step`](Replication::run_step) of each once, in any order, also in parallel.
 ///
 /// # Errors
 /// Returns an error if the simulation cannot continue or never ends.
 pub fn simulate_on(
     model: &Model,
-    effort: &Effort,
+    effort: &SimulationEffort,
     cores: &dyn Fn(&mut [Replication<'_>]),
-) -> Result<Findings, Stuck> {
+) -> Result<ModelResults, SimulationError> {
     // The shortest run is a tenth of the longest, which saves time if it suffices.
-    let (lengths, count) = ([effort.events / 10, effort.events.max(LEAST) / 2], effort.replications());
-    runs::play(model, effort, lengths, count, cores, &mut || true)
+    let (lengths, count) = ([effort.events / 10, effort.events.max(LEAST) / 2], effort.run_count());
+    replications::run_replications(model, effort, lengths, count, cores, &mut || true)
 }
 
 /// Simulates a model until `goes_on`, called between batches, returns `false`, but at least about 25,000
@@ -241,11 +241,11 @@ pub fn simulate_on(
 /// Returns an error if the simulation cannot continue or never ends.
 pub fn simulate_while(
     model: &Model,
-    effort: &Effort,
+    effort: &SimulationEffort,
     goes_on: &mut dyn FnMut() -> bool,
-) -> Result<Findings, Stuck> {
-    let one = |all: &mut [Replication<'_>]| all.iter_mut().for_each(Replication::go_on);
-    runs::play(model, effort, [SHORT, LONG], 1, &one, goes_on)
+) -> Result<ModelResults, SimulationError> {
+    let one = |all: &mut [Replication<'_>]| all.iter_mut().for_each(Replication::run_step);
+    replications::run_replications(model, effort, [SHORT, LONG], 1, &one, goes_on)
 }
 
 /// The number of events of the shortest run without a given end.
@@ -256,9 +256,9 @@ const LONG: u64 = 160_000;
 const EACH: u64 = 1_000_000;
 const RUNS: u64 = 64;
 
-impl Effort {
+impl SimulationEffort {
     /// Returns the number of runs for this effort.
-    pub fn replications(&self) -> usize {
+    pub fn run_count(&self) -> usize {
         (self.events / EACH).clamp(1, RUNS) as usize
     }
 }

@@ -5,10 +5,10 @@
 //! value analysis (Schweitzer 1979; Chandy and Neuse, Linearizer, 1982). Each iteration consists of these
 //! steps:
 //!
-//! 1. Throughputs determine the flows; `net` describes who calls whom on whose behalf.
+//! 1. Throughputs determine the flows; `network` describes who calls whom on whose behalf.
 //! 2. Flows and service times determine the numbers of requests at each station, and those the waiting times
 //!    (`queue`).
-//! 3. Waiting times determine the service times (`elapsed`).
+//! 3. Waiting times determine the service times (`service_times`).
 //! 4. The time of a client's cycle determines its throughput, by Little's law.
 //!
 //! Three corrections go beyond the basic method:
@@ -28,27 +28,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Model;
-use crate::model::{ActivityId, EntryId, Order, Policy, Role, TaskId};
-use crate::replicas::Flat;
-use crate::simulate::{EntryFinding, Estimate, Findings, ProcessorFinding, TaskFinding};
-use elapsed::Times;
-use net::{Net, Origin};
-use stations::Reach;
+use crate::model::{ActivityId, CallOrder, EntryId, RoutingPolicy, TaskId, TaskRole};
+use crate::replicas::ExpandedModel;
+use crate::simulate::{EntryResults, Estimate, ModelResults, ProcessorResults, TaskResults};
+use network::{SolverNetwork, WorkOrigin};
+use service_times::RowTimes;
+use stations::StationUse;
 
 mod bounds;
 mod detail;
-mod elapsed;
 mod forks;
-mod mix;
-mod net;
+mod network;
+mod non_exponential_server;
 mod overtake;
 mod phased;
+mod policy_gain;
+mod population_mix;
 mod queue;
-mod relief;
+mod service_times;
 mod split;
-mod spread;
 mod stations;
-mod uneven;
+mod variance_correction;
 mod visits;
 
 /// The convergence of a solution.
@@ -72,7 +72,7 @@ const MOST: u32 = 1_000;
 const CLOSE: f64 = 1e-5;
 
 /// The state of the iteration.
-struct State {
+struct SolverState {
     /// The throughput of each origin: cycles of its clients, requests from outside, or calls, per unit of
     /// time.
     throughputs: Vec<f64>,
@@ -80,18 +80,18 @@ struct State {
     rates: Vec<f64>,
     /// The rate of requests of each entry.
     entries: Vec<f64>,
-    times: Vec<Times>,
-    slots: Vec<Place>,
-    memories: Vec<queue::Memory>,
+    times: Vec<RowTimes>,
+    slots: Vec<SlotState>,
+    memories: Vec<queue::StationMemory>,
     /// The memory of each slot whose source sees the station differently from others.
-    own: Vec<queue::Memory>,
+    slot_memories: Vec<queue::StationMemory>,
     /// The mean number of waiting threads of each task.
     waiting: Vec<f64>,
 }
 
 /// The state of an origin at a station.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct SlotState {
     rate: f64,
     /// Per unit of time: the time for which servers are held, the sum of its squares, and the part before the
     /// reply.
@@ -103,29 +103,29 @@ struct Place {
     wait_variance: f64,
     stretch: f64,
     /// The requests that arrive while their thread's previous request is still in its second phase.
-    back: overtake::Back,
+    overtaking: overtake::OvertakingShare,
 }
 
 /// Solves a model. Always returns results; [`Convergence`] shows whether they are valid.
-pub fn solve(model: &Model) -> (Findings, Convergence) {
-    let flat = Flat::of(model);
-    let model = &*split::split(&flat.model);
-    let net = Net::new(model);
-    let reach = Reach::new(&net);
-    let mut state = State::new(&net);
+pub fn solve(model: &Model) -> (ModelResults, Convergence) {
+    let flat = ExpandedModel::of(model);
+    let model = &*split::apply_policy_splits(&flat.model);
+    let net = SolverNetwork::new(model);
+    let reach = StationUse::new(&net);
+    let mut state = SolverState::new(&net);
     let mut found =
         Convergence { converged: false, iterations: 0, residual: f64::INFINITY, overloaded: false };
     let mut step = 0.6;
     let mut quiet = 0;
     while found.iterations < MOST {
         found.iterations += 1;
-        elapsed::work_out(&net, &mut state);
-        let moved = state.rounds(&net, found.iterations == 1);
-        state.flow(&net);
+        service_times::update_service_times(&net, &mut state);
+        let moved = state.update_throughputs(&net, found.iterations == 1);
+        state.update_flows(&net);
         if found.iterations == 1 {
             state.start(&net);
         }
-        let shifted = stations::wait(&net, &reach, &mut state, step);
+        let shifted = stations::update_waiting(&net, &reach, &mut state, step);
         let before = found.residual;
         found.residual = moved.max(shifted);
         if !found.residual.is_finite() {
@@ -133,7 +133,7 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
         }
         quiet = if found.residual < CLOSE { quiet + 1 } else { 0 };
         if quiet >= 2 {
-            found.converged = !net.crowded;
+            found.converged = !net.is_truncated;
             break;
         }
         // If the iteration oscillates, the steps become smaller.
@@ -142,55 +142,57 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
             step = (if found.residual > before { step * 0.85 } else { step * 1.02 }).clamp(0.05, most);
         }
     }
-    elapsed::work_out(&net, &mut state);
-    state.rounds(&net, false);
-    state.flow(&net);
-    state.lower(&net);
+    service_times::update_service_times(&net, &mut state);
+    state.update_throughputs(&net, false);
+    state.update_flows(&net);
+    state.reduce_to_capacity(&net);
     found.overloaded = state.memories.iter().any(|memory| memory.overloaded) || state.is_above(&net);
     found.converged &= !found.overloaded;
-    (flat.one_of_each(findings(&net, &state, &found)), found)
+    (flat.average_replicas(findings(&net, &state, &found)), found)
 }
 
 /// Returns the name of an entry if the model is overloaded by requests from outside: of the first one with
 /// arrivals. Returns `None` if there are queue limits, timeouts or retries, which limit the queues.
-pub fn overload(model: &Model) -> Option<String> {
+pub fn overloaded_entry(model: &Model) -> Option<String> {
     let entry = model.entries.iter().find(|entry| entry.arrivals > 0.0)?;
     (!model.has_limits() && solve(model).1.overloaded).then(|| entry.name.clone())
 }
 
 /// Returns the parts of a model that the solver ignores, one sentence each.
-pub fn left_out(model: &Model) -> Vec<String> {
+pub fn ignored_parts(model: &Model) -> Vec<String> {
     let mut all = Vec::new();
     for entry in model.entries.iter().filter(|entry| entry.forwards.len() > 1) {
-        let (Some(routing), name) = (entry.routing, model.called(&entry.name)) else { continue };
+        let (Some(routing), name) = (entry.routing, model.describe(&entry.name)) else { continue };
         // The solver covers the split among equal targets, and current loads.
-        if routing.age > 0.0 {
-            all.push(format!("that the loads by which {name} goes are {} old", routing.age));
+        if routing.max_age > 0.0 {
+            all.push(format!("that the loads by which {name} goes are {} old", routing.max_age));
         }
-        if routing.policy.looks_at_loads() && !split::are_alike(model, entry) {
+        if routing.policy.uses_loads() && !split::are_targets_alike(model, entry) {
             all.push(format!(
                 "that what {name} sends to whom changes with the load, as those are not alike to whom it \
                 forwards"
             ));
         }
-        if routing.policy == Policy::FirstAvailable && !split::first_has_all(model, entry) {
+        if routing.policy == RoutingPolicy::FirstAvailable && !split::is_first_unlimited(model, entry) {
             all.push(format!("that {name} fills one before it sends anything to the next"));
         }
-        if matches!(routing.policy, Policy::RoundRobin | Policy::Weighted) {
+        if matches!(routing.policy, RoutingPolicy::RoundRobin | RoutingPolicy::Weighted) {
             all.push(format!("that the turns of {name} come more evenly than chance"));
         }
     }
-    for task in bunched(model) {
-        let name = model.called(&model.tasks[task.0].name);
+    for task in batched_priority_tasks(model) {
+        let name = model.describe(&model.tasks[task.0].name);
         all.push(format!("that calls come in bunches to {name}, which serves by priority"));
     }
     for task in model.tasks.iter().filter(|task| task.queue_limit.is_some()) {
-        all.push(format!("the limit of the queue of {}", model.called(&task.name)));
+        all.push(format!("the limit of the queue of {}", model.describe(&task.name)));
     }
     for (place, activity) in model.activities.iter().enumerate() {
-        for call in activity.calls.iter().filter(|call| call.patience.is_some()) {
-            let (from, to) =
-                (model.called_activity(ActivityId(place)), model.called(&model.entries[call.entry.0].name));
+        for call in activity.calls.iter().filter(|call| call.retry_policy.is_some()) {
+            let (from, to) = (
+                model.describe_activity(ActivityId(place)),
+                model.describe(&model.entries[call.entry.0].name),
+            );
             // To the author, the balancer's entry that chooses a member of a group is that group.
             let to = if from == to { "its members".to_owned() } else { to };
             all.push(format!("the patience of the calls from {from} to {to}"));
@@ -200,12 +202,12 @@ pub fn left_out(model: &Model) -> Vec<String> {
 }
 
 /// Returns the tasks that receive requests of several priorities, some of them in random batches.
-fn bunched(model: &Model) -> Vec<TaskId> {
+fn batched_priority_tasks(model: &Model) -> Vec<TaskId> {
     // For each task that serves by priority: the priorities, and whether some requests are random.
     let mut come: BTreeMap<TaskId, (BTreeSet<i32>, bool)> = BTreeMap::new();
     let mut comes = |entry: EntryId, asks: i32, by_chance: bool| {
         let own = &model.entries[entry.0];
-        if net::is_ranked(&model.tasks[own.task.0]) {
+        if network::is_ranked(&model.tasks[own.task.0]) {
             let (ranks, chance) = come.entry(own.task).or_default();
             ranks.insert(asks.saturating_add(own.priority));
             *chance |= by_chance;
@@ -213,7 +215,10 @@ fn bunched(model: &Model) -> Vec<TaskId> {
     };
     for activity in &model.activities {
         let asks = model.tasks[activity.task.0].priority;
-        activity.calls.iter().for_each(|call| comes(call.entry, asks, activity.order == Order::Stochastic));
+        activity
+            .calls
+            .iter()
+            .for_each(|call| comes(call.entry, asks, activity.order == CallOrder::Stochastic));
     }
     // A forwarded request may come from any task.
     let (least, most) = model
@@ -232,31 +237,31 @@ fn bunched(model: &Model) -> Vec<TaskId> {
     come.into_iter().filter(|(_, (ranks, chance))| *chance && ranks.len() > 1).map(|(task, _)| task).collect()
 }
 
-impl State {
-    fn new(net: &Net<'_>) -> Self {
-        let throughput = |origin: &Origin| match origin {
-            Origin::Open(entry) => net.model.entries[*entry].arrivals,
+impl SolverState {
+    fn new(net: &SolverNetwork<'_>) -> Self {
+        let throughput = |origin: &WorkOrigin| match origin {
+            WorkOrigin::External(entry) => net.model.entries[*entry].arrivals,
             _ => 0.0,
         };
         Self {
             throughputs: net.origins.iter().map(throughput).collect(),
             rates: vec![0.0; net.rows.len()],
             entries: vec![0.0; net.model.entries.len()],
-            times: vec![Times::default(); net.rows.len()],
-            slots: vec![Place::default(); net.slots.len()],
-            memories: vec![queue::Memory::default(); net.stations.len()],
-            own: vec![queue::Memory::default(); net.slots.len()],
+            times: vec![RowTimes::default(); net.rows.len()],
+            slots: vec![SlotState::default(); net.slots.len()],
+            memories: vec![queue::StationMemory::default(); net.stations.len()],
+            slot_memories: vec![queue::StationMemory::default(); net.slots.len()],
             waiting: vec![0.0; net.model.tasks.len()],
         }
     }
 
     /// Computes the throughputs of clients from their cycle times; returns the greatest relative change.
-    fn rounds(&mut self, net: &Net<'_>, first: bool) -> f64 {
+    fn update_throughputs(&mut self, net: &SolverNetwork<'_>, first: bool) -> f64 {
         let mut most = 0.0_f64;
         for (place, origin) in net.origins.iter().enumerate() {
-            let Origin::Client(task) = origin else { continue };
+            let WorkOrigin::Client(task) = origin else { continue };
             let time = think(net.model, *task) + self.response(net, place);
-            let clients = net.active[*task];
+            let clients = net.active_threads[*task];
             let throughput = if time > 0.0 { clients / time } else { 0.0 };
             let old = self.throughputs[place];
             if !first && throughput > 0.0 {
@@ -268,19 +273,19 @@ impl State {
     }
 
     /// Returns the cycle time without the think time.
-    fn response(&self, net: &Net<'_>, origin: usize) -> f64 {
-        net.starts[origin].iter().map(|(row, part)| part * self.times[*row].first.mean).sum()
+    fn response(&self, net: &SolverNetwork<'_>, origin: usize) -> f64 {
+        net.first_rows[origin].iter().map(|(row, part)| part * self.times[*row].first.mean).sum()
     }
 
     /// Computes the flows from the throughputs.
-    fn flow(&mut self, net: &Net<'_>) {
+    fn update_flows(&mut self, net: &SolverNetwork<'_>) {
         self.rates.iter_mut().chain(&mut self.entries).for_each(|rate| *rate = 0.0);
         for slot in &mut self.slots {
             (slot.rate, slot.held, slot.squares, slot.first) = (0.0, 0.0, 0.0, 0.0);
         }
         self.waiting.iter_mut().for_each(|waiting| *waiting = 0.0);
         let mut sent = vec![0.0; net.origins.len()];
-        for (origin, starts) in net.starts.iter().enumerate() {
+        for (origin, starts) in net.first_rows.iter().enumerate() {
             for (row, part) in starts {
                 self.rates[*row] += self.throughputs[origin] * part;
             }
@@ -292,18 +297,18 @@ impl State {
                 continue;
             }
             self.entries[row.entry] += rate;
-            let Times { first, second, .. } = self.times[*place];
-            let whole = first.and(second);
+            let RowTimes { first, second, .. } = self.times[*place];
+            let whole = first.plus(second);
             let slot = &mut self.slots[row.queue];
             slot.rate += rate;
             slot.held += rate * whole.mean;
             slot.squares += rate * (whole.variance + whole.mean * whole.mean);
             slot.first += rate * first.mean;
-            self.waiting[row.task] += rate * whole.waits;
-            for step in &row.steps {
+            self.waiting[row.task] += rate * whole.waiting;
+            for step in &row.activities {
                 let own = &net.model.activities[step.activity];
-                for side in step.sides.iter().filter(|side| side.times > 0.0) {
-                    let rate = rate * side.times;
+                for side in step.sides.iter().filter(|side| side.executions > 0.0) {
+                    let rate = rate * side.executions;
                     let pieces = 1.0 + own.calls.iter().map(|call| call.count).sum::<f64>();
                     let processor = net.model.tasks[row.task].processor.0;
                     let slice = own.demand / net.model.processors[processor].speed / pieces;
@@ -328,65 +333,66 @@ impl State {
             }
         }
         for (origin, rate) in sent.into_iter().enumerate() {
-            if let Origin::Sent(_) = net.origins[origin] {
+            if let WorkOrigin::AsyncCalls(_) = net.origins[origin] {
                 self.throughputs[origin] = rate;
             }
         }
     }
 
     /// Returns the mean number of busy servers at a station.
-    fn held(&self, net: &Net<'_>, station: usize) -> f64 {
+    fn busy_servers(&self, net: &SolverNetwork<'_>, station: usize) -> f64 {
         net.stations[station].slots.iter().map(|slot| self.slots[*slot].held).sum()
     }
 
     /// Limits the initial throughput of clients to the capacity of the narrowest station.
-    fn start(&mut self, net: &Net<'_>) {
+    fn start(&mut self, net: &SolverNetwork<'_>) {
         let busiest = (0..net.stations.len())
-            .map(|station| self.held(net, station) / net.stations[station].servers)
+            .map(|station| self.busy_servers(net, station) / net.stations[station].servers)
             .fold(0.0, f64::max);
         if busiest > 0.95 {
-            self.slow(net, 0.95 / busiest);
+            self.scale_throughputs(net, 0.95 / busiest);
         }
     }
 
-    fn slow(&mut self, net: &Net<'_>, by: f64) {
+    fn scale_throughputs(&mut self, net: &SolverNetwork<'_>, by: f64) {
         for (origin, throughput) in net.origins.iter().zip(&mut self.throughputs) {
-            if let Origin::Client(_) | Origin::Sent(_) = origin {
+            if let WorkOrigin::Client(_) | WorkOrigin::AsyncCalls(_) = origin {
                 *throughput *= by;
             }
         }
-        self.flow(net);
+        self.update_flows(net);
     }
 
     /// Reduces the throughputs of clients until no station is above its capacity, as far as that depends on
     /// clients.
-    fn lower(&mut self, net: &Net<'_>) {
+    fn reduce_to_capacity(&mut self, net: &SolverNetwork<'_>) {
         // Each iteration relieves at least one station; calls without a reply follow one iteration later.
         for _ in 0..4 {
-            let above =
-                |state: &Self, station: usize| state.held(net, station) / net.stations[station].servers;
+            let above = |state: &Self, station: usize| {
+                state.busy_servers(net, station) / net.stations[station].servers
+            };
             let worst = (0..net.stations.len()).map(|station| above(self, station)).fold(0.0, f64::max);
             if worst <= 1.0 || worst.is_nan() {
                 return;
             }
-            self.slow(net, 1.0 / worst);
+            self.scale_throughputs(net, 1.0 / worst);
         }
     }
 
-    fn is_above(&self, net: &Net<'_>) -> bool {
+    fn is_above(&self, net: &SolverNetwork<'_>) -> bool {
         (0..net.stations.len())
-            .any(|station| self.held(net, station) > net.stations[station].servers * (1.0 + 1e-9))
+            .any(|station| self.busy_servers(net, station) > net.stations[station].servers * (1.0 + 1e-9))
     }
 }
 
 fn think(model: &Model, task: usize) -> f64 {
     match model.tasks[task].role {
-        Role::Client { think } => think,
-        Role::Server { .. } => 0.0,
+        TaskRole::Client { think } => think,
+        TaskRole::Server { .. } => 0.0,
     }
 }
 
-fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings {
+fn findings(net: &SolverNetwork<'_>, state: &SolverState, convergence: &Convergence) -> ModelResults {
     let model = net.model;
     // The sum of an empty list is a negative zero.
     let sure =
@@ -399,13 +405,13 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
         rates[row.entry] += rate;
         waits[row.entry] += rate * state.slots[row.queue].wait;
         services[row.entry] += rate * times.first.mean;
-        if net.origins[row.origin] == Origin::Open(row.entry) {
+        if net.origins[row.origin] == WorkOrigin::External(row.entry) {
             responses[row.entry] = Some(times.response.mean);
         }
     }
     let mut clients: Vec<Option<usize>> = vec![None; model.tasks.len()];
     for (place, origin) in net.origins.iter().enumerate() {
-        if let Origin::Client(task) = origin {
+        if let WorkOrigin::Client(task) = origin {
             clients[*task] = Some(place);
         }
     }
@@ -415,13 +421,13 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
         let throughput = client.unwrap_or_else(taken);
         let response = client.map(|throughput| {
             // The time after throughputs were reduced.
-            if throughput > 0.0 { net.active[place] / throughput - think(model, place) } else { 0.0 }
+            if throughput > 0.0 { net.active_threads[place] / throughput - think(model, place) } else { 0.0 }
         });
         let busy = match response {
             Some(response) => throughput * response,
-            None => state.held(net, place).min(net.stations[place].servers),
+            None => state.busy_servers(net, place).min(net.stations[place].servers),
         };
-        TaskFinding {
+        TaskResults {
             name: task.name.clone(),
             throughput: sure(throughput),
             busy: sure(busy),
@@ -432,7 +438,7 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
     });
     let entries = model.entries.iter().enumerate().map(|(place, entry)| {
         let each = |sum: f64| sure(if rates[place] > 0.0 { sum / rates[place] } else { 0.0 });
-        EntryFinding {
+        EntryResults {
             name: entry.name.clone(),
             throughput: sure(rates[place]),
             service: each(services[place]),
@@ -445,11 +451,11 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
     });
     let processors = model.processors.iter().enumerate().map(|(place, processor)| {
         let station = model.tasks.len() + place;
-        let busy = state.held(net, station).min(net.stations[station].servers);
-        ProcessorFinding { name: processor.name.clone(), busy: sure(busy) }
+        let busy = state.busy_servers(net, station).min(net.stations[station].servers);
+        ProcessorResults { name: processor.name.clone(), busy: sure(busy) }
     });
-    let (activities, calls) = detail::details(net, state);
-    Findings {
+    let (activities, calls) = detail::activity_results(net, state);
+    ModelResults {
         tasks: tasks.collect(),
         entries: entries.collect(),
         processors: processors.collect(),

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Findings;
-use crate::model::{Activity, Body, Call, Entry, Model, Routing, TaskId};
+use crate::ModelResults;
+use crate::model::{Activity, Call, Entry, EntryBody, Model, Routing, TaskId};
 
 mod graph;
 mod results;
@@ -17,28 +17,28 @@ mod xml;
 
 /// The reason why a model cannot be written in a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unwritable {
+pub enum WriteError {
     /// A name that the grammar does not allow.
     #[error("`{0}` is no name in the .lqn grammar (two or more of letters, digits and `_`): write lqnx")]
-    Name(String),
+    InvalidName(String),
     /// Calls in list order.
     #[error("`{0}` makes its calls in the listed order, which the .lqn grammar cannot say: write lqnx")]
-    Order(String),
+    ListOrder(String),
     /// Calls to one entry with different timeouts or retries.
     #[error("`{0}` calls one entry with more than one patience, which a pragma cannot say: write lqnx")]
-    Patience(String),
+    DifferentRetryPolicies(String),
     /// Two entries that begin with the same activity.
     #[error("activity `{0}` begins two entries, which LQNX cannot say: write lqn")]
-    Start(String),
+    SharedStart(String),
 }
 
 /// The origin of results, written to a file of results.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Origin<'o> {
+pub struct ResultOrigin<'o> {
     /// The program and its operation: `plimsoll model simulate`.
-    pub by: &'o str,
+    pub program: &'o str,
     /// Whether the results have the requested accuracy.
-    pub valid: bool,
+    pub is_accurate: bool,
     /// The accuracy: the relative change in the last step, or the relative half-width of the intervals.
     pub convergence: f64,
     /// The number of steps or batches.
@@ -49,7 +49,7 @@ pub struct Origin<'o> {
 ///
 /// # Errors
 /// Returns an error if one activity begins several entries.
-pub fn lqnx(model: &Model) -> Result<String, Unwritable> {
+pub fn lqnx(model: &Model) -> Result<String, WriteError> {
     xml::document(model, None)
 }
 
@@ -58,7 +58,7 @@ pub fn lqnx(model: &Model) -> Result<String, Unwritable> {
 ///
 /// # Errors
 /// Returns an error if one activity begins several entries.
-pub fn lqxo(model: &Model, found: &Findings, origin: &Origin<'_>) -> Result<String, Unwritable> {
+pub fn lqxo(model: &Model, found: &ModelResults, origin: &ResultOrigin<'_>) -> Result<String, WriteError> {
     xml::document(model, Some((found, origin)))
 }
 
@@ -66,7 +66,7 @@ pub fn lqxo(model: &Model, found: &Findings, origin: &Origin<'_>) -> Result<Stri
 ///
 /// # Errors
 /// Returns an error for names that are no words, and for calls in list order.
-pub fn lqn(model: &Model) -> Result<String, Unwritable> {
+pub fn lqn(model: &Model) -> Result<String, WriteError> {
     text::document(model)
 }
 
@@ -80,33 +80,33 @@ fn replicated(model: &Model) -> Vec<(TaskId, TaskId)> {
     if model.tasks.iter().all(|task| task.replicas == 1) {
         return Vec::new();
     }
-    let mut all: Vec<(TaskId, TaskId)> = model.pairs().into_iter().collect();
+    let mut all: Vec<(TaskId, TaskId)> = model.calling_pairs().into_iter().collect();
     let name = |task: TaskId| model.tasks[task.0].name.as_str();
     all.sort_by_key(|(from, to)| (name(*from), name(*to)));
     all
 }
 
 /// Returns the limits as pragmas of the `.lqn` grammar: the object and the value.
-fn limits(model: &Model) -> Result<Vec<(String, String)>, Unwritable> {
+fn limits(model: &Model) -> Result<Vec<(String, String)>, WriteError> {
     let mut all = Vec::new();
     for task in &model.tasks {
         all.extend(task.queue_limit.map(|limit| (format!("queue.{}", task.name), limit.to_string())));
     }
-    let mut calls = |from: &str, own: &Activity| -> Result<(), Unwritable> {
+    let mut calls = |from: &str, own: &Activity| -> Result<(), WriteError> {
         for (place, call) in own.calls.iter().enumerate().filter(|(_, call)| call.waits) {
             let to = |other: &&Call| other.waits && other.entry == call.entry;
-            if own.calls.iter().filter(to).any(|other| other.patience != call.patience) {
-                return Err(Unwritable::Patience(own.name.clone()));
+            if own.calls.iter().filter(to).any(|other| other.retry_policy != call.retry_policy) {
+                return Err(WriteError::DifferentRetryPolicies(own.name.clone()));
             }
             let first = own.calls.iter().position(|other| to(&other)) == Some(place);
-            if let (true, Some(patience)) = (first, call.patience) {
+            if let (true, Some(patience)) = (first, call.retry_policy) {
                 all.push((format!("call.{from}.{}", model.entries[call.entry.0].name), patience.to_string()));
             }
         }
         Ok(())
     };
     for entry in &model.entries {
-        if let Body::Phases(phases) = &entry.body {
+        if let EntryBody::Phases(phases) = &entry.body {
             for (number, phase) in phases.iter().enumerate() {
                 calls(&format!("{}.{}", entry.name, number + 1), &model.activities[phase.0])?;
             }
@@ -115,11 +115,11 @@ fn limits(model: &Model) -> Result<Vec<(String, String)>, Unwritable> {
     for place in in_graphs(model) {
         let own = &model.activities[place];
         // The name would refer to an entry with phases.
-        let phases = |entry: &Entry| entry.name == own.name && matches!(entry.body, Body::Phases(_));
+        let phases = |entry: &Entry| entry.name == own.name && matches!(entry.body, EntryBody::Phases(_));
         let same = |other: &Activity| other.name == own.name && other.task != own.task;
         let shared = model.entries.iter().any(phases) || model.activities.iter().any(same);
-        if shared && own.calls.iter().any(|call| call.patience.is_some()) {
-            return Err(Unwritable::Patience(own.name.clone()));
+        if shared && own.calls.iter().any(|call| call.retry_policy.is_some()) {
+            return Err(WriteError::DifferentRetryPolicies(own.name.clone()));
         }
         calls(&own.name, own)?;
     }
@@ -130,7 +130,7 @@ fn limits(model: &Model) -> Result<Vec<(String, String)>, Unwritable> {
 fn in_graphs(model: &Model) -> BTreeSet<usize> {
     let mut all: BTreeSet<usize> = (0..model.activities.len()).collect();
     for entry in &model.entries {
-        if let Body::Phases(phases) = &entry.body {
+        if let EntryBody::Phases(phases) = &entry.body {
             for phase in phases {
                 all.remove(&phase.0);
             }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_lqn::model::{Copies, Model, Role};
-use plimsoll_lqn::plan::Solved;
+use plimsoll_lqn::combined::SolvedPoint;
+use plimsoll_lqn::model::{Model, Multiplicity, TaskRole};
 use plimsoll_lqn::{
-    Effort, Findings, anchored_sweep, anchors, is_sure, plan, read, simulate, solve, solved_lines,
+    ModelResults, SimulationEffort, anchored_sweep, anchors, combine_estimates, is_reliable, read, simulate,
+    solve, solved_lines,
 };
 use serde_json::Value;
 
@@ -43,7 +44,7 @@ fn models() -> Vec<(String, Model)> {
 /// The throughput and response time of clients and of requests from outside, by name.
 type Numbers = BTreeMap<String, [f64; 2]>;
 
-fn numbers(found: &Findings) -> Numbers {
+fn numbers(found: &ModelResults) -> Numbers {
     let clients = found.tasks.iter().filter_map(|task| Some((&task.name, task.throughput, task.response?)));
     let open =
         found.entries.iter().filter_map(|entry| Some((&entry.name, entry.throughput, entry.response?)));
@@ -69,7 +70,7 @@ fn known(
     }
     let Some(truth) = simulated.get(name) else { return all };
     for task in &model.tasks {
-        if let (Role::Client { think }, Copies::Some(clients)) = (task.role, task.copies) {
+        if let (TaskRole::Client { think }, Multiplicity::Finite(clients)) = (task.role, task.copies) {
             let x = number(&truth["task"][&task.name]["X"]);
             let r = match task.entries[..] {
                 [only] => number(&truth["entry"][&model.entries[only.0].name]["S"]),
@@ -167,8 +168,8 @@ impl Draw {
 /// Changes clients, threads, cores and demands at random, like `examples/solver.rs`.
 fn changed(model: &Model, draw: &mut Draw) -> Model {
     let mut model = model.clone();
-    let mut scale = |copies: &mut Copies, by: &[f64]| {
-        if let Copies::Some(count) = copies {
+    let mut scale = |copies: &mut Multiplicity, by: &[f64]| {
+        if let Multiplicity::Finite(count) = copies {
             *count = ((f64::from(*count) * draw.one(by)).round() as u32).max(1);
         }
     };
@@ -192,7 +193,7 @@ fn the_solver_is_as_close_on_models_that_it_has_not_seen() {
     let mut draw = Draw(7);
     for (name, model) in models() {
         let model = changed(&model, &mut draw);
-        let effort = Effort { events: 600_000, precision: 0.004, ..Effort::default() };
+        let effort = SimulationEffort { events: 600_000, precision: 0.004, ..SimulationEffort::default() };
         let Ok(run) = simulate(&model, &effort) else { continue };
         let (found, how) = solve(&model);
         assert!(how.converged, "{name}: {how:?}");
@@ -218,7 +219,7 @@ fn every_model_has_a_solution_that_holds_together() {
         let (found, how) = solve(&model);
         assert!(how.converged, "{name}: {how:?}");
         for (task, own) in model.tasks.iter().zip(&found.tasks) {
-            if let Copies::Some(count) = task.copies {
+            if let Multiplicity::Finite(count) = task.copies {
                 assert!(
                     own.busy.mean <= f64::from(count) * (1.0 + 1e-9),
                     "{name}: {} is {:?}",
@@ -226,7 +227,7 @@ fn every_model_has_a_solution_that_holds_together() {
                     own.busy
                 );
             }
-            if let (Role::Client { think }, Copies::Some(count), Some(response)) =
+            if let (TaskRole::Client { think }, Multiplicity::Finite(count), Some(response)) =
                 (task.role, task.copies, own.response)
             {
                 let there = own.throughput.mean * (think + response.mean);
@@ -238,7 +239,7 @@ fn every_model_has_a_solution_that_holds_together() {
             }
         }
         for (processor, own) in model.processors.iter().zip(&found.processors) {
-            if let Copies::Some(count) = processor.copies {
+            if let Multiplicity::Finite(count) = processor.copies {
                 assert!(
                     own.busy.mean <= f64::from(count) * (1.0 + 1e-9),
                     "{name}: {} is {:?}",
@@ -261,10 +262,12 @@ fn a_plan_is_closer_than_either() {
         }
         // Models share names and so random streams: each gets seeds of its own.
         let first = 11 + 2 * planned.len() as u64;
-        let runs: Vec<Findings> = [first, first + 1]
-            .map(|seed| simulate(&model, &Effort { seed, events: 100_000, precision: 0.0 }).unwrap())
+        let runs: Vec<ModelResults> = [first, first + 1]
+            .map(|seed| {
+                simulate(&model, &SimulationEffort { seed, events: 100_000, precision: 0.0 }).unwrap()
+            })
             .into();
-        let (run, plan) = (numbers(&runs[0]), numbers(&plan(&model, &runs).findings));
+        let (run, plan) = (numbers(&runs[0]), numbers(&combine_estimates(&model, &runs).findings));
         for (who, [_, r]) in truth {
             alone.push((off(run[&who][1], r), format!("{name} {who}")));
             planned.push((off(plan[&who][1], r), format!("{name} {who}")));
@@ -283,15 +286,16 @@ fn a_sweep_is_right_at_points_that_were_not_simulated() {
         .map(|step| {
             let mut model = base.clone();
             for task in model.tasks.iter_mut().filter(|task| task.is_client()) {
-                task.copies = Copies::Some(3 * step);
+                task.copies = Multiplicity::Finite(3 * step);
             }
             model
         })
         .collect();
-    let run =
-        |model: &Model, seed| simulate(model, &Effort { seed, events: 2_000_000, precision: 0.0 }).unwrap();
+    let run = |model: &Model, seed| {
+        simulate(model, &SimulationEffort { seed, events: 2_000_000, precision: 0.0 }).unwrap()
+    };
     let anchors = [0, 7, 15].map(|place: usize| (place, run(&points[place], 1)));
-    let solved: Vec<Findings> = points.iter().map(|model| solve(model).0).collect();
+    let solved: Vec<ModelResults> = points.iter().map(|model| solve(model).0).collect();
     let along: Vec<usize> = (0..points.len()).collect();
     let swept = anchored_sweep(&points, &solved, &along, &anchors);
     let mut errors = Vec::new();
@@ -306,13 +310,13 @@ fn a_sweep_is_right_at_points_that_were_not_simulated() {
 }
 
 /// Returns the analytic results of points along lines, and the number of points solved.
-fn lines(points: &[Model], lines: &[Vec<usize>]) -> (Vec<Solved>, usize) {
+fn lines(points: &[Model], lines: &[Vec<usize>]) -> (Vec<SolvedPoint>, usize) {
     let asked = Cell::new(0);
     let solved = solved_lines(points.len(), lines, &|places| {
         asked.set(asked.get() + places.len());
         let one = |place: &usize| {
             let (found, how) = solve(&points[*place]);
-            (found, is_sure(&points[*place], &how))
+            (found, is_reliable(&points[*place], &how))
         };
         places.iter().map(one).collect()
     });
@@ -324,7 +328,7 @@ fn what_is_not_solved_of_a_sweep_lies_on_the_line_between() {
     let (_, base) = models().into_iter().find(|(name, _)| name == "paper/horb-n24.lqn").unwrap();
     let with = |clients: u32, speed: f64| {
         let mut model = base.clone();
-        model.tasks[0].copies = Copies::Some(clients);
+        model.tasks[0].copies = Multiplicity::Finite(clients);
         model.processors.iter_mut().filter(|own| own.name == "CPUB1").for_each(|own| own.speed = speed);
         model
     };
@@ -372,7 +376,7 @@ fn two_hundred_points_are_right_by_the_simulation_of_five() {
         let clients = |step: u32| {
             let mut model = base.clone();
             for task in model.tasks.iter_mut().filter(|task| task.is_client()) {
-                if let Copies::Some(count) = &mut task.copies {
+                if let Multiplicity::Finite(count) = &mut task.copies {
                     *count = (*count * step).div_ceil(50);
                 }
             }
@@ -383,17 +387,17 @@ fn two_hundred_points_are_right_by_the_simulation_of_five() {
         let (solved, asked) = lines(&points, &[places]);
         eprintln!("{name}: {asked} points solved");
         assert!(solved.iter().all(|(_, sure)| *sure), "{name}");
-        let solved: Vec<Findings> = solved.into_iter().map(|(found, _)| found).collect();
+        let solved: Vec<ModelResults> = solved.into_iter().map(|(found, _)| found).collect();
         let run = |place: usize, seed, events| {
-            simulate(&points[place], &Effort { seed, events, precision: 0.0 }).unwrap()
+            simulate(&points[place], &SimulationEffort { seed, events, precision: 0.0 }).unwrap()
         };
         let along: Vec<usize> = (0..points.len()).collect();
         let places = anchors(&points.iter().zip(&solved).collect::<Vec<_>>());
-        let runs: Vec<(usize, Findings)> = places
+        let runs: Vec<(usize, ModelResults)> = places
             .iter()
             .map(|place| {
                 let runs = [1, 2].map(|seed| run(*place, seed, 500_000));
-                (*place, plan(&points[*place], &runs).findings)
+                (*place, combine_estimates(&points[*place], &runs).findings)
             })
             .collect();
         eprintln!("{name}: {places:?}");
@@ -440,7 +444,11 @@ fn rare_things_are_solved_too() {
         let model = read(&text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{name}: {trouble}")).model;
         let (found, how) = solve(&model);
         assert!(how.converged, "{name}: {how:?}");
-        let run = simulate(&model, &Effort { events: 400_000, precision: 0.0, ..Effort::default() }).unwrap();
+        let run = simulate(
+            &model,
+            &SimulationEffort { events: 400_000, precision: 0.0, ..SimulationEffort::default() },
+        )
+        .unwrap();
         let found = numbers(&found);
         for (who, [_, r]) in numbers(&run) {
             let off = off(found[&who][1], r);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::ask::knob::Knob;
-use plimsoll_lqn::model::{Body, Copies, Patience, Policy, Role, Scheduling};
-use plimsoll_lqn::{Effort, Model, read, simulate, solve};
+use plimsoll_lqn::analysis::parameter::ModelParameter;
+use plimsoll_lqn::model::{EntryBody, Multiplicity, RetryPolicy, RoutingPolicy, Scheduling, TaskRole};
+use plimsoll_lqn::{Model, SimulationEffort, read, simulate, solve};
 use proptest::prelude::*;
 
 mod laws;
@@ -31,30 +31,37 @@ fn a_balancer_becomes_a_model() {
     let entry =
         |name: &str| model.entries.iter().find(|own| own.name == name).unwrap_or_else(|| panic!("no {name}"));
     let phase = |name: &str| match &entry(name).body {
-        Body::Phases(phases) => &model.activities[phases[0].0],
-        Body::Graph(_) => panic!("{name}"),
+        EntryBody::Phases(phases) => &model.activities[phases[0].0],
+        EntryBody::Graph(_) => panic!("{name}"),
     };
-    assert_eq!(task("people").role, Role::Client { think: 1.0 });
-    assert_eq!(task("people").copies, Copies::Some(50));
+    assert_eq!(task("people").role, TaskRole::Client { think: 1.0 });
+    assert_eq!(task("people").copies, Multiplicity::Finite(50));
     assert_eq!(entry("robots").arrivals, 100.0);
     let one = task("one");
     let cpu = &model.processors[one.processor.0];
-    assert_eq!((cpu.scheduling, cpu.copies), (Scheduling::Sharing, Copies::Some(2)));
-    assert_eq!((one.copies, one.queue_limit, task("two").queue_limit), (Copies::Some(8), Some(20), Some(5)));
+    assert_eq!((cpu.scheduling, cpu.copies), (Scheduling::ProcessorSharing, Multiplicity::Finite(2)));
+    assert_eq!(
+        (one.copies, one.queue_limit, task("two").queue_limit),
+        (Multiplicity::Finite(8), Some(20), Some(5))
+    );
     assert_eq!((phase("one").demand, phase("two").demand, phase("static_2").variation), (0.01, 0.02, 4.0));
     assert!((phase("web").demand - 5e-5).abs() < 1e-18);
     // Each attempt chooses a member anew.
-    assert_eq!(phase("web").calls[0].patience, Some(Patience { timeout: 1.0, retries: 1, backoff: 0.0 }));
+    assert_eq!(
+        phase("web").calls[0].retry_policy,
+        Some(RetryPolicy { timeout: 1.0, retries: 1, backoff: 0.0 })
+    );
     let choice = entry("web_choice");
     assert_eq!(choice.forwards.iter().map(|(_, share)| *share).collect::<Vec<_>>(), [0.25, 0.75]);
     let routing = choice.routing.unwrap();
-    assert_eq!((routing.policy, routing.age), (Policy::LeastLoaded, 0.5));
-    assert_eq!(entry("static").routing.unwrap().policy, Policy::Random);
-    assert_eq!(phase("robots").calls[0].patience.unwrap().timeout, 0.1);
+    assert_eq!((routing.policy, routing.max_age), (RoutingPolicy::LeastLoaded, 0.5));
+    assert_eq!(entry("static").routing.unwrap().policy, RoutingPolicy::Random);
+    assert_eq!(phase("robots").calls[0].retry_policy.unwrap().timeout, 0.1);
     // The result is a complete model.
     assert_eq!(laws::written(&model), 2);
-    assert!(Knob::find(&model, "people.threads").is_ok());
-    let found = simulate(&model, &Effort { events: 200_000, ..Effort::default() }).unwrap();
+    assert!(ModelParameter::find(&model, "people.threads").is_ok());
+    let found =
+        simulate(&model, &SimulationEffort { events: 200_000, ..SimulationEffort::default() }).unwrap();
     let people = found.tasks.iter().find(|own| own.name == "people").unwrap();
     assert!(people.throughput.mean > 45.0 && people.goodput.is_some(), "{people:?}");
     assert!(solve(&model).1.converged);
@@ -85,7 +92,7 @@ fn what_formulas_leave_out_is_said_without_names_that_nobody_wrote() {
         "members = 2\n",
         "members = 2\nthreads = 4\nqueue = 3\ntimeout = \"1s\"\npolicy = \"round_robin\"\n",
     );
-    let said = solve::left_out(&model(&text));
+    let said = solve::ignored_parts(&model(&text));
     assert_eq!(
         said,
         [

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use plimsoll_lqn::model::Copies;
-use plimsoll_lqn::{Effort, Findings, Model, read, simulate};
+use plimsoll_lqn::model::Multiplicity;
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, read, simulate};
 
 /// The number of pairs of runs for a variance.
 const RUNS: u64 = 24;
@@ -32,14 +32,14 @@ fn slower(model: &Model, task: &str) -> Model {
 
 fn with_one_more(model: &Model, task: &str) -> Model {
     let (mut model, place) = (model.clone(), place(model, task));
-    let Copies::Some(count) = &mut model.tasks[place].copies else {
+    let Multiplicity::Finite(count) = &mut model.tasks[place].copies else {
         panic!("{task} has as many as it needs")
     };
     *count += 1;
     model
 }
 
-fn response(found: &Findings) -> f64 {
+fn response(found: &ModelResults) -> f64 {
     let client = found.tasks.iter().find_map(|task| task.response);
     let open = found.entries.iter().find_map(|entry| entry.response);
     client.or(open).expect("somebody asks").mean
@@ -54,7 +54,7 @@ fn variance(all: &[f64]) -> f64 {
 /// with equal seeds.
 fn gain(one: &Model, other: &Model) -> f64 {
     let run = |model: &Model, seed| {
-        let effort = Effort { seed, events: 40_000, precision: 0.0 };
+        let effort = SimulationEffort { seed, events: 40_000, precision: 0.0 };
         response(&simulate(model, &effort).expect("it ends"))
     };
     let first: Vec<f64> = (0..RUNS).map(|seed| run(one, seed)).collect();
@@ -133,7 +133,7 @@ fn the_order_of_a_text_is_no_matter() {
         let [a, b, c, d] = of;
         [d, c, b, a]
     };
-    let effort = Effort { events: 60_000, precision: 0.0, ..Effort::default() };
+    let effort = SimulationEffort { events: 60_000, precision: 0.0, ..SimulationEffort::default() };
     let one = simulate(&text(processors, tasks, entries), &effort).expect("it ends");
     let other = simulate(&text(back(processors), back(tasks), back(entries)), &effort).expect("it ends");
     let mut turned = other.clone();
@@ -145,6 +145,7 @@ fn the_order_of_a_text_is_no_matter() {
         (&turned.tasks, &turned.entries, &turned.processors)
     );
     assert_eq!(one.events, other.events);
-    let seeded = simulate(&text(processors, tasks, entries), &Effort { seed: 2, ..effort }).expect("it ends");
+    let seeded = simulate(&text(processors, tasks, entries), &SimulationEffort { seed: 2, ..effort })
+        .expect("it ends");
     assert_ne!(one.tasks, seeded.tasks);
 }

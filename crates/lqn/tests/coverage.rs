@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use plimsoll_lqn::{Effort, Estimate, Model, read, simulate};
+use plimsoll_lqn::{Estimate, Model, SimulationEffort, read, simulate};
 use serde_json::Value;
 
 fn folder() -> std::path::PathBuf {
@@ -41,7 +41,7 @@ fn runs_that_end_by_themselves_are_as_precise_as_they_say_and_hold_the_truth() {
         for seed in 1..=SEEDS {
             // Models share names and so random streams.
             let seed = seed + 1000 * all;
-            let found = simulate(&model, &Effort { seed, events: 4_000_000, precision }).unwrap();
+            let found = simulate(&model, &SimulationEffort { seed, events: 4_000_000, precision }).unwrap();
             assert!(found.precise && found.settled, "{name}, seed {seed}: {} events", found.events);
             events += found.events;
             let client = found.tasks.iter().find_map(|task| Some((task.throughput, task.response?)));
@@ -67,8 +67,10 @@ fn runs_that_end_by_themselves_are_as_precise_as_they_say_and_hold_the_truth() {
 fn percentiles_of_a_single_server_are_those_of_the_exponential_distribution() {
     for load in [0.5, 0.8] {
         let text = format!("P 0 p cpu f -1 T 0 t srv n srv -1 cpu -1 E 0 a srv {load} s srv 1 -1 -1");
-        let found =
-            simulate(&model(&text), &Effort { events: 8_000_000, precision: 0.0, ..Effort::default() });
+        let found = simulate(
+            &model(&text),
+            &SimulationEffort { events: 8_000_000, precision: 0.0, ..SimulationEffort::default() },
+        );
         let found = found.unwrap().entries[0].percentiles.unwrap();
         // Response times are exponential with mean 1 / (1 - load); buckets are 1.6 % wide.
         for (part, own) in [(0.5_f64, found.p50), (0.95, found.p95), (0.99, found.p99)] {

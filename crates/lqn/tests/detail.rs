@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::ask::{ACTIVITY, lines};
-use plimsoll_lqn::write::{Origin, lqxo};
-use plimsoll_lqn::{Effort, Findings, Model, plan, read, simulate, solve};
+use plimsoll_lqn::analysis::{ACTIVITY, result_lines};
+use plimsoll_lqn::write::{ResultOrigin, lqxo};
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, combine_estimates, read, simulate, solve};
 
 /// A model in which clients call a server with two phases, which calls another one and sends messages to a
 /// log. Requests from outside are forwarded to the same server. An application is a graph and continues after
@@ -24,12 +24,13 @@ fn model() -> Model {
     read(TEXT, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{TEXT}")).model
 }
 
-fn played(model: &Model) -> Findings {
-    simulate(model, &Effort { events: 1_000_000, precision: 0.0, ..Effort::default() }).expect("it ends")
+fn played(model: &Model) -> ModelResults {
+    simulate(model, &SimulationEffort { events: 1_000_000, precision: 0.0, ..SimulationEffort::default() })
+        .expect("it ends")
 }
 
-fn text(model: &Model, found: &Findings) -> String {
-    let origin = Origin { by: "test", valid: true, convergence: 0.0, iterations: 1 };
+fn text(model: &Model, found: &ModelResults) -> String {
+    let origin = ResultOrigin { program: "test", is_accurate: true, convergence: 0.0, iterations: 1 };
     lqxo(model, found, &origin).expect("its names are words")
 }
 
@@ -51,7 +52,7 @@ fn every_phase_and_activity_takes_as_long_as_it_does_in_a_simulation() {
     let round = solved.tasks[0].response.unwrap().mean;
     assert!((client.service.mean / round - 1.0).abs() < 1e-6, "{client:?} {round}");
     // As lines, there are only those of entries with several phases or a graph.
-    let names: Vec<String> = lines(&model, &solved)
+    let names: Vec<String> = result_lines(&model, &solved)
         .into_iter()
         .filter(|line| line.kind == ACTIVITY && line.metric == "service")
         .map(|line| line.name)
@@ -79,7 +80,7 @@ fn calls_wait_each_as_long_as_their_entry_lets_them_in_the_mean() {
         (log.response.mean / (log.waiting.mean + entry("log").service.mean) - 1.0).abs() < 1e-9,
         "{log:?}"
     );
-    let plan = plan(&model, &[played(&model)]);
+    let plan = combine_estimates(&model, &[played(&model)]);
     assert_eq!(plan.findings.calls.len(), solved.calls.len());
     assert_eq!(plan.findings.activities.len(), solved.activities.len());
 }
@@ -163,10 +164,12 @@ fn a_plan_leaves_formulas_that_a_simulation_refutes() {
                 E 0\n a ae 1.5\n s ae 0.4 -1\n \
                 f ae 1 -1\n y ae be 1 -1\n s be 0.4 -1\n-1\n";
     let model = read(text, &BTreeMap::new()).expect("a model").model;
-    let play = |seed, events| simulate(&model, &Effort { seed, events, precision: 0.001 }).expect("it ends");
+    let play = |seed, events| {
+        simulate(&model, &SimulationEffort { seed, events, precision: 0.001 }).expect("it ends")
+    };
     let truth = play(9, 4_000_000).entries[0].waiting.mean;
     let run = play(1, 300_000);
-    let found = plan(&model, &[run]);
+    let found = combine_estimates(&model, &[run]);
     let (own, formulas) = (found.findings.entries[0].waiting, found.solved.entries[0].waiting.mean);
     assert!((formulas / truth - 1.0).abs() > 0.15, "{formulas} {truth}");
     assert!((own.mean - truth).abs() < 1.5 * own.half_width, "{own:?} {formulas} {truth}");

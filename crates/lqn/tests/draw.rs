@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use plimsoll_lqn::Model;
-use plimsoll_lqn::draw::Picture;
+use plimsoll_lqn::draw::Diagram;
 use plimsoll_lqn::read;
 
 fn model(name: &str) -> Model {
@@ -24,7 +24,7 @@ fn every_model_is_drawn_with_all_that_is_in_it() {
                 continue;
             }
             let model = model(&name);
-            let picture = Picture::of(&model);
+            let picture = Diagram::of(&model);
             let svg = picture.svg();
             let document = roxmltree::Document::parse(&svg).unwrap_or_else(|why| panic!("{name}: {why}"));
             let texts: Vec<&str> = document.descendants().filter_map(|node| node.text()).collect();
@@ -70,7 +70,7 @@ fn apart(name: &str, document: &roxmltree::Document<'_>) {
 
 #[test]
 fn layers_calls_and_means_are_those_of_the_model() {
-    let picture = Picture::of(&model("paper/forb-c4-n12.lqn"));
+    let picture = Diagram::of(&model("paper/forb-c4-n12.lqn"));
     let layer = |name: &str| {
         picture.layers.iter().position(|layer| layer.iter().any(|task| task.name == name)).unwrap()
     };
@@ -91,6 +91,6 @@ fn layers_calls_and_means_are_those_of_the_model() {
         assert!(text.contains(line), "{line}\n{text}");
     }
     // Activities are listed with their calls.
-    let text = Picture::of(&model("line/ex-lqn_bpmn.lqnx")).text();
+    let text = Diagram::of(&model("line/ex-lqn_bpmn.lqnx")).text();
     assert!(text.contains("→ R1A_Synch_A1_Entry (A1_Empty 1)"), "{text}");
 }

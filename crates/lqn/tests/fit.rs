@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::ask::knob::Knob;
-use plimsoll_lqn::ask::lines;
-use plimsoll_lqn::fit::{Fit, demands, observed, records};
-use plimsoll_lqn::{Effort, Findings, Model, fit, read, simulate, solve};
+use plimsoll_lqn::analysis::parameter::ModelParameter;
+use plimsoll_lqn::analysis::result_lines;
+use plimsoll_lqn::fit::{FitResult, default_parameters, interpret_records, parse_records};
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, fit, read, simulate, solve};
 
 /// A model with clients, a server with two threads and a disk. The demands differ from the true ones.
 const SHOP: &str = "$clients = 10\n$get = 0.02\nP 0\n p users f i\n p core f\n p disk f\n-1\n\
@@ -28,7 +28,7 @@ fn make(text: &str) -> impl Fn(&[(String, f64)]) -> Result<Model, String> {
         let mut model =
             read(text, &given.into_iter().collect::<BTreeMap<_, _>>()).map_err(|why| why.to_string())?.model;
         for (name, value) in numbers {
-            let knob = Knob::find(&model, &name)?;
+            let knob = ModelParameter::find(&model, &name)?;
             knob.set(&mut model, value).map_err(|why| format!("{name}: {why}"))?;
         }
         Ok(model)
@@ -54,9 +54,9 @@ impl Noise {
     }
 }
 
-fn value(model: &Model, found: &Findings, name: &str) -> (f64, f64) {
+fn value(model: &Model, found: &ModelResults, name: &str) -> (f64, f64) {
     let (whose, metric) = name.rsplit_once('.').expect("a point in it");
-    let all = lines(model, found);
+    let all = result_lines(model, found);
     let line = all.iter().find(|line| line.name == whose && line.metric == metric).expect("it is there");
     (line.value.mean, line.value.half_width)
 }
@@ -87,17 +87,17 @@ fn measured(seed: u64, noise: f64, intervals: bool) -> String {
     text
 }
 
-fn fitted(text: &str, measured: &str, free: &[(&str, f64)]) -> Fit {
+fn fitted(text: &str, measured: &str, free: &[(&str, f64)]) -> FitResult {
     let make = make(text);
     let free = set(free);
     let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
-    let observed = observed(&records(measured).expect("measurements"), &make, &names)
+    let observed = interpret_records(&parse_records(measured).expect("measurements"), &make, &names)
         .unwrap_or_else(|why| panic!("{why}"));
     fit(&free, &observed.rows, &make, None).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Returns the number of true values within their intervals, and the greatest relative half-width.
-fn within(found: &Fit) -> (usize, f64) {
+fn within(found: &FitResult) -> (usize, f64) {
     let each = found.parameters.iter().zip(TRUTH).map(|(own, (name, truth))| {
         assert_eq!(own.name, name);
         let [from, to] = own.interval.unwrap_or_else(|| panic!("{found:?}"));
@@ -132,7 +132,7 @@ fn demands_are_found_of_a_system_that_is_simulated() {
     let free = set(&[("get", 0.02), ("read.demand", 0.3)]);
     let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
     let run = |model: &Model, seed: u64| {
-        simulate(model, &Effort { seed, events: 60_000, precision: 0.001 }).expect("it ends")
+        simulate(model, &SimulationEffort { seed, events: 60_000, precision: 0.001 }).expect("it ends")
     };
     let mut inside = 0;
     for seed in 0..10_u64 {
@@ -146,7 +146,7 @@ fn demands_are_found_of_a_system_that_is_simulated() {
             let (used, width) = value(&model, &found, "disk.utilization");
             text += &format!("\n{clients},{response},{half},{used},{width}");
         }
-        let observed = observed(&records(&text).unwrap(), &make, &names).unwrap();
+        let observed = interpret_records(&parse_records(&text).unwrap(), &make, &names).unwrap();
         let chance = |model: &Model, row: usize| Some(run(model, 5_000 + 7 * seed + row as u64));
         let found = fit(&free, &observed.rows, &make, Some(&chance)).unwrap();
         assert_eq!(found.simulated, 3, "{found:?}");
@@ -269,16 +269,16 @@ fn a_search_comes_from_afar_and_out_of_overload() {
 fn demands_are_free_where_nobody_says_and_parameters_of_them_stay_one() {
     let make_shop = make(SHOP);
     let parameters = read(SHOP, &BTreeMap::new()).unwrap().parameters;
-    assert_eq!(demands(&parameters, &make_shop).unwrap(), ["get", "read.demand"]);
-    assert_eq!(demands(&[], &make(PAIR)).unwrap(), ["first.demand", "second.demand"]);
+    assert_eq!(default_parameters(&parameters, &make_shop).unwrap(), ["get", "read.demand"]);
+    assert_eq!(default_parameters(&[], &make(PAIR)).unwrap(), ["first.demand", "second.demand"]);
 }
 
 #[test]
 fn what_is_wrong_with_measurements_is_said_with_its_place() {
     let said = |measured: &str| {
         let make = make(SHOP);
-        let records = records(measured).unwrap();
-        observed(&records, &make, &["get".to_owned()]).map(|_| ()).unwrap_err().to_string()
+        let records = parse_records(measured).unwrap();
+        interpret_records(&records, &make, &["get".to_owned()]).map(|_| ()).unwrap_err().to_string()
     };
     for (measured, why) in [
         ("clients,client.reponse\n1,2\n", "2:3: `client.reponse` is no parameter of the model"),
@@ -315,7 +315,8 @@ fn what_is_wrong_with_measurements_is_said_with_its_place() {
         assert!(found.contains(why), "{measured:?}: {found}");
     }
     let make = make(SHOP);
-    let observed = observed(&records("clients,client.response\n3,0.2\n").unwrap(), &make, &[]).unwrap();
+    let observed =
+        interpret_records(&parse_records("clients,client.response\n3,0.2\n").unwrap(), &make, &[]).unwrap();
     let why = fit(&set(&[("client.demand", 0.0)]), &observed.rows, &make, None).unwrap_err();
     assert!(why.to_string().contains("a search begins above 0"), "{why}");
 }
@@ -325,8 +326,9 @@ fn what_is_wrong_with_measurements_is_said_with_its_place() {
 fn what_simulate_writes_is_read() {
     let text = "clients,client.response,client.response.half_width,client.p95,client.p95.half_width\n\
         3,0.2,0.01,1,0.1\n";
-    let found = observed(&records(text).unwrap(), &make(SHOP), &[]).unwrap_or_else(|why| panic!("{why}"));
-    assert_eq!(found.rows[0].seen.len(), 1, "{found:?}");
+    let found = interpret_records(&parse_records(text).unwrap(), &make(SHOP), &[])
+        .unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(found.rows[0].measured.len(), 1, "{found:?}");
 }
 
 #[test]
@@ -335,9 +337,9 @@ fn what_follows_from_others_counts_once() {
     let text = "clients,client.response,client.throughput,client.busy,core.busy,core.utilization,client.p95,\
                 server.throughput,disk.busy\n\
                 3,0.2,2.5,0.5,0.1,0.1,1,2.5,0\n";
-    let found = observed(&records(text).unwrap(), &make, &[]).unwrap();
+    let found = interpret_records(&parse_records(text).unwrap(), &make, &[]).unwrap();
     let names: Vec<String> =
-        found.rows[0].seen.iter().map(|own| format!("{}.{}", own.name, own.metric)).collect();
+        found.rows[0].measured.iter().map(|own| format!("{}.{}", own.name, own.metric)).collect();
     assert_eq!(names, ["client.response", "core.utilization"]);
     assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
 }
@@ -347,7 +349,7 @@ fn what_nobody_can_measure_is_refused_at_its_place() {
     let make = make(SHOP);
     let free = ["get".to_owned()];
     let told = |text: &str| {
-        let found = observed(&records(text).unwrap(), &make, &free);
+        let found = interpret_records(&parse_records(text).unwrap(), &make, &free);
         found.map(|own| own.rows.len()).map_err(|why| why.to_string())
     };
     for (value, what) in [("1e308", "large"), ("1e-308", "small"), ("-2e12", "large"), ("9e-13", "small")] {
@@ -364,7 +366,8 @@ fn what_nobody_can_measure_is_refused_at_its_place() {
     }
     assert_eq!(told("client.response,client.response.half_width\n1e-12,0\n1e12,1e12\n"), Ok(2));
     // A search cannot begin at such a value either.
-    let rows = observed(&records("client.response\n0.5\n").unwrap(), &make, &free).unwrap().rows;
+    let rows =
+        interpret_records(&parse_records("client.response\n0.5\n").unwrap(), &make, &free).unwrap().rows;
     for value in [1e-308, 1e308] {
         let why = fit(&set(&[("get", value)]), &rows, &make, None).unwrap_err().to_string();
         assert!(why.contains("a search begins between 1e-12 and 1e12"), "{why}");

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::model::{Copies, Next};
-use plimsoll_lqn::solve::left_out;
+use plimsoll_lqn::model::{Multiplicity, Successors};
+use plimsoll_lqn::solve::ignored_parts;
 
-use plimsoll_lqn::{Effort, Model, Read, read, simulate, solve};
+use plimsoll_lqn::{Model, ParsedModel, SimulationEffort, read, simulate, solve};
 
-fn whole(text: &str) -> Read {
+fn whole(text: &str) -> ParsedModel {
     read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}"))
 }
 
@@ -77,14 +77,14 @@ fn where_there_are_as_many_as_needed_the_number_does_not_matter() {
     for count in ["2147483647", "0", "1e300", "inf", "7"] {
         let own = format!("scheduling=\"inf\" multiplicity=\"{count}\"");
         let read = model(&lqnx(&own, &own, "", ""));
-        assert_eq!(read.processors[1].copies, Copies::Infinite, "{count}");
-        assert_eq!(read.tasks[1].copies, Copies::Infinite, "{count}");
+        assert_eq!(read.processors[1].copies, Multiplicity::Infinite, "{count}");
+        assert_eq!(read.tasks[1].copies, Multiplicity::Infinite, "{count}");
     }
     let said = read(&lqnx("multiplicity=\"2147483647\"", "", "", ""), &BTreeMap::new()).unwrap_err();
     assert!(said.message.contains("there cannot be 2147483647 of it"), "{said}");
     let text = "P 0 p pc i m 2147483647 p cpu f -1 T 0 t cl r cl -1 pc t srv i srv -1 cpu m 2147483647 -1 E \
         0 s cl 1 -1 y cl srv 1 -1 s srv 1 -1 -1";
-    assert_eq!(model(text).tasks[1].copies, Copies::Infinite);
+    assert_eq!(model(text).tasks[1].copies, Multiplicity::Infinite);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn ranked(kind: &str, priorities: [u32; 2], entries: [u32; 2], think: f64) -> St
 
 #[test]
 fn a_task_by_priority_goes_by_who_asks_and_for_what() {
-    let effort = Effort { events: 1_000_000, precision: 0.005, ..Effort::default() };
+    let effort = SimulationEffort { events: 1_000_000, precision: 0.005, ..SimulationEffort::default() };
     let played = |text: &str| {
         let found = simulate(&model(text), &effort).unwrap();
         [0, 1].map(|place: usize| found.tasks[place].response.unwrap().mean)
@@ -186,13 +186,13 @@ fn a_task_by_priority_goes_by_who_asks_and_for_what() {
 
 #[test]
 fn formulas_know_priorities_at_tasks() {
-    let effort = Effort { events: 2_000_000, precision: 0.003, ..Effort::default() };
+    let effort = SimulationEffort { events: 2_000_000, precision: 0.003, ..SimulationEffort::default() };
     // The exact response times of one thread with a think time of 8, 12 and 20, from the balance equations.
     let exact = [(8.0, [2.2400, 4.8186]), (12.0, [1.8548, 2.8285]), (20.0, [1.4997, 1.7889])];
     for (think, exact) in exact {
         let own = model(&ranked("h", [3, 0], [0, 0], think));
         let (solved, how) = solve(&own);
-        assert!(how.converged && left_out(&own).is_empty(), "{:?}", left_out(&own));
+        assert!(how.converged && ignored_parts(&own).is_empty(), "{:?}", ignored_parts(&own));
         let played = simulate(&own, &effort).unwrap();
         for (place, exact) in exact.into_iter().enumerate() {
             let [one, other] = [&solved, &played].map(|found| found.tasks[place].response.unwrap().mean);
@@ -221,7 +221,7 @@ fn formulas_know_priorities_at_tasks() {
 
 #[test]
 fn formulas_say_where_they_do_not_know_how_far_priorities_go() {
-    let said = |text: &str| left_out(&model(text));
+    let said = |text: &str| ignored_parts(&model(text));
     let by_chance = ranked("h", [3, 0], [0, 0], 8.0).replace(" f one 1 -1\n", "");
     assert_eq!(said(&by_chance), ["that calls come in bunches to `srv`, which serves by priority"]);
     // Equal priorities have no effect.
@@ -229,8 +229,8 @@ fn formulas_say_where_they_do_not_know_how_far_priorities_go() {
     assert!(said(&by_chance.replace("srv h", "srv n")).is_empty());
     // The plan uses the simulation instead.
     let own = model(&by_chance);
-    let run = simulate(&own, &Effort { events: 50_000, ..Effort::default() }).unwrap();
-    let plan = plimsoll_lqn::plan(&own, std::slice::from_ref(&run));
+    let run = simulate(&own, &SimulationEffort { events: 50_000, ..SimulationEffort::default() }).unwrap();
+    let plan = plimsoll_lqn::combine_estimates(&own, std::slice::from_ref(&run));
     assert_eq!(plan.findings.tasks[0].response, run.tasks[0].response);
 }
 
@@ -244,7 +244,7 @@ fn a_fork_without_a_join_in_a_loop_is_one_round_of_it() {
              aa -> 3 * bb, ee; bb -> cc & dd{more}\n-1\n"
         )
     };
-    let effort = Effort { events: 1_000_000, precision: 0.01, ..Effort::default() };
+    let effort = SimulationEffort { events: 1_000_000, precision: 0.01, ..SimulationEffort::default() };
     for (more, branch) in [
         ("", 2.0),
         // A nested fork of which one branch ends, and one whose branches join.
@@ -256,7 +256,7 @@ fn a_fork_without_a_join_in_a_loop_is_one_round_of_it() {
     ] {
         let text = text(more).replace("s gg 1", "s gg 1 s hh 1");
         let own = model(&text);
-        assert!(own.activities.iter().any(|own| matches!(own.next, Next::And(_))));
+        assert!(own.activities.iter().any(|own| matches!(own.successors, Successors::And(_))));
         let found = simulate(&own, &effort).unwrap();
         let round = found.tasks[0].response.unwrap().mean;
         let expected = 1.0 + 3.0 * (1.0 + branch) + 1.0;

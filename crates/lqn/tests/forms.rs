@@ -6,20 +6,20 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::{Effort, Findings, Model, read, simulate, solve};
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, read, simulate, solve};
 
 fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{trouble}\n{text}")).model
 }
 
-fn response(found: &Findings, entry: &str) -> f64 {
+fn response(found: &ModelResults, entry: &str) -> f64 {
     let own = found.entries.iter().find(|own| own.name == entry).expect("it is there");
     own.response.expect("it comes from outside").mean
 }
 
 /// Compares each entry's response time, simulated and solved, with the true one; `within` is in percent.
 fn assert_responses(name: &str, model: &Model, truth: &[(&str, f64)], within: [f64; 2]) {
-    let effort = Effort { events: 3_000_000, precision: 0.0, ..Effort::default() };
+    let effort = SimulationEffort { events: 3_000_000, precision: 0.0, ..SimulationEffort::default() };
     let played = simulate(model, &effort).expect("it ends");
     let (solved, how) = solve(model);
     assert!(how.converged, "{name}: {how:?}");
@@ -46,7 +46,10 @@ fn a_third_phase_is_waited_for_by_the_next_one_only() {
         let truth = rate * (variance + mean * mean) / 2.0 / (1.0 - rate * mean) + phases[0];
         assert_responses(&format!("three phases, {rate}"), &model, &[("srv", truth)], [2.0, 0.1]);
         // All three phases occupy the thread and the processor.
-        let played = simulate(&model, &Effort { events: 400_000, precision: 0.0, ..Effort::default() });
+        let played = simulate(
+            &model,
+            &SimulationEffort { events: 400_000, precision: 0.0, ..SimulationEffort::default() },
+        );
         for found in [played.expect("it ends"), solve(&model).0] {
             for busy in [found.tasks[0].busy.mean, found.processors[0].busy.mean] {
                 assert!((busy / (rate * mean) - 1.0).abs() < 0.02, "{busy}, not {}", rate * mean);
@@ -63,7 +66,10 @@ fn a_client_that_comes_back_waits_for_both_later_phases() {
     let model = model(text);
     // With T exponential of mean 1, and X the sum of two with mean 0.5: E[(X - T)+] = E[X] - 1 + E[exp(-X)].
     let waits = 1.0 - 1.0 + (1.0_f64 / 1.5).powi(2);
-    let played = simulate(&model, &Effort { events: 2_000_000, precision: 0.0, ..Effort::default() });
+    let played = simulate(
+        &model,
+        &SimulationEffort { events: 2_000_000, precision: 0.0, ..SimulationEffort::default() },
+    );
     for (found, within) in [(played.expect("it ends"), 1.0), (solve(&model).0, 1.0)] {
         let response = found.tasks[0].response.expect("a client").mean;
         assert!((100.0 * (response / (0.2 + waits) - 1.0)).abs() < within, "{response}, not {}", 0.2 + waits);

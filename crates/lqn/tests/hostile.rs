@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use plimsoll_lqn::{Effort, read, simulate, solve};
+use plimsoll_lqn::{SimulationEffort, read, simulate, solve};
 use proptest::prelude::*;
 
 fn text(name: &str) -> String {
@@ -61,7 +61,7 @@ fn a_parameter_has_several_values_and_can_be_given_another() {
     let own = model(&[]);
     assert_eq!(own.parameters, [("n".to_owned(), vec![1.0, 2.0, 4.0]), ("d".to_owned(), vec![2.0])]);
     let other = model(&[("n", 3.0)]);
-    assert_eq!(format!("{:?}", other.model.tasks[0].copies), "Some(3)");
+    assert_eq!(format!("{:?}", other.model.tasks[0].copies), "Finite(3)");
     assert_eq!(other.model.activities.iter().map(|own| own.demand).sum::<f64>(), 6.0);
 }
 
@@ -69,11 +69,13 @@ fn a_parameter_has_several_values_and_can_be_given_another() {
 fn what_cannot_be_simulated_says_so() {
     let still = "G \"\" 1 1 -1 P 0 p pc f i -1 T 0 t cl r cl -1 pc m 1 -1 E 0 s cl 0 -1 -1";
     let model = read(still, &BTreeMap::new()).unwrap().model;
-    let said = simulate(&model, &Effort::default()).unwrap_err().to_string();
+    let said = simulate(&model, &SimulationEffort::default()).unwrap_err().to_string();
     assert!(said.contains("takes no time"), "{said}");
     let flood = "G \"\" 1 1 -1 P 0 p cpu f -1 T 0 t srv n srv -1 cpu -1 E 0 a srv 10 s srv 1 -1 -1";
     let model = read(flood, &BTreeMap::new()).unwrap().model;
-    let said = simulate(&model, &Effort { precision: 0.001, ..Effort::default() }).unwrap_err().to_string();
+    let said = simulate(&model, &SimulationEffort { precision: 0.001, ..SimulationEffort::default() })
+        .unwrap_err()
+        .to_string();
     assert!(said.contains("more comes than can be served"), "{said}");
 }
 
@@ -105,7 +107,8 @@ proptest! {
             // Any model that is read can be solved and simulated.
             let (found, _) = solve(&read.model);
             prop_assert!(found.tasks.iter().all(|task| task.throughput.mean.is_finite()));
-            let _ = simulate(&read.model, &Effort { events: 2_000, precision: 0.5, ..Effort::default() });
+            let effort = SimulationEffort { events: 2_000, precision: 0.5, ..SimulationEffort::default() };
+            let _ = simulate(&read.model, &effort);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::solve::left_out;
-use plimsoll_lqn::{Effort, Findings, Model, plan, read, simulate, write};
+use plimsoll_lqn::solve::ignored_parts;
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, combine_estimates, read, simulate, write};
 
 mod laws;
 
@@ -11,12 +11,13 @@ fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model
 }
 
-fn run(model: &Model) -> Findings {
-    simulate(model, &Effort { events: 2_000_000, precision: 0.004, ..Effort::default() }).expect("it ends")
+fn run(model: &Model) -> ModelResults {
+    simulate(model, &SimulationEffort { events: 2_000_000, precision: 0.004, ..SimulationEffort::default() })
+        .expect("it ends")
 }
 
 /// Runs requests from outside through a front end that calls a server of rate 1 with this number of threads.
-fn fronted(pragmas: &str, arrivals: f64, threads: u32) -> Findings {
+fn fronted(pragmas: &str, arrivals: f64, threads: u32) -> ModelResults {
     run(&model(&format!(
         "{pragmas}\nP 0\n p pc f i\n p cpu f m {threads}\n-1\nT 0\n t front i front -1 pc\n t srv n srv -1 \
          cpu m {threads}\n-1\n\
@@ -115,7 +116,7 @@ fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
                 T 0\n t cl r cl -1 pc m 5\n\
                 t srv n srv -1 cpu\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 -1\n-1\n";
     let own = model(text);
-    let said = left_out(&own);
+    let said = ignored_parts(&own);
     assert_eq!(said, ["the limit of the queue of `srv`", "the patience of the calls from `cl` to `srv`"]);
     let second = text
         .replace("s srv 1 -1", "s srv 1 1 -1")
@@ -124,14 +125,14 @@ fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
     let second = second.replace("s srv 1 1 -1\n", "s srv 1 1 -1\n s end 1 -1\n");
     let second = second.replace("#pragma queue.srv=2", "#pragma call.srv.2.end=retries(1)");
     assert_eq!(
-        left_out(&model(&second)),
+        ignored_parts(&model(&second)),
         [
             "the patience of the calls from `cl` to `srv`",
             "the patience of the calls from phase 2 of `srv` to `end`"
         ]
     );
     let found = run(&own);
-    let both = plan(&own, std::slice::from_ref(&found));
+    let both = combine_estimates(&own, std::slice::from_ref(&found));
     assert_eq!(both.findings.tasks[0].response.unwrap(), found.tasks[0].response.unwrap());
     assert_eq!(both.simulated_parts, [1.0, 1.0]);
 }
@@ -162,7 +163,7 @@ fn limits_are_read_and_written_in_each_format() {
     // A model without limits is written in the standard format.
     let plain = own.tasks.iter().cloned().map(|task| plimsoll_lqn::model::Task { queue_limit: None, ..task });
     let mut plain = Model { tasks: plain.collect(), ..own };
-    plain.activities.iter_mut().flat_map(|own| &mut own.calls).for_each(|call| call.patience = None);
+    plain.activities.iter_mut().flat_map(|own| &mut own.calls).for_each(|call| call.retry_policy = None);
     assert!(!write::lqnx(&plain).unwrap().contains("plimsoll"));
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_lqn::{Effort, Findings, Model, read, simulate};
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, read, simulate};
 use serde_json::Value;
 
 /// The number of runs of each model with an exact result.
@@ -25,8 +25,8 @@ fn table(name: &str) -> BTreeMap<String, Value> {
         .expect("it stands in the repository")
 }
 
-fn simulated(name: &str, events: u64) -> Findings {
-    let effort = Effort { events, precision: 0.0, ..Effort::default() };
+fn simulated(name: &str, events: u64) -> ModelResults {
+    let effort = SimulationEffort { events, precision: 0.0, ..SimulationEffort::default() };
     simulate(&model(name), &effort).unwrap_or_else(|stuck| panic!("{name}: {stuck}"))
 }
 
@@ -55,7 +55,7 @@ fn what_is_known_exactly_is_found() {
         let model = model(&format!("own/{name}.lqn"));
         let truth = |what: &str| exact[what].as_f64().unwrap();
         for seed in 1..=SEEDS {
-            let effort = Effort { seed, events: 300_000, precision: 0.0 };
+            let effort = SimulationEffort { seed, events: 300_000, precision: 0.0 };
             let found = simulate(&model, &effort).unwrap_or_else(|stuck| panic!("{name}: {stuck}"));
             let client = found.tasks.iter().find(|task| task.response.is_some());
             let open = found.entries.iter().find(|entry| entry.response.is_some());
@@ -127,7 +127,7 @@ fn what_others_simulated_is_found() {
 #[test]
 fn a_seed_gives_the_same_numbers_and_another_others() {
     let model = model("paper/horb-n24.lqn");
-    let run = |seed| simulate(&model, &Effort { seed, events: 50_000, precision: 0.0 }).unwrap();
+    let run = |seed| simulate(&model, &SimulationEffort { seed, events: 50_000, precision: 0.0 }).unwrap();
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }

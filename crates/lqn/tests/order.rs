@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::model::Order;
-use plimsoll_lqn::{Effort, Findings, Model, read, simulate};
+use plimsoll_lqn::model::CallOrder;
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, read, simulate};
 
-fn model(text: &str, order: Order) -> Model {
+fn model(text: &str, order: CallOrder) -> Model {
     let mut model = read(text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{trouble}\n{text}")).model;
     model.activities[0].order = order;
     model
 }
 
-fn run(model: &Model) -> Findings {
-    simulate(model, &Effort { events: 60_000, precision: 0.0, ..Effort::default() }).expect("it ends")
+fn run(model: &Model) -> ModelResults {
+    simulate(model, &SimulationEffort { events: 60_000, precision: 0.0, ..SimulationEffort::default() })
+        .expect("it ends")
 }
 
 /// Returns a model with clients and two servers with constant demands.
@@ -28,11 +29,11 @@ fn two(clients: u32, pragma: &str) -> String {
 fn who_goes_by_a_list_meets_nobody_who_is_a_step_ahead() {
     let text = two(2, "");
     // One client is at the first server while the other is at the second, for ever.
-    let listed = run(&model(&text, Order::List));
-    let response = |found: &Findings| found.tasks[0].response.unwrap().mean;
+    let listed = run(&model(&text, CallOrder::List));
+    let response = |found: &ModelResults| found.tasks[0].response.unwrap().mean;
     assert!((response(&listed) - 2.0).abs() < 1e-9, "{:?}", listed.tasks[0]);
     // Without an order they meet.
-    let any = run(&model(&text, Order::Deterministic));
+    let any = run(&model(&text, CallOrder::Deterministic));
     assert!(response(&any) > 2.2, "{:?}", any.tasks[0]);
     assert!((any.entries[1].throughput.mean / any.entries[2].throughput.mean - 1.0).abs() < 0.01);
 }
@@ -41,7 +42,7 @@ fn who_goes_by_a_list_meets_nobody_who_is_a_step_ahead() {
 fn what_stands_first_in_a_list_is_done_first() {
     // Calls to the first server always time out, and the rest of the cycle is skipped.
     let text = two(1, "#pragma call.cl.sa=timeout(0.25)");
-    let mut model = model(&text, Order::List);
+    let mut model = model(&text, CallOrder::List);
     let first = run(&model);
     assert!(
         first.entries[2].throughput.mean == 0.0 && first.entries[1].throughput.mean > 0.9,

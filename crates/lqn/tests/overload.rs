@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use plimsoll_lqn::ask::Whole;
-use plimsoll_lqn::ask::bottleneck::bottleneck;
-use plimsoll_lqn::ask::capacity::{Goal, Range, capacity};
-use plimsoll_lqn::ask::remedy::{Change, remedies};
-use plimsoll_lqn::solve::overload;
-use plimsoll_lqn::{Effort, Findings, Model, Stuck, read, simulate};
+use plimsoll_lqn::analysis::OverallResults;
+use plimsoll_lqn::analysis::bottleneck::find_bottleneck;
+use plimsoll_lqn::analysis::capacity::{LoadRange, PerformanceGoal, find_capacity};
+use plimsoll_lqn::analysis::improvement::{ModelChange, find_improvements};
+use plimsoll_lqn::solve::overloaded_entry;
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, SimulationError, read, simulate};
 
 /// Returns a model with one thread on one core, with a demand of one second per request.
 fn model(arrivals: f64) -> Model {
@@ -16,25 +16,25 @@ fn model(arrivals: f64) -> Model {
     read(&text, &BTreeMap::new()).expect("a model").model
 }
 
-fn play(model: &Model) -> Result<Findings, Stuck> {
-    simulate(model, &Effort { events: 50_000, precision: 0.01, ..Effort::default() })
+fn play(model: &Model) -> Result<ModelResults, SimulationError> {
+    simulate(model, &SimulationEffort { events: 50_000, precision: 0.01, ..SimulationEffort::default() })
 }
 
 #[test]
 fn formulas_know_what_is_too_much() {
-    assert_eq!(overload(&model(0.97)), None);
-    assert_eq!(overload(&model(1.02)).as_deref(), Some("ae"));
+    assert_eq!(overloaded_entry(&model(0.97)), None);
+    assert_eq!(overloaded_entry(&model(1.02)).as_deref(), Some("ae"));
     let mut limited = model(1.02);
     limited.tasks[0].queue_limit = Some(3);
-    assert_eq!(overload(&limited), None, "the rest is turned away");
+    assert_eq!(overloaded_entry(&limited), None, "the rest is turned away");
 }
 
 #[test]
 fn no_load_above_what_can_be_served_keeps_a_goal() {
-    let range = Range { from: 0.1, to: 100.0, whole: false };
+    let range = LoadRange { from: 0.1, to: 100.0, is_whole: false };
     // A higher load makes this goal easier to meet.
-    let goal = Goal::parse("response>0.5").unwrap();
-    let found = capacity(range, &[goal], |load| {
+    let goal = PerformanceGoal::parse("response>0.5").unwrap();
+    let found = find_capacity(range, &[goal], |load| {
         let model = model(load);
         let found = play(&model);
         Ok::<_, Infallible>((model, found))
@@ -48,12 +48,12 @@ fn no_load_above_what_can_be_served_keeps_a_goal() {
 fn remedies_that_are_none_have_no_times() {
     let model = model(1.7);
     let found = play(&model).unwrap();
-    let own = bottleneck(&model, &found).unwrap();
-    assert_eq!(Whole::of(&model, &found).unless_overloaded(&model).response, f64::INFINITY);
+    let own = find_bottleneck(&model, &found).unwrap();
+    assert_eq!(OverallResults::of(&model, &found).infinite_if_overloaded(&model).response, f64::INFINITY);
     // Half the demand is 0.85 of the capacity; an unlimited number of cores helps one thread as little as one
     // more.
-    let all = remedies(&model, &own, &play).unwrap();
-    assert!(matches!(all[0].change, Change::Half(_)), "{all:?}");
-    assert!(all.iter().any(|remedy| remedy.whole.response == f64::INFINITY));
-    assert!(all[0].whole.response.is_finite(), "the best comes first: {all:?}");
+    let all = find_improvements(&model, &own, &play).unwrap();
+    assert!(matches!(all[0].change, ModelChange::HalfDemand(_)), "{all:?}");
+    assert!(all.iter().any(|remedy| remedy.results.response == f64::INFINITY));
+    assert!(all[0].results.response.is_finite(), "the best comes first: {all:?}");
 }

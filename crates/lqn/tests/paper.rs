@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use plimsoll_lqn::ask::bottleneck::{Kind, bottleneck};
-use plimsoll_lqn::{Effort, Findings, Model, read, simulate, solve};
+use plimsoll_lqn::analysis::bottleneck::{BottleneckKind, find_bottleneck};
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, read, simulate, solve};
 
 fn text(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/paper");
@@ -18,23 +18,23 @@ fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{trouble}")).model
 }
 
-fn found(text: &str) -> (Model, Findings) {
+fn found(text: &str) -> (Model, ModelResults) {
     let model = model(text);
-    let effort = Effort { seed: 1, events: 8_000_000, precision: 0.003 };
+    let effort = SimulationEffort { seed: 1, events: 8_000_000, precision: 0.003 };
     let found = simulate(&model, &effort).expect("it ends");
     (model, found)
 }
 
-fn response(found: &Findings) -> f64 {
+fn response(found: &ModelResults) -> f64 {
     let client = found.tasks.iter().find_map(|task| task.response);
     client.expect("there are clients").mean
 }
 
-fn threads(found: &Findings, name: &str) -> f64 {
+fn threads(found: &ModelResults, name: &str) -> f64 {
     found.tasks.iter().find(|task| task.name == name).expect("it is there").busy.mean
 }
 
-fn processor(found: &Findings, name: &str) -> f64 {
+fn processor(found: &ModelResults, name: &str) -> f64 {
     found.processors.iter().find(|own| own.name == name).expect("it is there").busy.mean
 }
 
@@ -100,8 +100,8 @@ fn a_client_alone_takes_longer_by_as_much_as_was_printed() {
 #[test]
 fn the_forwarding_architecture_too_and_its_bottleneck_moves_from_software_to_hardware() {
     let cases = [
-        ("forb-c1-n24.lqn", 1426.4, 0.0060, 0.528, 0.262, 0.220, Kind::Software, "fagent"),
-        ("forb-c8-n24.lqn", 751.1, 0.0039, 1.0, 0.497, 0.417, Kind::Hardware, "CPUag"),
+        ("forb-c1-n24.lqn", 1426.4, 0.0060, 0.528, 0.262, 0.220, BottleneckKind::Software, "fagent"),
+        ("forb-c8-n24.lqn", 751.1, 0.0039, 1.0, 0.497, 0.417, BottleneckKind::Hardware, "CPUag"),
     ];
     let mut times = Vec::new();
     for (name, time, half, agent, b, a, kind, of) in cases {
@@ -114,9 +114,9 @@ fn the_forwarding_architecture_too_and_its_bottleneck_moves_from_software_to_har
         near("CPUB", (processor(&found, "CPUB1") + processor(&found, "CPUB2")) / 2.0, b);
         near("CPUA", (processor(&found, "CPUA1") + processor(&found, "CPUA2")) / 2.0, a);
         for found in [&found, &solve(&model).0] {
-            let held = bottleneck(&model, found).expect("something is used");
-            let names: Vec<&str> = held.of.iter().map(|own| own.name(&model)).collect();
-            assert_eq!((held.kind, &names[..], held.limits), (kind, &[of][..], true), "{name}");
+            let held = find_bottleneck(&model, found).expect("something is used");
+            let names: Vec<&str> = held.resources.iter().map(|own| own.name(&model)).collect();
+            assert_eq!((held.kind, &names[..], held.is_saturated), (kind, &[of][..], true), "{name}");
         }
         times.push(response(&found));
     }

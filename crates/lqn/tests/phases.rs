@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::{Effort, Model, read, simulate, solve};
+use plimsoll_lqn::{Model, SimulationEffort, read, simulate, solve};
 
 fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{trouble}\n{text}")).model
@@ -148,7 +148,7 @@ fn summary(what: &str, mut errors: Vec<(f64, String)>) -> [f64; 2] {
 fn throughputs_with_second_phases_are_as_close_as_is_said() {
     let mut errors = Vec::new();
     for (name, model) in set() {
-        let effort = Effort { events: 400_000, precision: 0.002, ..Effort::default() };
+        let effort = SimulationEffort { events: 400_000, precision: 0.002, ..SimulationEffort::default() };
         let played = simulate(&model, &effort).expect("it ends");
         let (solved, how) = solve(&model);
         assert!(how.converged, "{name}: {how:?}");
@@ -177,7 +177,7 @@ fn models_with_second_phases_that_nobody_chose_are_solved_as_well() {
     for number in 0..150 {
         let text = drawn(&mut draw);
         let model = model(&text);
-        let effort = Effort { events: 400_000, precision: 0.004, ..Effort::default() };
+        let effort = SimulationEffort { events: 400_000, precision: 0.004, ..SimulationEffort::default() };
         let played = simulate(&model, &effort).expect("it ends");
         let (solved, how) = solve(&model);
         if !how.converged {

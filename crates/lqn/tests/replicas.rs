@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::ask::Whole;
-use plimsoll_lqn::draw::Picture;
-use plimsoll_lqn::simulate::TaskFinding;
-use plimsoll_lqn::write::{self, Origin};
-use plimsoll_lqn::{Effort, Estimate, Model, read, simulate, solve};
+use plimsoll_lqn::analysis::OverallResults;
+use plimsoll_lqn::draw::Diagram;
+use plimsoll_lqn::simulate::TaskResults;
+use plimsoll_lqn::write::{self, ResultOrigin};
+use plimsoll_lqn::{Estimate, Model, SimulationEffort, read, simulate, solve};
 
 fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model
@@ -78,7 +78,7 @@ fn near(what: &str, one: f64, those: &[Estimate]) {
 #[test]
 fn replicas_are_as_if_each_were_written_out() {
     let (short, long) = (model(SHORT), alike(model(&long())));
-    let effort = Effort { events: 200_000, precision: 0.001, ..Effort::default() };
+    let effort = SimulationEffort { events: 200_000, precision: 0.001, ..SimulationEffort::default() };
     for (one, all) in [
         (solve(&short).0, solve(&long).0),
         (simulate(&short, &effort).unwrap(), simulate(&long, &effort).unwrap()),
@@ -88,14 +88,14 @@ fn replicas_are_as_if_each_were_written_out() {
         for own in &one.tasks {
             let those: Vec<_> = all.tasks.iter().filter(|other| other.name.starts_with(&own.name)).collect();
             assert!(those.len() > 1);
-            let each = |of: &dyn Fn(&TaskFinding) -> Estimate| -> Vec<Estimate> {
+            let each = |of: &dyn Fn(&TaskResults) -> Estimate| -> Vec<Estimate> {
                 those.iter().map(|own| of(own)).collect()
             };
             near(&own.name, own.throughput.mean, &each(&|own| own.throughput));
             near(&own.name, own.busy.mean, &each(&|own| own.busy));
         }
         // The overall results are the same in both forms.
-        let [own, other] = [Whole::of(&short, &one), Whole::of(&long, &all)];
+        let [own, other] = [OverallResults::of(&short, &one), OverallResults::of(&long, &all)];
         assert!((own.throughput / other.throughput - 1.0).abs() < 1e-9, "{own:?} {other:?}");
         // The simulated time of one is the mean over all, weighted by their counts.
         assert!((own.response / other.response - 1.0).abs() < 1e-3, "{own:?} {other:?}");
@@ -112,7 +112,7 @@ fn replicas_are_as_if_each_were_written_out() {
 
 #[test]
 fn intervals_of_one_are_those_of_all_together() {
-    let effort = Effort { events: 400_000, precision: 0.0001, ..Effort::default() };
+    let effort = SimulationEffort { events: 400_000, precision: 0.0001, ..SimulationEffort::default() };
     let (one, all) = (simulate(&model(SHORT), &effort).unwrap(), simulate(&model(&long()), &effort).unwrap());
     // The interval is based on four times as many observations.
     let (own, each) = (one.tasks[0].throughput, all.tasks[0].throughput);
@@ -136,8 +136,8 @@ fn replicas_stand_in_what_is_written() {
     {
         assert!(lqn.contains(line), "{line}{lqn}");
     }
-    let found = simulate(&own, &Effort { events: 20_000, ..Effort::default() }).unwrap();
-    let origin = Origin { by: "a test", valid: true, convergence: 0.5, iterations: 1 };
+    let found = simulate(&own, &SimulationEffort { events: 20_000, ..SimulationEffort::default() }).unwrap();
+    let origin = ResultOrigin { program: "a test", is_accurate: true, convergence: 0.5, iterations: 1 };
     let lqxo = write::lqxo(&own, &found, &origin).unwrap();
     for part in [
         "<processor name=\"host\" scheduling=\"fcfs\" replication=\"2\">",
@@ -149,13 +149,19 @@ fn replicas_stand_in_what_is_written() {
     }
     assert_eq!(lqxo.matches("<result-task ").count(), 3, "{lqxo}");
     let again = model(&lqxo);
-    assert_eq!(simulate(&again, &Effort { events: 20_000, ..Effort::default() }).unwrap().tasks.len(), 3);
+    assert_eq!(
+        simulate(&again, &SimulationEffort { events: 20_000, ..SimulationEffort::default() })
+            .unwrap()
+            .tasks
+            .len(),
+        3
+    );
     assert_eq!(write::lqn(&again).unwrap().matches(" r ").count(), lqn.matches(" r ").count());
 }
 
 #[test]
 fn a_picture_shows_how_many_there_are() {
-    let picture = Picture::of(&model(SHORT));
+    let picture = Diagram::of(&model(SHORT));
     let (text, svg) = (picture.text(), picture.svg());
     assert!(text.contains("store {1} <4>") && text.contains("○ host {1} <2>"), "{text}");
     assert!(svg.contains("{3} &lt;4> Z=2") && svg.contains("{1} &lt;2>"), "{svg}");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 
-use plimsoll_lqn::{Effort, Model, Replication, read, simulate, simulate_on};
+use plimsoll_lqn::{Model, Replication, SimulationEffort, read, simulate, simulate_on};
 
 fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{trouble}\n{text}")).model
@@ -24,7 +24,7 @@ fn on(threads: usize) -> impl Fn(&mut [Replication<'_>]) {
         let work = || {
             loop {
                 let Some(one) = next.lock().expect("nobody panics with it").next() else { return };
-                one.go_on();
+                one.run_step();
             }
         };
         thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
@@ -34,16 +34,19 @@ fn on(threads: usize) -> impl Fn(&mut [Replication<'_>]) {
 #[test]
 fn how_many_cores_there_are_makes_no_difference() {
     let model = of("own/lb-00.lqn");
-    let effort = Effort { seed: 5, events: 3_000_000, precision: 0.0 };
+    let effort = SimulationEffort { seed: 5, events: 3_000_000, precision: 0.0 };
     let alone = simulate(&model, &effort).expect("it ends");
-    assert_eq!((effort.replications(), alone.runs), (3, 3));
+    assert_eq!((effort.run_count(), alone.runs), (3, 3));
     for threads in [1, 2, 7] {
         assert_eq!(simulate_on(&model, &effort, &on(threads)).expect("it ends"), alone, "{threads}");
     }
     // In reverse order.
-    let back = |all: &mut [Replication<'_>]| all.iter_mut().rev().for_each(Replication::go_on);
+    let back = |all: &mut [Replication<'_>]| all.iter_mut().rev().for_each(Replication::run_step);
     assert_eq!(simulate_on(&model, &effort, &back).expect("it ends"), alone);
-    assert_ne!(simulate(&model, &Effort { seed: 6, ..effort }).expect("it ends").tasks, alone.tasks);
+    assert_ne!(
+        simulate(&model, &SimulationEffort { seed: 6, ..effort }).expect("it ends").tasks,
+        alone.tasks
+    );
 }
 
 /// The intervals of several runs match the spread of their means: 95 % hold the true value.
@@ -64,7 +67,7 @@ fn several_runs_know_how_sure_they_are() {
     for seed in 1..=40 {
         // In the first round there are two replications with ten batches each, then twenty with one each.
         for events in [2_000_000, 20_000_000] {
-            let effort = Effort { seed, events, precision: 0.9 };
+            let effort = SimulationEffort { seed, events, precision: 0.9 };
             let [one, other] = [&open, &pool].map(|model| simulate(model, &effort).expect("it ends"));
             assert_eq!((one.runs as u64, one.batches), (events / 1_000_000, 20));
             let response = [one.entries[0].response.unwrap(), other.tasks[0].response.unwrap()];
@@ -96,7 +99,7 @@ fn what_begins_slowly_is_left_out() {
     let (mut mean, mut least, mut much, mut settled) = (0.0, f64::INFINITY, 0, 0);
     for seed in 1..=12 {
         // The least warm-up is a fifth of 90,000 events, which are 9,000 units of time.
-        let effort = Effort { seed, events: 900_000, precision: 0.05 };
+        let effort = SimulationEffort { seed, events: 900_000, precision: 0.05 };
         let found = simulate(&slow, &effort).expect("it ends");
         settled += usize::from(found.settled);
         mean += found.tasks[0].response.unwrap().mean / 12.0;
@@ -119,6 +122,7 @@ fn what_begins_slowly_is_left_out() {
 fn what_never_settles_is_said() {
     // The arrivals are twice the capacity.
     let model = model("P 0 p cpu f -1 T 0 t srv n srv -1 cpu -1 E 0 a srv 2 s srv 1 -1 -1");
-    let found = simulate(&model, &Effort { events: 200_000, ..Effort::default() }).expect("it ends");
+    let found = simulate(&model, &SimulationEffort { events: 200_000, ..SimulationEffort::default() })
+        .expect("it ends");
     assert!(!found.settled, "{found:?}");
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::solve::left_out;
-use plimsoll_lqn::{Effort, Findings, read, simulate, solve, write};
+use plimsoll_lqn::solve::ignored_parts;
+use plimsoll_lqn::{ModelResults, SimulationEffort, read, simulate, solve, write};
 
 /// Runs two servers of rate 1 behind an entry with this policy, with this rate of requests from outside.
-fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
+fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> ModelResults {
     let [one, other] = shares;
     let text = format!(
         "{pragma}\nG \"\" 1 1 -1\nP 0\n p pl f i\n p ca f\n p cb f\n-1\n\
@@ -15,7 +15,8 @@ fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
          -1\n"
     );
     let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
-    simulate(&model, &Effort { events: 4_000_000, precision: 0.005, ..Effort::default() }).expect("it ends")
+    simulate(&model, &SimulationEffort { events: 4_000_000, precision: 0.005, ..SimulationEffort::default() })
+        .expect("it ends")
 }
 
 fn response(pragma: &str) -> f64 {
@@ -51,7 +52,7 @@ fn one_is_filled_before_the_next() {
         );
         read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model
     };
-    let effort = Effort { events: 2_000_000, precision: 0.003, ..Effort::default() };
+    let effort = SimulationEffort { events: 2_000_000, precision: 0.003, ..SimulationEffort::default() };
     // The overflow of two threads follows Erlang's formula B.
     let two = model("m 2");
     let found = simulate(&two, &effort).unwrap();
@@ -59,7 +60,11 @@ fn one_is_filled_before_the_next() {
     let over = found.entries[2].throughput.mean / 3.0;
     assert!((over / lost - 1.0).abs() < 0.01, "{over}, not {lost}");
     assert_eq!(found.entries[1].waiting.mean, 0.0);
-    assert!(left_out(&two).iter().any(|own| own.contains("fills one before")), "{:?}", left_out(&two));
+    assert!(
+        ignored_parts(&two).iter().any(|own| own.contains("fills one before")),
+        "{:?}",
+        ignored_parts(&two)
+    );
     // With unlimited threads, no other target is used, and the solver covers it.
     let endless = model("i");
     let (solved, _) = solve(&endless);
@@ -67,7 +72,7 @@ fn one_is_filled_before_the_next() {
         assert_eq!(found.entries[2].throughput.mean, 0.0);
         assert!((found.entries[1].throughput.mean / 3.0 - 1.0).abs() < 0.01);
     }
-    assert!(left_out(&endless).is_empty(), "{:?}", left_out(&endless));
+    assert!(ignored_parts(&endless).is_empty(), "{:?}", ignored_parts(&endless));
     // All are overloaded: requests go to the first of those with the shortest queue, and no server is idle.
     let text = "#pragma route.lb=first_available\nP 0 p pc f i p pl f i p pa f p pb f -1 T 0 t cl r cl -1 pc \
                 m 8 t lb i lb -1 pl \
@@ -96,7 +101,8 @@ fn weights_are_kept_and_sessions_stay() {
                 t sa n sa -1 ca t sb n sb -1 cb -1 E 0 s cl 1 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb \
                 sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
     let model = read(text, &BTreeMap::new()).unwrap().model;
-    let found = simulate(&model, &Effort { events: 50_000, ..Effort::default() }).unwrap();
+    let found =
+        simulate(&model, &SimulationEffort { events: 50_000, ..SimulationEffort::default() }).unwrap();
     let used =
         found.entries.iter().filter(|own| own.name.starts_with('s') && own.throughput.mean > 0.0).count();
     assert_eq!(used, 1, "{:?}", found.entries);
@@ -129,7 +135,7 @@ fn an_age_may_be_a_parameter() {
     let age = |text: &str, given: &[(&str, f64)]| {
         let given = given.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
         let model = read(text, &given).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
-        model.entries.iter().find_map(|own| own.routing).unwrap().age
+        model.entries.iter().find_map(|own| own.routing).unwrap().max_age
     };
     assert_eq!((age(&text, &[]), age(&text, &[("age", 7.0)])), (2.0, 7.0));
     let model = read(&text, &BTreeMap::new()).unwrap().model;
@@ -160,11 +166,14 @@ fn policies_split_requests_in_formulas_as_they_do_when_played() {
         let model = read(&text, &BTreeMap::new()).unwrap().model;
         let (solved, how) = solve(&model);
         assert!(how.converged, "{policy}");
-        let played =
-            simulate(&model, &Effort { events: 1_000_000, precision: 0.005, ..Effort::default() }).unwrap();
-        let part = |found: &Findings| found.entries[2].throughput.mean / found.entries[1].throughput.mean;
+        let played = simulate(
+            &model,
+            &SimulationEffort { events: 1_000_000, precision: 0.005, ..SimulationEffort::default() },
+        )
+        .unwrap();
+        let part = |found: &ModelResults| found.entries[2].throughput.mean / found.entries[1].throughput.mean;
         let by_loads = matches!(policy, "least_loaded" | "power_of_two");
-        let said = left_out(&model);
+        let said = ignored_parts(&model);
         match policy {
             "round_robin" | "weighted" => {
                 assert_eq!(said, ["that the turns of `lb` come more evenly than chance"]);
@@ -205,10 +214,13 @@ fn targets_that_are_not_alike_get_what_they_can_do() {
         );
         let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
         let (solved, how) = solve(&model);
-        let played =
-            simulate(&model, &Effort { events: 2_000_000, precision: 0.005, ..Effort::default() }).unwrap();
-        assert!(how.converged && left_out(&model).len() == 1, "{:?}", left_out(&model));
-        let numbers = |found: &Findings| {
+        let played = simulate(
+            &model,
+            &SimulationEffort { events: 2_000_000, precision: 0.005, ..SimulationEffort::default() },
+        )
+        .unwrap();
+        assert!(how.converged && ignored_parts(&model).len() == 1, "{:?}", ignored_parts(&model));
+        let numbers = |found: &ModelResults| {
             [&found.entries[2], &found.entries[3]]
                 .map(|own| own.throughput.mean)
                 .into_iter()
@@ -263,14 +275,16 @@ fn formulas_know_what_looking_at_loads_saves() {
                      E 0\n{asks} s lb 0 -1\n{forwards}{entries}-1\n"
                 );
                 let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
-                let response = |found: &Findings| {
+                let response = |found: &ModelResults| {
                     let open = found.entries[0].response.map(|own| own.mean);
                     open.or_else(|| found.tasks[0].response.map(|own| own.mean)).expect("somebody asks")
                 };
                 let (solved, how) = solve(&model);
                 assert!(how.converged, "{policy} {targets} {servers} {used} {closed}");
-                let played =
-                    simulate(&model, &Effort { events: 2_000_000, precision: 0.01, ..Effort::default() });
+                let played = simulate(
+                    &model,
+                    &SimulationEffort { events: 2_000_000, precision: 0.01, ..SimulationEffort::default() },
+                );
                 let off = (response(&solved) / response(&played.unwrap()) - 1.0).abs();
                 eprintln!("{policy} {targets} x {servers} at {used}, closed {closed}: off {:.3}", off);
                 (worst, sum, count) = (worst.max(off), sum + off, count + 1.0);

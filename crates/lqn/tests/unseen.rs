@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::ask::capacity::{Goal, Missed, Range, capacity};
-use plimsoll_lqn::ask::lines;
-use plimsoll_lqn::{Effort, Model, plan, read, simulate, solve};
+use plimsoll_lqn::analysis::capacity::{LoadRange, MissedGoal, PerformanceGoal, find_capacity};
+use plimsoll_lqn::analysis::result_lines;
+use plimsoll_lqn::{Model, SimulationEffort, combine_estimates, read, simulate, solve};
 
 /// Returns a model with busy clients, and one whose cycle is longer than any simulation.
 fn model() -> Model {
@@ -14,7 +14,7 @@ fn model() -> Model {
     read(text, &BTreeMap::new()).expect("a model").model
 }
 
-const EFFORT: Effort = Effort { seed: 1, events: 200_000, precision: 0.05 };
+const EFFORT: SimulationEffort = SimulationEffort { seed: 1, events: 200_000, precision: 0.05 };
 
 #[test]
 fn who_finished_nothing_is_not_known_to_take_no_time() {
@@ -26,12 +26,13 @@ fn who_finished_nothing_is_not_known_to_take_no_time() {
     // The rate is below 3 / time, with 95 % confidence.
     let most = unseen.throughput.mean + unseen.throughput.half_width;
     assert!(unseen.throughput.mean == 0.0 && (most * found.time / 3.0 - 1.0).abs() < 0.01, "{unseen:?}");
-    let has =
-        |metric: &str| lines(&model, &found).iter().any(|own| own.name == "once" && own.metric == metric);
+    let has = |metric: &str| {
+        result_lines(&model, &found).iter().any(|own| own.name == "once" && own.metric == metric)
+    };
     assert!(!has("response") && has("throughput"));
     // The solver provides the result, and a plan uses it.
     let (solved, _) = solve(&model);
-    let both = plan(&model, &[found.clone(), found]);
+    let both = combine_estimates(&model, &[found.clone(), found]);
     assert_eq!(both.simulated.as_ref().map(|own| own.unseen.clone()), Some(vec!["once".to_owned()]));
     assert_eq!(both.findings.tasks[1].response, solved.tasks[1].response);
     assert!((both.findings.tasks[1].throughput.mean / solved.tasks[1].throughput.mean - 1.0).abs() < 0.2);
@@ -48,10 +49,10 @@ fn a_run_in_which_all_was_seen_says_so() {
 
 #[test]
 fn a_load_at_which_nothing_is_seen_keeps_no_goal() {
-    let goals = [Goal::parse("response<1").unwrap()];
-    let range = Range { from: 1.0, to: 1.0, whole: true };
+    let goals = [PerformanceGoal::parse("response<1").unwrap()];
+    let range = LoadRange { from: 1.0, to: 1.0, is_whole: true };
     let tried = |_| Ok::<_, ()>((model(), simulate(&model(), &EFFORT)));
-    let (good, bad) = capacity(range, &goals, tried).unwrap();
+    let (good, bad) = find_capacity(range, &goals, tried).unwrap();
     assert!(good.is_none());
-    assert_eq!(bad.and_then(|own| own.missed), Some(Missed::Unseen("once".to_owned())));
+    assert_eq!(bad.and_then(|own| own.failure), Some(MissedGoal::NoneFinished("once".to_owned())));
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use laws::{described, written};
 use plimsoll_lqn::model::{
-    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Next, Order, Patience, Policy, Processor,
-    ProcessorId, Role, Routing, Scheduling, Task, TaskId,
+    Activity, ActivityId, Call, CallOrder, Entry, EntryBody, EntryId, Multiplicity, Processor, ProcessorId,
+    RetryPolicy, Routing, RoutingPolicy, Scheduling, Successors, Task, TaskId, TaskRole,
 };
-use plimsoll_lqn::read::results;
-use plimsoll_lqn::write::{Origin, Unwritable};
-use plimsoll_lqn::{Effort, Model, read, simulate, write};
+use plimsoll_lqn::read::read_results;
+use plimsoll_lqn::write::{ResultOrigin, WriteError};
+use plimsoll_lqn::{Model, SimulationEffort, read, simulate, write};
 use proptest::prelude::*;
 
 /// Returns all models in the repository, by name.
@@ -52,7 +52,7 @@ fn text_keeps_the_order_and_so_every_drawn_number() {
     for name in ["horb-n24.lqn", "forb-c4-n12.lqn", "tower-19.lqn", "ex-lqn_bpmn.lqnx"] {
         let (_, model) = models().into_iter().find(|(own, _)| own == name).unwrap();
         let again = read(&write::lqn(&model).unwrap(), &BTreeMap::new()).unwrap().model;
-        let effort = Effort { events: 20_000, precision: 0.5, ..Effort::default() };
+        let effort = SimulationEffort { events: 20_000, precision: 0.5, ..SimulationEffort::default() };
         assert_eq!(simulate(&model, &effort), simulate(&again, &effort), "{name}");
     }
 }
@@ -60,12 +60,21 @@ fn text_keeps_the_order_and_so_every_drawn_number() {
 #[test]
 fn results_stand_in_the_document_and_are_read_again() {
     let (_, model) = models().into_iter().find(|(name, _)| name == "horb-n24.lqn").unwrap();
-    let found = simulate(&model, &Effort { events: 200_000, precision: 0.5, ..Effort::default() }).unwrap();
-    let origin = Origin { by: "a <test>", valid: true, convergence: 0.5, iterations: found.batches as u64 };
+    let found = simulate(
+        &model,
+        &SimulationEffort { events: 200_000, precision: 0.5, ..SimulationEffort::default() },
+    )
+    .unwrap();
+    let origin = ResultOrigin {
+        program: "a <test>",
+        is_accurate: true,
+        convergence: 0.5,
+        iterations: found.batches as u64,
+    };
     let text = write::lqxo(&model, &found, &origin).unwrap();
     // The text is still the model.
     assert_eq!(described(&read(&text, &BTreeMap::new()).unwrap().model), described(&model));
-    let read = results(&text).unwrap();
+    let read = read_results(&text).unwrap();
     let value = |kind: &str, name: &str, metric: &str| {
         let one = read.iter().find(|own| own.kind == kind && own.name == name && own.metric == metric);
         one.unwrap_or_else(|| panic!("no {metric} of {kind} {name}")).mean
@@ -96,20 +105,20 @@ fn results_stand_in_the_document_and_are_read_again() {
         text.contains("<result-conf-95 throughput=\"") && text.contains("solver-info=\"a &lt;test>\""),
         "{text}"
     );
-    assert!(results("<lqn-model/>").unwrap_err().to_string().contains("no results"));
+    assert!(read_results("<lqn-model/>").unwrap_err().to_string().contains("no results"));
     let wrong = text.replacen("<result-processor utilization=\"", "<result-processor utilization=\"x", 1);
-    assert!(results(&wrong).unwrap_err().message.contains("is a number"), "{wrong}");
+    assert!(read_results(&wrong).unwrap_err().message.contains("is a number"), "{wrong}");
 }
 
 #[test]
 fn what_a_format_cannot_say_is_refused_by_name() {
     let (_, mut model) = models().into_iter().find(|(name, _)| name == "horb-n24.lqn").unwrap();
-    model.activities[0].order = Order::List;
-    assert_eq!(write::lqn(&model), Err(Unwritable::Order(model.activities[0].name.clone())));
+    model.activities[0].order = CallOrder::List;
+    assert_eq!(write::lqn(&model), Err(WriteError::ListOrder(model.activities[0].name.clone())));
     assert_eq!(written(&model), 1);
-    model.activities[0].order = Order::Stochastic;
+    model.activities[0].order = CallOrder::Stochastic;
     model.tasks[0].name = "the client".to_owned();
-    assert_eq!(write::lqn(&model), Err(Unwritable::Name("the client".to_owned())));
+    assert_eq!(write::lqn(&model), Err(WriteError::InvalidName("the client".to_owned())));
     assert_eq!(written(&model), 1);
 }
 
@@ -133,11 +142,11 @@ impl Chance {
         self.below(2_000_000_007) as f64 / 1e9
     }
 
-    fn copies(&mut self) -> Copies {
+    fn copies(&mut self) -> Multiplicity {
         match self.below(5) {
-            0 => Copies::Infinite,
-            1 | 2 => Copies::Some(1),
-            count => Copies::Some(count as u32 * 7),
+            0 => Multiplicity::Infinite,
+            1 | 2 => Multiplicity::Finite(1),
+            count => Multiplicity::Finite(count as u32 * 7),
         }
     }
 }
@@ -146,10 +155,10 @@ impl Chance {
 fn made(chance: &mut Chance) -> Model {
     let mut model = Model { comment: "made <by> \"chance\" & so\ton".to_owned(), ..Model::default() };
     for place in 0..1 + chance.below(4) {
-        use Scheduling::{Fcfs, HeadOfLine, Preemptive, Random, Sharing};
+        use Scheduling::{Fcfs, HeadOfLine, Preemptive, ProcessorSharing, Random};
         model.processors.push(Processor {
             name: format!("cpu{place}"),
-            scheduling: chance.one(&[Fcfs, HeadOfLine, Preemptive, Random, Sharing]),
+            scheduling: chance.one(&[Fcfs, HeadOfLine, Preemptive, Random, ProcessorSharing]),
             copies: chance.copies(),
             speed: chance.one(&[1.0, 1.0, 0.3, 2.5]),
             replicas: 1,
@@ -159,11 +168,12 @@ fn made(chance: &mut Chance) -> Model {
     for place in 0..tasks {
         let think = if chance.below(2) == 0 { 0.0 } else { chance.number() };
         let role = if place == 0 {
-            Role::Client { think }
+            TaskRole::Client { think }
         } else {
-            Role::Server { queue: chance.one(&[Scheduling::Fcfs, Scheduling::HeadOfLine]) }
+            TaskRole::Server { queue: chance.one(&[Scheduling::Fcfs, Scheduling::HeadOfLine]) }
         };
-        let copies = if place == 0 { Copies::Some(1 + chance.below(30) as u32) } else { chance.copies() };
+        let copies =
+            if place == 0 { Multiplicity::Finite(1 + chance.below(30) as u32) } else { chance.copies() };
         let mut entries = Vec::new();
         for number in 0..1 + chance.below(3) {
             entries.push(EntryId(model.entries.len()));
@@ -174,13 +184,14 @@ fn made(chance: &mut Chance) -> Model {
                 priority: chance.one(&[0, 0, 0, 2]),
                 forwards: Vec::new(),
                 routing: None,
-                body: Body::Phases(Vec::new()),
+                body: EntryBody::Phases(Vec::new()),
             });
         }
         let processor = ProcessorId(chance.below(model.processors.len()));
         let priority = chance.below(3) as i32;
-        let limited =
-            !matches!(role, Role::Client { .. }) && copies != Copies::Infinite && chance.below(4) == 0;
+        let limited = !matches!(role, TaskRole::Client { .. })
+            && copies != Multiplicity::Infinite
+            && chance.below(4) == 0;
         let queue_limit = limited.then(|| chance.below(30) as u32);
         let name = format!("t{place}");
         model.tasks.push(Task {
@@ -257,29 +268,32 @@ fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
             model.activities.push(own);
         }
         let [a, b, c, d] = [0, 1, 2, 3].map(|more| ActivityId(first + more));
-        let to = |id| Next::Or(vec![(1.0, id)]);
+        let to = |id| Successors::Or(vec![(1.0, id)]);
         let (next_a, next_b, next_c) = match chance.below(5) {
             0 => (to(b), to(c), to(d)),
-            1 => (Next::Or(vec![(0.25, b), (0.75, c)]), to(d), to(d)),
+            1 => (Successors::Or(vec![(0.25, b), (0.75, c)]), to(d), to(d)),
             2 => {
                 let wanted = 1 + chance.below(2) as u32;
-                let join = Next::Join { join: joins, wanted, branches: 2, then: Box::new(to(d)) };
+                let join = Successors::Join { join: joins, wanted, branches: 2, then: Box::new(to(d)) };
                 joins += 1;
-                (Next::And(vec![b, c]), join.clone(), join)
+                (Successors::And(vec![b, c]), join.clone(), join)
             }
             3 => (
-                Next::Loop { bodies: vec![(chance.number(), b), (2.0, c)], exit: Some(d) },
-                Next::End,
-                Next::End,
+                Successors::Loop { bodies: vec![(chance.number(), b), (2.0, c)], exit: Some(d) },
+                Successors::End,
+                Successors::End,
             ),
-            _ => (Next::Or(vec![(0.1, b), (0.2, c), (0.7, d)]), Next::End, to(d)),
+            _ => (Successors::Or(vec![(0.1, b), (0.2, c), (0.7, d)]), Successors::End, to(d)),
         };
-        (model.activities[a.0].next, model.activities[b.0].next, model.activities[c.0].next) =
-            (next_a, next_b, next_c);
+        (
+            model.activities[a.0].successors,
+            model.activities[b.0].successors,
+            model.activities[c.0].successors,
+        ) = (next_a, next_b, next_c);
         if place > 0 {
             model.activities[chance.one(&[b, d]).0].replies.push(*entry);
         }
-        model.entries[entry.0].body = Body::Graph(a);
+        model.entries[entry.0].body = EntryBody::Graph(a);
     }
     for (entry, _) in entries.iter().zip(&graphs).filter(|(_, graph)| !**graph) {
         let name = model.entries[entry.0].name.clone();
@@ -294,7 +308,7 @@ fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
             phases.push(ActivityId(model.activities.len()));
             model.activities.push(own);
         }
-        model.entries[entry.0].body = Body::Phases(phases);
+        model.entries[entry.0].body = EntryBody::Phases(phases);
     }
     if place > 0 && !later.is_empty() {
         for entry in entries {
@@ -302,9 +316,9 @@ fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
                 let (one, other) = (chance.one(&later), chance.one(&later));
                 model.entries[entry.0].forwards = vec![(one, 0.3), (other, chance.number() / 3.0)];
                 if chance.below(2) == 0 {
-                    let (_, policy) = chance.one(&Policy::ALL);
-                    let age = if policy.looks_at_loads() { chance.number() } else { 0.0 };
-                    model.entries[entry.0].routing = Some(Routing { policy, age });
+                    let (_, policy) = chance.one(&RoutingPolicy::ALL);
+                    let age = if policy.uses_loads() { chance.number() } else { 0.0 };
+                    model.entries[entry.0].routing = Some(Routing { policy, max_age: age });
                     model.entries[entry.0].forwards[1].1 = 0.7;
                 }
             }
@@ -313,19 +327,24 @@ fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
 }
 
 fn activity(name: String, place: usize, later: &[EntryId], chance: &mut Chance) -> Activity {
-    let order = chance.one(&[Order::Stochastic, Order::Stochastic, Order::Deterministic, Order::List]);
+    let order = chance.one(&[
+        CallOrder::Stochastic,
+        CallOrder::Stochastic,
+        CallOrder::Deterministic,
+        CallOrder::List,
+    ]);
     let mut calls = Vec::new();
     if !later.is_empty() {
         for _ in 0..chance.below(4) {
             let count =
-                1.0 + if order == Order::Stochastic { chance.number() } else { chance.below(3) as f64 };
+                1.0 + if order == CallOrder::Stochastic { chance.number() } else { chance.below(3) as f64 };
             let waits = chance.below(4) > 0;
-            let patience = (waits && chance.below(4) == 0).then(|| Patience {
+            let patience = (waits && chance.below(4) == 0).then(|| RetryPolicy {
                 timeout: if chance.below(3) == 0 { f64::INFINITY } else { chance.number() },
                 retries: chance.below(4) as u32,
                 backoff: chance.one(&[0.0, 0.25]),
             });
-            calls.push(Call { entry: chance.one(later), count, waits, patience });
+            calls.push(Call { entry: chance.one(later), count, waits, retry_policy: patience });
         }
     }
     Activity {
@@ -337,7 +356,7 @@ fn activity(name: String, place: usize, later: &[EntryId], chance: &mut Chance) 
         order,
         calls,
         replies: Vec::new(),
-        next: Next::End,
+        successors: Successors::End,
     }
 }
 

@@ -1,45 +1,63 @@
 //! The slow path: analyzers, plans, listeners. One lock protects it, which the data path never takes.
 
+pub(crate) mod bind;
+pub(crate) mod counter_snapshot;
+pub(crate) mod drain_hook;
+pub(crate) mod engine_shared;
+pub(crate) mod explain;
+pub(crate) mod fleet_notifier;
+pub(crate) mod history;
+pub(crate) mod idle_backoff;
+pub(crate) mod lease;
+pub(crate) mod listener_toggle;
+pub(crate) mod load_line;
+pub(crate) mod probe;
+pub(crate) mod publication;
+pub(crate) mod shared_hosts;
+pub(crate) mod status_report;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::neighbours::Neighbours;
-use plimsoll_brain::{Analyzer, Event, EventKind, Knobs, Load, MemberId, Shed, Strategy, Time, Usage};
+use plimsoll_brain::shared_hosts::SharedHosts;
+use plimsoll_brain::{
+    Analyzer, Event, EventKind, MemberId, ReportedLoad, ShedDecision, Strategy, StrategyParams, Time,
+    UsageReport,
+};
 use socket2::Socket;
 
-use crate::bind::Bound;
-use crate::counts::Elsewhere;
-use crate::explain::described;
-use crate::group::{Strike, Wires};
-use crate::hand_over;
-use crate::history::DRAWN;
-use crate::lag::LagMeter;
-use crate::lease::Desk;
-use crate::listener::Door;
-use crate::load_line::MIDDLES;
-use crate::metered::HostMeter;
-use crate::neighbours::Sharing;
-use crate::udp::{Lent, LentFlow};
-use crate::worker::{Groups, Order, Worker};
+use crate::control::bind::ListenerSockets;
+use crate::control::counter_snapshot::PredecessorLoad;
+use crate::control::explain::describe_strategy;
+use crate::control::history::MAX_CHARTED;
+use crate::control::lease::LeaseTable;
+use crate::control::load_line::MIDDLES;
+use crate::control::shared_hosts::HostSharing;
+use crate::listener::ListenerShared;
+use crate::protocol::udp::{HandoffFlow, ResumableFlow};
+use crate::upstream::group::{ControlChannels, FailureSignal};
+use crate::upstream::side_car::HostMeter;
+use crate::worker::event_loop_lag::LagMeter;
+use crate::worker::{ListenerGroups, WorkerCommand, WorkerHandle};
 use crate::{GroupSettings, ListenerSettings, Settings};
 
-mod journal;
-mod refusals;
-mod ruled;
-mod slow;
+mod event_log;
+mod group_state;
+mod shedding;
+mod slow_members;
 
-pub(crate) use journal::Journal;
-pub use journal::Stamped;
-pub(crate) use refusals::Refusals;
-pub(crate) use ruled::Ruled;
-use ruled::blame;
-use slow::SlowMembers;
+pub(crate) use event_log::EventLog;
+pub use event_log::SequencedEvent;
+pub(crate) use group_state::GroupState;
+use group_state::last_failure_cause;
+pub(crate) use shedding::SheddingTracker;
+use slow_members::SlowMembers;
 
 /// The slow path's state of a listener.
-pub(crate) struct Opened {
+pub(crate) struct ListenerState {
     pub(crate) id: u64,
-    pub(crate) door: Arc<Door>,
+    pub(crate) shared: Arc<ListenerShared>,
     /// Whether an operator has disabled the listener.
     pub(crate) disabled: bool,
     /// Copies of the sockets, for a process that takes over; none if the listener is closed.
@@ -47,7 +65,7 @@ pub(crate) struct Opened {
 }
 
 /// The result of a health check.
-pub(crate) struct Finding {
+pub(crate) struct ProbeResult {
     pub(crate) group: Arc<str>,
     pub(crate) member: MemberId,
     pub(crate) name: Arc<str>,
@@ -56,58 +74,58 @@ pub(crate) struct Finding {
 }
 
 /// The state of the slow path.
-pub(crate) struct Control {
+pub(crate) struct ControlPlane {
     pub(crate) cores: usize,
     pub(crate) settings: Settings,
-    pub(crate) groups: BTreeMap<Arc<str>, Ruled>,
+    pub(crate) groups: BTreeMap<Arc<str>, GroupState>,
     /// The listeners, in the order of the configuration.
-    pub(crate) listeners: Vec<Opened>,
-    pub(crate) workers: Vec<Worker>,
+    pub(crate) listeners: Vec<ListenerState>,
+    pub(crate) workers: Vec<WorkerHandle>,
     /// The delay of the workers' event loops, and the time of the next look at the traffic.
     pub(crate) lag: Arc<LagMeter>,
-    pub(crate) look: Time,
-    pub(crate) journal: Journal,
-    pub(crate) wires: Wires,
+    pub(crate) next_sample: Time,
+    pub(crate) event_log: EventLog,
+    pub(crate) channels: ControlChannels,
     /// Pending notifications about alerts: at most one for each member.
-    pub(crate) due_hand_overs: Vec<hand_over::Due>,
+    pub(crate) pending_hooks: Vec<drain_hook::PendingHook>,
     /// The meter of the host that side-cars share.
-    pub(crate) host: Arc<HostMeter>,
+    pub(crate) host_meter: Arc<HostMeter>,
     /// The leases: members lent to clients.
-    pub(crate) desk: Desk,
+    pub(crate) lease_table: LeaseTable,
     /// The groups that share hosts.
-    pub(crate) neighbours: Neighbours,
-    pub(crate) sharing: Sharing,
+    pub(crate) neighbours: SharedHosts,
+    pub(crate) host_sharing: HostSharing,
     /// Whether everything is ready and no listener accepts yet.
     pub(crate) held: bool,
     /// Sockets that another process bound, until they are used.
-    pub(crate) given: Vec<Bound>,
+    pub(crate) inherited_sockets: Vec<ListenerSockets>,
     /// The work in flight of the previous process.
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) predecessor_load: PredecessorLoad,
     /// The datagram flows of the previous process, until a listener takes them.
-    pub(crate) flows: Vec<LentFlow>,
+    pub(crate) inherited_flows: Vec<HandoffFlow>,
 }
 
 /// The maximum number of members, over all groups, whose history of the last ten minutes is shown, 15 KB
 /// each. Each group shows at least two.
-const LINES: usize = 4096;
+const MAX_HISTORY_MEMBERS: usize = 4096;
 
 /// Returns the groups that listeners lead to.
-pub(crate) fn of_groups<'s>(listeners: impl Iterator<Item = &'s ListenerSettings>) -> BTreeSet<&'s str> {
-    listeners.flat_map(ListenerSettings::led_to).map(|name| &**name).collect()
+pub(crate) fn group_names<'s>(listeners: impl Iterator<Item = &'s ListenerSettings>) -> BTreeSet<&'s str> {
+    listeners.flat_map(ListenerSettings::reachable_groups).map(|name| &**name).collect()
 }
 
 /// Returns the groups whose members have sessions. A session has any duration: the number of open sessions
 /// shows no utilization, and their duration shows no speed.
-fn of_sessions(settings: &Settings) -> BTreeSet<&str> {
-    let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.tells());
-    of_groups(settings.listeners.iter().filter(sessions))
+fn session_groups(settings: &Settings) -> BTreeSet<&str> {
+    let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.is_directory());
+    group_names(settings.listeners.iter().filter(sessions))
 }
 
-impl Control {
+impl ControlPlane {
     /// Records the results of health checks.
-    pub(crate) fn probed(&mut self, findings: &[Finding], now: Time) {
+    pub(crate) fn record_probes(&mut self, findings: &[ProbeResult], now: Time) {
         for finding in findings {
-            self.journal.fellows.checked(finding);
+            self.event_log.fleet.notify_probe(finding);
             if let Some(ruled) = self.groups.get_mut(&finding.group) {
                 let outcome = match &finding.outcome {
                     Ok(()) => Ok(()),
@@ -120,17 +138,18 @@ impl Control {
         let found: BTreeSet<&Arc<str>> = findings.iter().map(|finding| &finding.group).collect();
         for group in found {
             if let Some(ruled) = self.groups.get_mut(group) {
-                ruled.settle(self.cores, now, &mut self.journal);
+                ruled.publish_changes(self.cores, now, &mut self.event_log);
             }
         }
     }
 
     /// Records that a member failed too often in a row.
-    pub(crate) fn struck(&mut self, strike: &Strike, now: Time) {
-        let blame = self.groups.get(&strike.group).and_then(|ruled| blame(ruled.record(strike.member)?));
-        self.with(&strike.group, now, |analyzer| {
+    pub(crate) fn record_failure_signal(&mut self, strike: &FailureSignal, now: Time) {
+        let blame =
+            self.groups.get(&strike.group).and_then(|ruled| last_failure_cause(ruled.record(strike.member)?));
+        self.with_analyzer(&strike.group, now, |analyzer| {
             if let Some(blame) = &blame {
-                analyzer.handle_blame(strike.member, blame);
+                analyzer.handle_failure_cause(strike.member, blame);
             }
             match strike.suspicion {
                 true => analyzer.handle_suspicion(strike.member, now),
@@ -140,90 +159,95 @@ impl Control {
     }
 
     /// Compares the members of each group.
-    pub(crate) fn compare(&mut self, now: Time) {
-        self.end_leases(now);
+    pub(crate) fn compare_members(&mut self, now: Time) {
+        self.end_expired_leases(now);
         let mut stirring = BTreeSet::new();
         for (name, ruled) in &mut self.groups {
-            if !ruled.stirs() {
+            if !ruled.advance_second() {
                 continue;
             }
             stirring.insert(Arc::clone(name));
             let totals = ruled.totals();
             for (member, record) in &ruled.records {
-                if let Some(blame) = blame(record) {
-                    ruled.analyzer.handle_blame(*member, &blame);
+                if let Some(blame) = last_failure_cause(record) {
+                    ruled.analyzer.handle_failure_cause(*member, &blame);
                 }
             }
             ruled.analyzer.handle_totals(&totals, now);
-            ruled.settle(self.cores, now, &mut self.journal);
-            ruled.tell_moves(&mut self.journal);
-            ruled.tell_refusals(now, &mut self.journal);
+            ruled.publish_changes(self.cores, now, &mut self.event_log);
+            ruled.report_moves(&mut self.event_log);
+            ruled.report_shedding(now, &mut self.event_log);
         }
-        self.survey(&stirring, now);
-        let drawn = (LINES / self.groups.len().max(1)).clamp(2, DRAWN);
-        let sessions = of_sessions(&self.settings);
+        self.sample_load_lines(&stirring, now);
+        let drawn = (MAX_HISTORY_MEMBERS / self.groups.len().max(1)).clamp(2, MAX_CHARTED);
+        let sessions = session_groups(&self.settings);
         for (name, ruled) in &mut self.groups {
             match stirring.contains(name) {
                 true => {
-                    ruled.remember(drawn, now);
-                    ruled.tell_slow(!sessions.contains(&**name), now, &mut self.journal);
+                    ruled.record_second(drawn, now);
+                    ruled.report_slow(!sessions.contains(&**name), now, &mut self.event_log);
                 }
-                false => ruled.history.rest(&MIDDLES, now),
+                false => ruled.history.add_idle(&MIDDLES, now),
             }
         }
-        self.look_at_hosts(now);
+        self.attribute_host_loads(now);
     }
 
     /// Handles the timeouts that are due.
-    pub(crate) fn tick(&mut self, now: Time) {
+    pub(crate) fn handle_timeouts(&mut self, now: Time) {
         for ruled in self.groups.values_mut() {
             if ruled.analyzer.poll_timeout().is_some_and(|due| due <= now) {
                 ruled.analyzer.handle_timeout(now);
-                ruled.settle(self.cores, now, &mut self.journal);
+                ruled.publish_changes(self.cores, now, &mut self.event_log);
             }
         }
     }
 
     /// Returns the groups that a listener leads to; `None` if its own group does not exist.
-    pub(crate) fn groups_of(&self, listener: &ListenerSettings) -> Option<Groups> {
+    pub(crate) fn groups_of(&self, listener: &ListenerSettings) -> Option<ListenerGroups> {
         let find = |name: &Arc<str>| self.groups.get(name).map(|ruled| Arc::clone(&ruled.group));
         let named = listener.tls.iter().flat_map(|tls| tls.groups.values()).chain(&listener.others);
-        Some(Groups { own: find(&listener.group)?, named: named.filter_map(find).collect() })
+        Some(ListenerGroups { own: find(&listener.group)?, named: named.filter_map(find).collect() })
     }
 
     /// Samples the traffic and returns the time until the next sample.
-    pub(crate) fn watch(&mut self, now: Time) -> Duration {
-        let of = of_sessions(&self.settings);
-        let due = if self.look == Time(0) { now } else { self.look };
+    pub(crate) fn sample_traffic(&mut self, now: Time) -> Duration {
+        let of = session_groups(&self.settings);
+        let due = if self.next_sample == Time(0) { now } else { self.next_sample };
         // Workers without traffic are not woken.
-        let awake = self.groups.values().any(|ruled| !ruled.rests());
-        let lag = if awake { self.lag.look(&self.workers, due, now) } else { Duration::ZERO };
-        let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.watch(!of.contains(&**name), lag, now));
+        let awake = self.groups.values().any(|ruled| !ruled.is_idle());
+        let lag = if awake { self.lag.sample(&self.workers, due, now) } else { Duration::ZERO };
+        let looks =
+            self.groups.iter_mut().map(|(name, ruled)| ruled.sample_traffic(!of.contains(&**name), lag, now));
         let rest = looks.min().unwrap_or(Duration::from_secs(1));
-        self.look = now + rest;
+        self.next_sample = now + rest;
         rest
     }
 
     /// Refills the members' request budgets where the rate per second is limited. Returns the time until the
     /// next refill.
-    pub(crate) fn fill(&mut self, now: Time) -> Duration {
-        self.groups.values_mut().map(|ruled| ruled.fill(now)).min().unwrap_or(Duration::from_secs(1))
+    pub(crate) fn refill_budgets(&mut self, now: Time) -> Duration {
+        self.groups
+            .values_mut()
+            .map(|ruled| ruled.refill_budgets(now))
+            .min()
+            .unwrap_or(Duration::from_secs(1))
     }
 
     /// Returns the time of the next timeout.
-    pub(crate) fn due(&self) -> Option<Time> {
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
         self.groups.values().filter_map(|ruled| ruled.analyzer.poll_timeout()).min()
     }
 
     /// Writes the events of all groups, and publishes the resulting plans.
-    pub(crate) fn settle(&mut self, now: Time) {
+    pub(crate) fn publish_changes(&mut self, now: Time) {
         for ruled in self.groups.values_mut() {
-            ruled.settle(self.cores, now, &mut self.journal);
+            ruled.publish_changes(self.cores, now, &mut self.event_log);
         }
     }
 
     /// Applies an operator's action to a member of one group, or of the only group that has it.
-    pub(crate) fn operate(
+    pub(crate) fn apply_operator_action(
         &mut self,
         group: Option<&str>,
         member: &str,
@@ -236,7 +260,7 @@ impl Control {
             return Err(format!("no group {group}; there are: {}", names.join(", ")));
         };
         act(&mut ruled.analyzer)?;
-        ruled.settle(self.cores, now, &mut self.journal);
+        ruled.publish_changes(self.cores, now, &mut self.event_log);
         Ok(())
     }
 
@@ -245,7 +269,7 @@ impl Control {
         if let Some(name) = group {
             return Ok(name.into());
         }
-        let has = |ruled: &Ruled| ruled.id(member).is_some();
+        let has = |ruled: &GroupState| ruled.id(member).is_some();
         let mut found = self.groups.iter().filter(|(_, ruled)| has(ruled)).map(|(name, _)| Arc::clone(name));
         match (found.next(), found.next()) {
             (Some(group), None) => Ok(group),
@@ -257,31 +281,31 @@ impl Control {
     }
 
     /// Records a load that a monitor measured.
-    pub(crate) fn loaded(&mut self, group: &str, member: &str, load: Load, now: Time) {
+    pub(crate) fn record_load(&mut self, group: &str, member: &str, load: ReportedLoad, now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let Some(id) = ruled.id(member) else { return };
-        self.journal.fellows.loaded(group, member, load);
+        self.event_log.fleet.notify_load(group, member, load);
         ruled.analyzer.handle_load(id, load);
-        self.due_hand_overs.extend(ruled.hand_over_of_alert(id));
-        ruled.settle(self.cores, now, &mut self.journal);
+        self.pending_hooks.extend(ruled.pending_alert_hook(id));
+        ruled.publish_changes(self.cores, now, &mut self.event_log);
     }
 
     /// Records a member's report of its throughput and utilization.
-    pub(crate) fn used(&mut self, group: &str, member: &str, usage: Usage, now: Time) {
+    pub(crate) fn record_usage(&mut self, group: &str, member: &str, usage: UsageReport, now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let Some(id) = ruled.id(member) else { return };
         ruled.analyzer.handle_usage(id, usage, now);
-        ruled.settle(self.cores, now, &mut self.journal);
+        ruled.publish_changes(self.cores, now, &mut self.event_log);
     }
 
-    /// Implements [`Engine::shed`](crate::Engine::shed).
-    pub(crate) fn shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
+    /// Implements [`Engine::requested_shed`](crate::Engine::requested_shed).
+    pub(crate) fn requested_shed(&self, group: Option<&str>, member: &str) -> Option<ShedDecision> {
         let groups = self.groups.iter().filter(|(name, _)| group.is_none_or(|group| ***name == *group));
-        let of = |ruled: &Ruled| {
+        let of = |ruled: &GroupState| {
             // The check for alerts comes first: it is cheap, and nearly always the answer.
             let alerts = || ruled.analyzer.alerts().filter(|alert| alert.held.is_none());
             alerts().next()?;
-            let ids = ruled.id(member).map_or_else(|| ruled.at(member), |id| vec![id]);
+            let ids = ruled.id(member).map_or_else(|| ruled.members_at(member), |id| vec![id]);
             let sheds = alerts().filter(|alert| ids.contains(&alert.member)).map(|alert| alert.shed);
             sheds.max_by(|one, other| one.share.total_cmp(&other.share))
         };
@@ -289,20 +313,20 @@ impl Control {
     }
 
     /// Records weights that were computed elsewhere.
-    pub(crate) fn weighed(&mut self, group: &str, weights: &[(Arc<str>, Option<f64>)], now: Time) {
+    pub(crate) fn set_weights(&mut self, group: &str, weights: &[(Arc<str>, Option<f64>)], now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let named = weights.iter().filter_map(|(name, weight)| Some((ruled.id(name)?, *weight)));
         let weights: Vec<_> = named.collect();
         ruled.analyzer.handle_weights(&weights, now);
-        ruled.settle(self.cores, now, &mut self.journal);
+        ruled.publish_changes(self.cores, now, &mut self.event_log);
     }
 
     /// Changes a group's strategy and returns the previous one, for people. The settings are changed as well,
     /// so that the next reload detects the difference.
-    pub(crate) fn choose_by(
+    pub(crate) fn set_strategy(
         &mut self,
         group: &str,
-        (strategy, knobs): (&'static Strategy, Knobs),
+        (strategy, knobs): (&'static Strategy, StrategyParams),
         written: &str,
         now: Time,
     ) -> Result<String, String> {
@@ -311,8 +335,8 @@ impl Control {
             return Err(format!("no group {group}; there are: {}", names.join(", ")));
         };
         let mut settings = GroupSettings::clone(&ruled.settings);
-        let before = described(settings.spec.strategy, &settings.spec.knobs);
-        (settings.spec.strategy, settings.spec.knobs) = (strategy, knobs);
+        let before = describe_strategy(settings.spec.strategy, &settings.spec.params);
+        (settings.spec.strategy, settings.spec.params) = (strategy, knobs);
         let settings = Arc::new(settings);
         if let Some(kept) = self.settings.groups.iter_mut().find(|kept| *kept.spec.name == *group) {
             *kept = Arc::clone(&settings);
@@ -321,20 +345,20 @@ impl Control {
         let why = format!("strategy {before} -> {written} by an operator, until the next reload");
         let event =
             Event { kind: EventKind::Changed, group: group.into(), member: None, why, inputs: Vec::new() };
-        self.journal.write(event);
-        ruled.settle(self.cores, now, &mut self.journal);
+        self.event_log.write(event);
+        ruled.publish_changes(self.cores, now, &mut self.event_log);
         Ok(before)
     }
 
     /// Starts a listener on the workers. Each core accepts on its part of `hands` and resumes its part of
     /// `flows`, each of which comes with its socket's index. Returns `false` if a worker cannot be reached.
-    pub(crate) fn listen(
+    pub(crate) fn start_listener(
         &self,
-        open: &Opened,
+        open: &ListenerState,
         settings: &ListenerSettings,
-        groups: &Groups,
+        groups: &ListenerGroups,
         hands: Vec<Vec<Socket>>,
-        mut flows: Vec<(usize, Lent)>,
+        mut flows: Vec<(usize, ResumableFlow)>,
     ) -> bool {
         let cores = self.cores;
         self.workers.iter().zip(hands).enumerate().all(|(core, (worker, sockets))| {
@@ -343,20 +367,20 @@ impl Control {
                 (socket, here.map(|(_, lent)| lent).collect())
             });
             let sockets = sockets.collect();
-            let (door, settings, groups) = (Arc::clone(&open.door), settings.clone(), groups.clone());
-            worker.order(Order::Listen { id: open.id, door, sockets, settings, groups })
+            let (door, settings, groups) = (Arc::clone(&open.shared), settings.clone(), groups.clone());
+            worker.send(WorkerCommand::Listen { id: open.id, shared: door, sockets, settings, groups })
         })
     }
 
     /// Sends an order to every worker; returns `false` if one cannot be reached.
-    pub(crate) fn order_all(&self, order: impl Fn() -> Order) -> bool {
-        self.workers.iter().all(|worker| worker.order(order()))
+    pub(crate) fn send_to_workers(&self, order: impl Fn() -> WorkerCommand) -> bool {
+        self.workers.iter().all(|worker| worker.send(order()))
     }
 
-    pub(crate) fn with(&mut self, group: &str, now: Time, act: impl FnOnce(&mut Analyzer)) {
+    pub(crate) fn with_analyzer(&mut self, group: &str, now: Time, act: impl FnOnce(&mut Analyzer)) {
         if let Some(ruled) = self.groups.get_mut(group) {
             act(&mut ruled.analyzer);
-            ruled.settle(self.cores, now, &mut self.journal);
+            ruled.publish_changes(self.cores, now, &mut self.event_log);
         }
     }
 }

@@ -1,6 +1,11 @@
 //! A listener, as the cores and the control thread share it: its settings, its counters, and whether it is
 //! open.
 
+pub(crate) mod proxy_header;
+pub(crate) mod relay;
+pub(crate) mod session_binding;
+pub(crate) mod tls_handshake;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,99 +15,107 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 use crate::ListenerSettings;
-use crate::affinity::Homes;
-use crate::bond::{Known, Tie, Ties};
-use crate::core::{Core, FlowGuest, Guest};
-use crate::group::Record;
-use crate::pool::{Pool, View};
-use crate::stats::Count;
-use crate::{dns, udp, xds};
+use crate::listener::session_binding::{BindingCache, ListenerBindings, MemberBindings};
+use crate::protocol::dns;
+use crate::protocol::udp;
+use crate::protocol::xds;
+use crate::runtime::resource_limits::{ConnectionPermit, FlowPermit};
+use crate::upstream::affinity_cache::AffinityCache;
+use crate::upstream::group::MemberRecord;
+use crate::upstream::pool::{GroupPool, PlanView};
+use crate::upstream::stats::Counter;
+use crate::upstream::thread_context::ThreadContext;
 
 /// The counters of a listener, and its bound address.
-pub(crate) struct Door {
+pub(crate) struct ListenerShared {
     pub(crate) address: SocketAddr,
     /// The counters of each core.
-    pub(crate) counts: Box<[DoorCount]>,
+    pub(crate) counts: Box<[ListenerCounters]>,
     /// The counters of the previous process; the control plane writes them.
-    pub(crate) before: DoorCount,
+    pub(crate) predecessor: ListenerCounters,
     /// The members that its sessions are bound to.
-    pub(crate) ties: Ties,
+    pub(crate) bindings: ListenerBindings,
     /// For a listener that serves a domain: the answers to each client network.
     pub(crate) answer_rates: OnceLock<dns::AnswerRates>,
 }
 
-impl Door {
+impl ListenerShared {
     pub(crate) fn new(address: SocketAddr, cores: usize) -> Arc<Self> {
-        let counts = (0..cores).map(|_| DoorCount::default()).collect();
-        let (before, ties) = (DoorCount::default(), Ties::default());
-        Arc::new(Self { address, counts, before, ties, answer_rates: OnceLock::new() })
+        let counts = (0..cores).map(|_| ListenerCounters::default()).collect();
+        let (before, ties) = (ListenerCounters::default(), ListenerBindings::default());
+        Arc::new(Self { address, counts, predecessor: before, bindings: ties, answer_rates: OnceLock::new() })
     }
 
     /// Returns all counters, with those of the previous process.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &DoorCount> {
-        self.counts.iter().chain(std::iter::once(&self.before))
+    pub(crate) fn all_counters(&self) -> impl Iterator<Item = &ListenerCounters> {
+        self.counts.iter().chain(std::iter::once(&self.predecessor))
     }
 }
 
 /// One core's counters of a listener.
 #[derive(Default)]
 #[repr(align(128))]
-pub(crate) struct DoorCount {
-    pub(crate) open: Count,
-    pub(crate) accepted: Count,
-    pub(crate) refused: Count,
+pub(crate) struct ListenerCounters {
+    pub(crate) open: Counter,
+    pub(crate) accepted: Counter,
+    pub(crate) refused: Counter,
 }
 
 /// One core's side of a listener.
 pub(crate) struct Listener {
-    pub(crate) door: Arc<Door>,
+    pub(crate) shared: Arc<ListenerShared>,
     pub(crate) core: usize,
-    known: RefCell<Known>,
+    binding_cache: RefCell<BindingCache>,
     /// The members of the tags in its clients' cookies.
-    pub(crate) homes: RefCell<Homes>,
+    pub(crate) affinity: RefCell<AffinityCache>,
     settings: RefCell<Rc<ListenerSettings>>,
-    pool: RefCell<Rc<Pool>>,
+    pool: RefCell<Rc<GroupPool>>,
     /// Alternates of this listener for clients that request a name of another group (TLS), or another group
     /// (xDS), by group.
-    branches: RefCell<BTreeMap<Arc<str>, Rc<Self>>>,
+    alternates: RefCell<BTreeMap<Arc<str>, Rc<Self>>>,
     closed: Cell<bool>,
     /// Whether its sockets continue in another process.
-    left: Cell<bool>,
+    handed_off: Cell<bool>,
     close: Notify,
     /// The state for a listener that speaks xDS.
-    pub(crate) xds: xds::Side,
+    pub(crate) xds: xds::CacheHandle,
     /// For a listener that takes datagrams: the service of each of its sockets on this core.
-    pub(crate) services: RefCell<Vec<Weak<udp::Service>>>,
+    pub(crate) services: RefCell<Vec<Weak<udp::UdpService>>>,
 }
 
 impl Listener {
     /// Creates a core's side. `others` are the pools of groups that clients select by the name that they
     /// request (TLS, xDS).
     pub(crate) fn new(
-        door: Arc<Door>,
+        door: Arc<ListenerShared>,
         core: usize,
         settings: ListenerSettings,
-        pool: Rc<Pool>,
-        others: Vec<Rc<Pool>>,
+        pool: Rc<GroupPool>,
+        others: Vec<Rc<GroupPool>>,
     ) -> Rc<Self> {
-        let listener = Self::one(door, core, settings, pool);
-        listener.branch_out(others);
+        let listener = Self::without_alternates(door, core, settings, pool);
+        listener.set_alternates(others);
         listener
     }
 
-    fn one(door: Arc<Door>, core: usize, settings: ListenerSettings, pool: Rc<Pool>) -> Rc<Self> {
+    fn without_alternates(
+        door: Arc<ListenerShared>,
+        core: usize,
+        settings: ListenerSettings,
+        pool: Rc<GroupPool>,
+    ) -> Rc<Self> {
         Rc::new(Self {
-            door,
+            shared: door,
             core,
-            known: RefCell::default(),
-            homes: RefCell::default(),
+            binding_cache: RefCell::default(),
+            affinity: RefCell::default(),
             settings: RefCell::new(Rc::new(settings)),
             pool: RefCell::new(pool),
-            branches: RefCell::default(),
+            alternates: RefCell::default(),
             closed: Cell::new(false),
-            left: Cell::new(false),
+            handed_off: Cell::new(false),
             close: Notify::new(),
-            xds: xds::Side::default(),
+            xds: xds::CacheHandle::default(),
             services: RefCell::default(),
         })
     }
@@ -111,89 +124,93 @@ impl Listener {
         Rc::clone(&self.settings.borrow())
     }
 
-    pub(crate) fn pool(&self) -> Rc<Pool> {
+    pub(crate) fn pool(&self) -> Rc<GroupPool> {
         Rc::clone(&self.pool.borrow())
     }
 
     /// Returns the current state of its group.
-    pub(crate) fn view(&self) -> Rc<View> {
+    pub(crate) fn view(&self) -> Rc<PlanView> {
         self.pool.borrow().view()
     }
 
-    /// Returns its sessions' tie to a member.
-    pub(crate) fn tie(&self, record: &Arc<Record>) -> Arc<Tie> {
-        self.door.ties.tie(&mut self.known.borrow_mut(), record, self.door.counts.len())
+    /// Returns its sessions' bindings to a member.
+    pub(crate) fn bindings_of(&self, record: &Arc<MemberRecord>) -> Arc<MemberBindings> {
+        self.shared.bindings.for_member(
+            &mut self.binding_cache.borrow_mut(),
+            record,
+            self.shared.counts.len(),
+        )
     }
 
     /// Applies these settings; connections use them from their next request.
-    pub(crate) fn retune(&self, settings: ListenerSettings, pool: Rc<Pool>, others: Vec<Rc<Pool>>) {
+    pub(crate) fn update(&self, settings: ListenerSettings, pool: Rc<GroupPool>, others: Vec<Rc<GroupPool>>) {
         *self.settings.borrow_mut() = Rc::new(settings);
         *self.pool.borrow_mut() = pool;
-        self.branch_out(others);
-        self.xds.ring();
+        self.set_alternates(others);
+        self.xds.notify_clients();
     }
 
     /// Returns the alternate for clients that requested the name of another group.
-    pub(crate) fn branch(&self, group: &str) -> Option<Rc<Self>> {
-        self.branches.borrow().get(group).map(Rc::clone)
+    pub(crate) fn alternate(&self, group: &str) -> Option<Rc<Self>> {
+        self.alternates.borrow().get(group).map(Rc::clone)
     }
 
     /// Returns `true` if clients may request another group.
-    pub(crate) fn branches_out(&self) -> bool {
-        !self.branches.borrow().is_empty()
+    pub(crate) fn has_alternates(&self) -> bool {
+        !self.alternates.borrow().is_empty()
     }
 
     /// Returns the pool of a group that clients may request here.
-    pub(crate) fn pool_of(&self, group: &str) -> Option<Rc<Pool>> {
+    pub(crate) fn pool_of(&self, group: &str) -> Option<Rc<GroupPool>> {
         let own = self.pool();
-        if *own.group.name == *group { Some(own) } else { Some(self.branch(group)?.pool()) }
+        if *own.group.name == *group { Some(own) } else { Some(self.alternate(group)?.pool()) }
     }
 
     /// Returns all groups that clients may request here.
     pub(crate) fn groups(&self) -> Vec<Arc<str>> {
         let own = Arc::clone(&self.pool().group.name);
-        std::iter::once(own).chain(self.branches.borrow().keys().map(Arc::clone)).collect()
+        std::iter::once(own).chain(self.alternates.borrow().keys().map(Arc::clone)).collect()
     }
 
-    fn branch_out(&self, others: Vec<Rc<Pool>>) {
-        let mut before = self.branches.take();
+    fn set_alternates(&self, others: Vec<Rc<GroupPool>>) {
+        let mut before = self.alternates.take();
         let mut branches = BTreeMap::new();
         for pool in others {
             let name = Arc::clone(&pool.group.name);
             let settings = ListenerSettings { group: Arc::clone(&name), ..(*self.settings()).clone() };
             let branch = match before.remove(&name) {
                 Some(branch) => {
-                    branch.retune(settings, pool, Vec::new());
+                    branch.update(settings, pool, Vec::new());
                     branch
                 }
-                None => Self::one(Arc::clone(&self.door), self.core, settings, pool),
+                None => Self::without_alternates(Arc::clone(&self.shared), self.core, settings, pool),
             };
             branches.insert(name, branch);
         }
         // Connections by a name that was removed end between two requests.
         before.into_values().for_each(|gone| gone.close());
-        *self.branches.borrow_mut() = branches;
+        *self.alternates.borrow_mut() = branches;
     }
 
     /// Closes the listener: it accepts nothing more.
     pub(crate) fn close(&self) {
-        self.branches.borrow().values().for_each(|branch| branch.close());
+        self.alternates.borrow().values().for_each(|branch| branch.close());
         self.closed.set(true);
         self.close.notify_waiters();
         self.close.notify_one();
     }
 
     /// Closes the listener, and leaves the waiting clients to another process.
-    pub(crate) fn leave(&self) {
-        self.left.set(true);
+    pub(crate) fn hand_off(&self) {
+        self.handed_off.set(true);
         self.close();
     }
 
-    pub(crate) fn left(&self) -> bool {
-        self.left.get()
+    pub(crate) fn is_handed_off(&self) -> bool {
+        self.handed_off.get()
     }
 
-    pub(crate) fn closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
@@ -204,46 +221,46 @@ impl Listener {
         }
     }
 
-    pub(crate) fn count(&self) -> &DoorCount {
-        &self.door.counts[self.core]
+    pub(crate) fn counters(&self) -> &ListenerCounters {
+        &self.shared.counts[self.core]
     }
 }
 
 /// The listener's guard of a client connection, or of a flow.
-pub(crate) struct Visit<G = Guest> {
+pub(crate) struct ConnectionGuard<G = ConnectionPermit> {
     listener: Rc<Listener>,
-    _guest: G,
+    _permit: G,
 }
 
-impl Visit {
+impl ConnectionGuard {
     /// Admits a connection; `None` if there are too many.
-    pub(crate) fn enter(core: &Core, listener: &Rc<Listener>) -> Option<Self> {
-        let Some(guest) = core.census.enter() else {
-            listener.count().refused.add(1);
+    pub(crate) fn enter(core: &ThreadContext, listener: &Rc<Listener>) -> Option<Self> {
+        let Some(guest) = core.limits.admit() else {
+            listener.counters().refused.add(1);
             return None;
         };
         Some(Self::begin(listener, guest))
     }
 }
 
-impl Visit<FlowGuest> {
+impl ConnectionGuard<FlowPermit> {
     /// Admits a flow. Each listener has a limit of its own for flows. The source addresses of datagrams are
     /// easy to forge, and must not keep connections out.
-    pub(crate) fn flow(core: &Core, listener: &Rc<Listener>) -> Self {
-        Self::begin(listener, core.census.enter_flow())
+    pub(crate) fn enter_flow(core: &ThreadContext, listener: &Rc<Listener>) -> Self {
+        Self::begin(listener, core.limits.admit_flow())
     }
 }
 
-impl<G> Visit<G> {
+impl<G> ConnectionGuard<G> {
     fn begin(listener: &Rc<Listener>, guest: G) -> Self {
-        listener.count().accepted.add(1);
-        listener.count().open.add(1);
-        Self { listener: Rc::clone(listener), _guest: guest }
+        listener.counters().accepted.add(1);
+        listener.counters().open.add(1);
+        Self { listener: Rc::clone(listener), _permit: guest }
     }
 }
 
-impl<G> Drop for Visit<G> {
+impl<G> Drop for ConnectionGuard<G> {
     fn drop(&mut self) {
-        self.listener.count().open.sub(1);
+        self.listener.counters().open.sub(1);
     }
 }

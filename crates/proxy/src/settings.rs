@@ -1,5 +1,8 @@
 //! The configuration of the data plane: parsed, resolved and validated.
 
+pub(crate) mod error;
+pub(crate) mod hash_key;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,11 +11,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use plimsoll_brain::GroupSpec;
-use plimsoll_wire::affinity::Signer;
+use plimsoll_wire::affinity::TokenSigner;
 use plimsoll_wire::giop::Ior;
 
-use crate::addresses::Addresses;
-use crate::tls::{ListenerTls, MemberTls};
+use crate::net::member_addresses::MemberAddresses;
+use crate::net::tls::{ListenerTls, MemberTls};
 
 /// The settings of the whole data plane.
 #[derive(Clone, Debug)]
@@ -53,7 +56,7 @@ pub struct AccessLogSettings {
 }
 
 /// The requests that are traced: those whose callers trace them, and a share of the others.
-/// [`Engine::traced`](crate::Engine::traced) returns the results.
+/// [`Engine::traces`](crate::Engine::traces) returns the results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TracingSettings {
     /// The share of the requests without a trace context, 0 to 1.
@@ -74,7 +77,7 @@ pub enum Protocol {
     /// DNS queries over TCP.
     DnsStream,
     /// GIOP 1.0 to 1.2: clients are redirected to a member, or their requests are relayed
-    /// ([`Binding::PerRequest`]).
+    /// ([`BindingMode::PerRequest`]).
     Iiop,
     /// xDS: gRPC clients get groups' members, and report on them.
     Xds,
@@ -95,7 +98,7 @@ impl Protocol {
     }
 
     /// Returns `true` for protocols over UDP.
-    pub fn datagrams(self) -> bool {
+    pub fn is_datagram(self) -> bool {
         matches!(self, Self::Udp | Self::Dns)
     }
 }
@@ -125,7 +128,7 @@ pub struct ListenerSettings {
     /// Other groups that clients may request (xDS).
     pub others: Vec<Arc<str>>,
     /// The time for which a client stays with a member.
-    pub binding: Binding,
+    pub binding: BindingMode,
     /// Session affinity over any connection (HTTP); then `binding` is per request.
     pub affinity: Option<Arc<AffinitySettings>>,
     /// The host and port of this listener in references for clients (IIOP); its address if `None`.
@@ -149,7 +152,7 @@ pub struct ListenerSettings {
     /// The protocols to which a client's connection may be upgraded (HTTP), by their names in lower case.
     pub upgrades: Vec<Box<str>>,
     /// The headers that describe the client to the member.
-    pub forwarded: Forwarded,
+    pub forwarded: ForwardedHeaders,
     /// The peers whose own forwarding headers are kept and extended; those of others are dropped.
     pub trusted: Vec<IpNet>,
     /// The maximum number of flows (UDP) of the listener.
@@ -182,7 +185,7 @@ impl ListenerSettings {
     }
 
     /// Returns all groups that clients may reach here.
-    pub(crate) fn led_to(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub(crate) fn reachable_groups(&self) -> impl Iterator<Item = &Arc<str>> {
         let named = self.tls.iter().flat_map(|tls| tls.groups.values());
         std::iter::once(&self.group).chain(&self.others).chain(named)
     }
@@ -191,14 +194,14 @@ impl ListenerSettings {
     pub(crate) fn carries_requests(&self) -> bool {
         match self.protocol {
             Protocol::Http => true,
-            Protocol::Iiop => self.binding == Binding::PerRequest,
+            Protocol::Iiop => self.binding == BindingMode::PerRequest,
             // Clients' own traffic to members is known only a second later (xDS).
             Protocol::Xds | Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
         }
     }
 
     /// Returns `true` if clients only learn members' addresses, so that no traffic passes through here.
-    pub(crate) fn tells(&self) -> bool {
+    pub(crate) fn is_directory(&self) -> bool {
         matches!(self.protocol, Protocol::Xds | Protocol::Dns | Protocol::DnsStream)
     }
 }
@@ -212,25 +215,25 @@ pub struct AffinitySettings {
     /// it.
     pub ttl: Duration,
     /// The signer of new cookies, which also verifies them.
-    pub signer: Signer,
+    pub signer: TokenSigner,
     /// Verifies cookies, too: clients with one of these get one of `signer` with their next response.
-    pub older: Vec<Signer>,
+    pub older: Vec<TokenSigner>,
 }
 
 /// The time for which a client stays with a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Binding {
+pub enum BindingMode {
     /// A member is chosen for each request (HTTP, IIOP).
     PerRequest,
     /// A client's connection, flow or object reference keeps its member while that is usable.
     PerSession,
     /// The same, until the member is under alert and the session is due to leave.
-    OnDemand(Rebind),
+    OnDemand(RebindMode),
 }
 
 /// The way in which a session leaves a member under alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rebind {
+pub enum RebindMode {
     /// Its next request (HTTP), or the first datagram after an idle second (UDP), goes to another member
     /// without any effect on the client. A connection (TCP) is closed once it is idle, see
     /// [`ListenerSettings::move_idle`].
@@ -260,7 +263,7 @@ pub enum SessionLoad {
 
 /// The headers that describe the client to the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forwarded {
+pub enum ForwardedHeaders {
     /// `X-Forwarded-For`, `-Proto` and `-Host`.
     XForwarded,
     /// `Forwarded` (RFC 7239).
@@ -294,13 +297,13 @@ pub struct GroupSettings {
     /// members on one host.
     pub hosts: BTreeMap<Arc<str>, Arc<str>>,
     /// All addresses of members whose host name has several, by member.
-    pub addresses: BTreeMap<Arc<str>, Arc<Addresses>>,
+    pub addresses: BTreeMap<Arc<str>, Arc<MemberAddresses>>,
     /// The health checks; `None` if the group has none.
     pub probe: Option<ProbeSettings>,
     /// The object of IIOP listeners' clients; `None` without one.
     pub iiop: Option<IiopSettings>,
     /// The key, for strategies that assign keys to members.
-    pub key: Key,
+    pub key: HashKeySource,
     /// The timeouts on the members' side.
     pub timeouts: MemberTimeouts,
     /// Retries.
@@ -316,7 +319,7 @@ pub struct GroupSettings {
     /// group is created.
     pub side_car: Option<SideCarSettings>,
     /// The drain hook: notified before a member that is drained, or under alert, loses sessions.
-    pub hand_over: Option<HandOverSettings>,
+    pub hand_over: Option<DrainHookSettings>,
     /// Whether HTTP sessions that are bound to a member stay there while it is drained.
     pub keeps_drained: bool,
     /// The maximum number of requests, connections or flows per second for each member, including those of
@@ -349,7 +352,7 @@ pub struct IiopSettings {
     pub type_id: Vec<u8>,
     /// The objects by member. In a side-car: the server's object that is the group's, if known. Clients of
     /// its other objects are not redirected to the group; if unknown, all objects count as the group's.
-    pub objects: BTreeMap<Arc<str>, Object>,
+    pub objects: BTreeMap<Arc<str>, CorbaObject>,
     /// The maximum size of a message in bytes, with all its fragments.
     pub max_message: usize,
     /// The number of connections to a member and thread from which relayed requests share one; at least 1.
@@ -374,7 +377,7 @@ impl IiopSettings {
             Some(_) => self.objects.get(member),
             None => self.objects.values().next().filter(|_| self.is_former(asked)),
         };
-        object.map(Object::key)
+        object.map(CorbaObject::key)
     }
 
     fn is_former(&self, key: Option<&[u8]>) -> bool {
@@ -384,15 +387,15 @@ impl IiopSettings {
 
 /// A member's object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Object {
+pub struct CorbaObject {
     ior: Ior,
     key: Vec<u8>,
 }
 
-impl Object {
+impl CorbaObject {
     /// Creates an object from a reference; `None` if it has no IIOP address.
     pub fn new(ior: Ior) -> Option<Self> {
-        let key = ior.iiop()?.key;
+        let key = ior.first_iiop_profile()?.key;
         Some(Self { ior, key })
     }
 
@@ -409,7 +412,7 @@ impl Object {
 
 impl GroupSettings {
     /// Returns the interval of reading complete load reports, if they are used.
-    pub(crate) fn samples(&self) -> Option<Duration> {
+    pub(crate) fn sample_interval(&self) -> Option<Duration> {
         let usage = self.spec.strategy.reads_usage.then_some(SAMPLE);
         self.sample_reports.or(usage)
     }
@@ -436,7 +439,7 @@ pub struct SideCarSettings {
 
 /// The drain hook, notified before a member loses sessions: `http://host:port/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandOverSettings {
+pub struct DrainHookSettings {
     /// A name, which is resolved each time, or an address without brackets.
     pub host: Box<str>,
     /// The port.
@@ -487,7 +490,7 @@ pub enum ProbeKind {
 
 /// The kinds of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum HashKeySource {
     /// The client's IP address.
     Client,
     /// The request target without the query.

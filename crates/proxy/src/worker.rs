@@ -1,5 +1,8 @@
 //! One data-plane thread.
 
+pub(crate) mod accept;
+pub(crate) mod event_loop_lag;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::{Rc, Weak};
@@ -12,41 +15,44 @@ use tokio::net::UdpSocket;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 
-use crate::accept::accept;
-use crate::access::Sender;
-use crate::alarm::Alarm;
-use crate::clock::Clock;
-use crate::core::{Census, Core};
-use crate::group::Group;
-use crate::lag::LagMeter;
-use crate::listener::{Door, Listener};
-use crate::pool::Pool;
-use crate::readiness::Bell;
-use crate::socket::Entrance;
-use crate::trace;
-use crate::udp::Lent;
-use crate::{ListenerSettings, Protocol, dns, udp};
+use crate::listener::{Listener, ListenerShared};
+use crate::net::socket::ListenSocket;
+use crate::protocol::dns;
+use crate::protocol::udp;
+use crate::protocol::udp::ResumableFlow;
+use crate::runtime::clock::Clock;
+use crate::runtime::reactor::ReactorWakeup;
+use crate::runtime::resource_limits::ResourceLimits;
+use crate::runtime::timer_fd::TimerFd;
+use crate::upstream::access_log::AccessLogSender;
+use crate::upstream::group::SharedGroup;
+use crate::upstream::pool::GroupPool;
+use crate::upstream::thread_context::ThreadContext;
+use crate::upstream::trace;
+use crate::worker::accept::accept;
+use crate::worker::event_loop_lag::LagMeter;
+use crate::{ListenerSettings, Protocol};
 
 /// The number of orders that may wait for a worker.
-const ORDERS: usize = 4096;
+const COMMAND_QUEUE: usize = 4096;
 /// The interval of checking idle connections.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// An order to a worker. Listeners are identified by the control plane's numbers.
-pub(crate) enum Order {
+pub(crate) enum WorkerCommand {
     Listen {
         id: u64,
-        door: Arc<Door>,
-        /// The sockets, one as a rule; see [`deal`](crate::bind::deal). Each comes with the flows to resume
-        /// here.
-        sockets: Vec<(Socket, Vec<Lent>)>,
+        shared: Arc<ListenerShared>,
+        /// The sockets, one as a rule; see [`distribute`](crate::control::bind::distribute). Each comes with
+        /// the flows to resume here.
+        sockets: Vec<(Socket, Vec<ResumableFlow>)>,
         settings: ListenerSettings,
-        groups: Groups,
+        groups: ListenerGroups,
     },
-    Retune {
+    Update {
         id: u64,
         settings: ListenerSettings,
-        groups: Groups,
+        groups: ListenerGroups,
     },
     Close {
         id: u64,
@@ -55,43 +61,43 @@ pub(crate) enum Order {
     /// when it is done.
     Vacate {
         port: u16,
-        heir: std_mpsc::Sender<()>,
+        done: std_mpsc::Sender<()>,
     },
     /// Sets the groups in force.
     Groups(Arc<[Arc<str>]>),
-    AccessLog(Option<Sender>),
-    Tracing(Option<trace::Sender>),
+    AccessLog(Option<AccessLogSender>),
+    Tracing(Option<trace::TraceSender>),
     /// Lists all datagram flows, and stops reading until they are taken back.
-    Lend(std_mpsc::Sender<Vec<(u64, usize, Lent)>>),
+    Lend(std_mpsc::Sender<Vec<(u64, usize, ResumableFlow)>>),
     /// Resumes these flows.
     TakeBack,
     /// Closes the listeners and ends connections between requests.
     Stop {
-        parting: Duration,
+        idle_grace: Duration,
         /// Whether the sockets continue in another process, to which waiting clients are left.
-        left: bool,
+        handed_off: bool,
     },
     /// Records the time at which this was received.
-    Answer(Arc<LagMeter>),
+    MeasureLag(Arc<LagMeter>),
     /// Ends the thread now.
     Exit,
 }
 
 /// The groups that a listener leads to.
 #[derive(Clone)]
-pub(crate) struct Groups {
-    pub(crate) own: Arc<Group>,
+pub(crate) struct ListenerGroups {
+    pub(crate) own: Arc<SharedGroup>,
     /// The groups by the name that clients request (TLS, xDS).
-    pub(crate) named: Arc<[Arc<Group>]>,
+    pub(crate) named: Arc<[Arc<SharedGroup>]>,
 }
 
 /// The control plane's handle of a worker.
-pub(crate) struct Worker {
-    orders: mpsc::Sender<Order>,
+pub(crate) struct WorkerHandle {
+    commands: mpsc::Sender<WorkerCommand>,
     thread: JoinHandle<()>,
 }
 
-impl Worker {
+impl WorkerHandle {
     /// Starts a worker, pinned to a core if there is one for each.
     ///
     /// # Errors
@@ -99,10 +105,10 @@ impl Worker {
     pub(crate) fn start(
         index: usize,
         clock: Clock,
-        census: Arc<Census>,
+        census: Arc<ResourceLimits>,
         cpu: Option<usize>,
     ) -> io::Result<Self> {
-        let (orders, inbox) = mpsc::channel(ORDERS);
+        let (orders, inbox) = mpsc::channel(COMMAND_QUEUE);
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
             if let Some(cpu) = cpu {
                 pin_to(cpu);
@@ -112,16 +118,16 @@ impl Worker {
                 Err(error) => tracing::error!("worker {index}: {error}"),
             }
         })?;
-        Ok(Self { orders, thread })
+        Ok(Self { commands: orders, thread })
     }
 
     /// Sends an order; returns `false` if the worker has ended or is far behind.
-    pub(crate) fn order(&self, order: Order) -> bool {
-        self.orders.try_send(order).is_ok()
+    pub(crate) fn send(&self, order: WorkerCommand) -> bool {
+        self.commands.try_send(order).is_ok()
     }
 
     pub(crate) fn join(self) {
-        drop(self.orders);
+        drop(self.commands);
         // The panic of a worker was already reported on stderr.
         let _ = self.thread.join();
     }
@@ -141,35 +147,40 @@ fn pin_to(cpu: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
-async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::Receiver<Order>) {
-    let core = match begin(index, clock, census) {
+async fn run(
+    index: usize,
+    clock: Clock,
+    census: Arc<ResourceLimits>,
+    mut inbox: mpsc::Receiver<WorkerCommand>,
+) {
+    let core = match start_context(index, clock, census) {
         Ok(core) => core,
         Err(error) => return tracing::error!("worker {index}: {error}"),
     };
     tokio::task::spawn_local(sweep(Rc::clone(&core)));
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
     // Datagram services whose listeners are closed while there are flows.
-    let mut closing: Vec<Weak<udp::Service>> = Vec::new();
+    let mut closing: Vec<Weak<udp::UdpService>> = Vec::new();
     while let Some(order) = inbox.recv().await {
         match order {
-            Order::Listen { id, door, sockets, settings, groups } => {
+            WorkerCommand::Listen { id, shared: door, sockets, settings, groups } => {
                 let protocol = settings.protocol;
-                let (pool, others) = pools(&core, &groups);
+                let (pool, others) = pools_of(&core, &groups);
                 let listener = Listener::new(door, index, settings, pool, others);
                 for (socket, lent) in sockets {
                     if let Err(error) = open(&core, &listener, protocol, socket, lent) {
-                        tracing::error!("{}: {error}", listener.door.address);
+                        tracing::error!("{}: {error}", listener.shared.address);
                     }
                 }
                 listeners.insert(id, listener);
             }
-            Order::Retune { id, settings, groups } => {
+            WorkerCommand::Update { id, settings, groups } => {
                 if let Some(listener) = listeners.get(&id) {
-                    let (pool, others) = pools(&core, &groups);
-                    listener.retune(settings, pool, others);
+                    let (pool, others) = pools_of(&core, &groups);
+                    listener.update(settings, pool, others);
                 }
             }
-            Order::Close { id } => {
+            WorkerCommand::Close { id } => {
                 if let Some(listener) = listeners.remove(&id) {
                     listener.close();
                     core.wheel.wake_all();
@@ -177,67 +188,79 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
                     closing.append(&mut listener.services.borrow_mut());
                 }
             }
-            Order::Vacate { port, heir } => closing
+            WorkerCommand::Vacate { port, done: heir } => closing
                 .iter()
                 .filter_map(Weak::upgrade)
                 .filter(|service| service.port() == port)
-                .for_each(|service| service.vacate(heir.clone())),
-            Order::Groups(names) => core.retain_pools(|name| names.iter().any(|kept| **kept == *name)),
-            Order::AccessLog(sender) => {
-                core.access.connect(sender);
-                core.note();
+                .for_each(|service| service.release_address(heir.clone())),
+            WorkerCommand::Groups(names) => {
+                core.retain_pools(|name| names.iter().any(|kept| **kept == *name))
             }
-            Order::Tracing(sender) => {
+            WorkerCommand::AccessLog(sender) => {
+                core.access_log.connect(sender);
+                core.update_recording();
+            }
+            WorkerCommand::Tracing(sender) => {
                 core.tracer.connect(sender);
-                core.note();
+                core.update_recording();
             }
-            Order::Lend(reply) => {
+            WorkerCommand::Lend(reply) => {
                 let of = |(id, listener): (&u64, &Rc<Listener>)| {
-                    let (id, cores) = (*id, listener.door.counts.len());
+                    let (id, cores) = (*id, listener.shared.counts.len());
                     let services = listener.services.borrow();
                     let lent = services.iter().enumerate().filter_map(|(nth, service)| {
                         // As in the distribution of sockets.
                         let place = index + nth * cores;
-                        Some(service.upgrade()?.lend().into_iter().map(move |lent| (id, place, lent)))
+                        Some(
+                            service
+                                .upgrade()?
+                                .hand_off_flows()
+                                .into_iter()
+                                .map(move |lent| (id, place, lent)),
+                        )
                     });
                     lent.flatten().collect::<Vec<_>>()
                 };
                 // The requester may have given up.
                 let _ = reply.send(listeners.iter().flat_map(of).collect());
             }
-            Order::TakeBack => {
+            WorkerCommand::TakeBack => {
                 for listener in listeners.values() {
                     listener
                         .services
                         .borrow()
                         .iter()
                         .filter_map(Weak::upgrade)
-                        .for_each(|service| service.take_back());
+                        .for_each(|service| service.resume_flows());
                 }
             }
-            Order::Stop { parting, left } => {
+            WorkerCommand::Stop { idle_grace: parting, handed_off: left } => {
                 core.stopping.set(true);
-                core.parting.set(parting);
+                core.idle_grace.set(parting);
                 listeners
                     .values()
-                    .for_each(|listener| if left { listener.leave() } else { listener.close() });
+                    .for_each(|listener| if left { listener.hand_off() } else { listener.close() });
                 core.wheel.wake_all();
             }
-            Order::Answer(meter) => meter.answer(index, clock.now()),
-            Order::Exit => break,
+            WorkerCommand::MeasureLag(meter) => meter.answer(index, clock.now()),
+            WorkerCommand::Exit => break,
         }
     }
-    core.access.connect(None);
+    core.access_log.connect(None);
     core.tracer.connect(None);
 }
 
 /// Creates a thread's core, and starts the tasks that drive it.
-pub(crate) fn begin(index: usize, clock: Clock, census: Arc<Census>) -> io::Result<Rc<Core>> {
-    let core = Core::new(index, clock, census)?;
-    let (alarm, bell) = (Alarm::new(clock)?, Bell::new(Rc::clone(&core.sessions.readiness))?);
+pub(crate) fn start_context(
+    index: usize,
+    clock: Clock,
+    census: Arc<ResourceLimits>,
+) -> io::Result<Rc<ThreadContext>> {
+    let core = ThreadContext::new(index, clock, census)?;
+    let (alarm, bell) = (TimerFd::new(clock)?, ReactorWakeup::new(Rc::clone(&core.sessions.readiness))?);
     let sessions = Rc::clone(&core.sessions);
     let round = async move || {
-        sessions.round().await;
+        sessions.complete_round().await;
         // After the sockets that tokio watches were polled, too, and the tasks that were woken by then have
         // run.
         tokio::task::yield_now().await;
@@ -247,20 +270,20 @@ pub(crate) fn begin(index: usize, clock: Clock, census: Arc<Census>) -> io::Resu
     Ok(core)
 }
 
-fn pools(core: &Core, groups: &Groups) -> (Rc<Pool>, Vec<Rc<Pool>>) {
+fn pools_of(core: &ThreadContext, groups: &ListenerGroups) -> (Rc<GroupPool>, Vec<Rc<GroupPool>>) {
     (core.pool(&groups.own), groups.named.iter().map(|group| core.pool(group)).collect())
 }
 
 fn open(
-    core: &Rc<Core>,
+    core: &Rc<ThreadContext>,
     listener: &Rc<Listener>,
     protocol: Protocol,
     socket: Socket,
-    lent: Vec<Lent>,
+    lent: Vec<ResumableFlow>,
 ) -> io::Result<()> {
     match protocol {
         Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream | Protocol::Xds => {
-            let entrance = Entrance::new(&core.sessions.readiness, socket.into());
+            let entrance = ListenSocket::new(&core.sessions.readiness, socket.into());
             tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), entrance));
         }
         Protocol::Udp => {
@@ -269,17 +292,17 @@ fn open(
         }
         Protocol::Dns => {
             let socket = UdpSocket::from_std(socket.into())?;
-            tokio::task::spawn_local(dns::serve(Rc::clone(core), Rc::clone(listener), socket));
+            tokio::task::spawn_local(dns::serve_udp(Rc::clone(core), Rc::clone(listener), socket));
         }
     }
     Ok(())
 }
 
-async fn sweep(core: Rc<Core>) {
+async fn sweep(core: Rc<ThreadContext>) {
     loop {
         core.wheel.sleep(SWEEP).await;
         core.sweep();
-        core.access.flush();
+        core.access_log.flush();
         core.tracer.flush();
     }
 }

@@ -26,7 +26,7 @@ pub type MemberTag = [u8; 8];
 
 /// The contents of a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token {
+pub struct AffinityToken {
     /// The session, so that every random draw for it has the same result whenever it is made.
     pub session: u64,
     /// The session's member.
@@ -41,7 +41,7 @@ pub struct Token {
 
 /// The reason why a cookie is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bad {
+pub enum TokenError {
     /// The value does not have this format.
     Malformed,
     /// The value was signed with another key, or was changed.
@@ -52,51 +52,51 @@ pub enum Bad {
 
 /// Signs and verifies cookie values.
 #[derive(Clone)]
-pub struct Signer {
+pub struct TokenSigner {
     /// The HMAC state after the key block, computed once.
     keyed: Hmac<Sha256>,
     /// A fingerprint that distinguishes keys without revealing them.
-    print: [u8; 8],
+    fingerprint: [u8; 8],
 }
 
 const VERSION: u8 = 1;
-const TAG: usize = 16;
-const SIGNED: usize = 26;
-const WHOLE: usize = SIGNED + TAG;
+const TAG_LEN: usize = 16;
+const SIGNED_LEN: usize = 26;
+const TOKEN_LEN: usize = SIGNED_LEN + TAG_LEN;
 /// The length of the key block of HMAC, in bytes: the block size of SHA-256.
-const BLOCK: usize = 64;
+const BLOCK_LEN: usize = 64;
 
-impl Signer {
+impl TokenSigner {
     /// Creates a signer from a secret of any length. A secret of less than 32 random bytes is easier to
     /// guess.
     pub fn new(secret: &[u8]) -> Self {
         // RFC 2104 hashes long keys and pads them with zeros; this does so for keys of any length.
-        let mut block = [0; BLOCK];
+        let mut block = [0; BLOCK_LEN];
         block[..32].copy_from_slice(&Sha256::digest(secret));
         let keyed: Hmac<Sha256> = Hmac::new(&block.into());
-        let print = cut(keyed.clone().chain_update(b"print"));
-        Self { keyed, print }
+        let fingerprint = truncated_mac(keyed.clone().chain_update(b"print"));
+        Self { keyed, fingerprint }
     }
 
     /// Returns the identifier of a member in cookies.
     pub fn member(&self, group: &str, name: &str) -> MemberTag {
         // Group names contain no zero byte, so distinct members have distinct inputs.
         let parts = [b"member\0", group.as_bytes(), b"\0", name.as_bytes()];
-        cut(parts.iter().fold(self.keyed.clone(), |mac, part| mac.chain_update(part)))
+        truncated_mac(parts.iter().fold(self.keyed.clone(), |mac, part| mac.chain_update(part)))
     }
 
     /// Returns the value of a cookie.
-    pub fn sign(&self, token: &Token) -> String {
-        let mut bytes = [0; WHOLE];
+    pub fn sign(&self, token: &AffinityToken) -> String {
+        let mut bytes = [0; TOKEN_LEN];
         bytes[0] = VERSION;
         bytes[1..9].copy_from_slice(&token.session.to_be_bytes());
         bytes[9..17].copy_from_slice(&token.member);
         bytes[17..21].copy_from_slice(&token.expires.to_be_bytes());
         bytes[21..25].copy_from_slice(&token.moved.to_be_bytes());
         bytes[25] = token.moves;
-        let tag = self.keyed.clone().chain_update(&bytes[..SIGNED]).finalize().into_bytes();
-        bytes[SIGNED..].copy_from_slice(&tag[..TAG]);
-        let mut text = String::with_capacity(2 * WHOLE);
+        let tag = self.keyed.clone().chain_update(&bytes[..SIGNED_LEN]).finalize().into_bytes();
+        bytes[SIGNED_LEN..].copy_from_slice(&tag[..TAG_LEN]);
+        let mut text = String::with_capacity(2 * TOKEN_LEN);
         for byte in bytes {
             text.extend([byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)])));
         }
@@ -107,40 +107,40 @@ impl Signer {
     ///
     /// # Errors
     /// Returns the reason why the cookie is rejected.
-    pub fn read(&self, value: &[u8], now: u32) -> Result<Token, Bad> {
-        let bytes = unhex(value).ok_or(Bad::Malformed)?;
-        let (signed, tag) = bytes.split_at(SIGNED);
+    pub fn verify(&self, value: &[u8], now: u32) -> Result<AffinityToken, TokenError> {
+        let bytes = decode_hex(value).ok_or(TokenError::Malformed)?;
+        let (signed, tag) = bytes.split_at(SIGNED_LEN);
         if bytes[0] != VERSION {
-            return Err(Bad::Malformed);
+            return Err(TokenError::Malformed);
         }
-        self.keyed.clone().chain_update(signed).verify_truncated_left(tag).map_err(|_| Bad::Forged)?;
+        self.keyed.clone().chain_update(signed).verify_truncated_left(tag).map_err(|_| TokenError::Forged)?;
         let number = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let token = Token {
+        let token = AffinityToken {
             session: u64::from(number(1)) << 32 | u64::from(number(5)),
             member: [bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15], bytes[16]],
             expires: number(17),
             moved: number(21),
             moves: bytes[25],
         };
-        if token.expires != 0 && token.expires <= now { Err(Bad::Expired) } else { Ok(token) }
+        if token.expires != 0 && token.expires <= now { Err(TokenError::Expired) } else { Ok(token) }
     }
 }
 
 /// Compares signers by key.
-impl PartialEq for Signer {
+impl PartialEq for TokenSigner {
     fn eq(&self, other: &Self) -> bool {
-        self.print == other.print
+        self.fingerprint == other.fingerprint
     }
 }
 
 /// Omits the secret.
-impl fmt::Debug for Signer {
+impl fmt::Debug for TokenSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer").finish_non_exhaustive()
+        f.debug_struct("TokenSigner").finish_non_exhaustive()
     }
 }
 
-fn cut(mac: Hmac<Sha256>) -> [u8; 8] {
+fn truncated_mac(mac: Hmac<Sha256>) -> [u8; 8] {
     let mut first = [0; 8];
     first.copy_from_slice(&mac.finalize().into_bytes()[..8]);
     first
@@ -149,14 +149,14 @@ fn cut(mac: Hmac<Sha256>) -> [u8; 8] {
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Accepts lower-case digits only, so that each token has exactly one value.
-fn unhex(text: &[u8]) -> Option<[u8; WHOLE]> {
-    let text: &[u8; 2 * WHOLE] = text.try_into().ok()?;
+fn decode_hex(text: &[u8]) -> Option<[u8; TOKEN_LEN]> {
+    let text: &[u8; 2 * TOKEN_LEN] = text.try_into().ok()?;
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
         _ => None,
     };
-    let mut bytes = [0; WHOLE];
+    let mut bytes = [0; TOKEN_LEN];
     for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
         *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
@@ -166,7 +166,7 @@ fn unhex(text: &[u8]) -> Option<[u8; WHOLE]> {
 /// Returns the values of all cookies with this name in a head. `head` begins with a request line and has been
 /// validated; bytes after its empty line are ignored. Clients send several where they received them for
 /// several paths or domains.
-pub fn cookies_of_head<'h>(head: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
+pub fn cookies_in_head<'h>(head: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
     let lines =
         head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let values = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
@@ -185,61 +185,70 @@ mod tests {
 
     const NOW: u32 = 1_900_000_000;
 
-    fn token() -> impl Strategy<Value = Token> {
+    fn token() -> impl Strategy<Value = AffinityToken> {
         let expires = prop_oneof![Just(0), NOW + 1..=u32::MAX];
         (any::<u64>(), any::<[u8; 8]>(), expires, any::<u32>(), any::<u8>()).prop_map(
-            |(session, member, expires, moved, moves)| Token { session, member, expires, moved, moves },
+            |(session, member, expires, moved, moves)| AffinityToken {
+                session,
+                member,
+                expires,
+                moved,
+                moves,
+            },
         )
     }
 
     proptest! {
         #[test]
         fn what_is_signed_is_read_by_the_same_key_alone(token in token(), at in 0..84_usize, other in any::<Vec<u8>>()) {
-            let signer = Signer::new(b"a secret");
+            let signer = TokenSigner::new(b"a secret");
             let value = signer.sign(&token);
-            prop_assert_eq!(signer.read(value.as_bytes(), NOW), Ok(token));
-            prop_assert_eq!(Signer::new(b"a secret").read(value.as_bytes(), NOW), Ok(token));
-            prop_assert_eq!(Signer::new(b"another").read(value.as_bytes(), NOW), Err(Bad::Forged));
-            prop_assert_eq!(signer.read(&value.as_bytes()[..at], NOW), Err(Bad::Malformed), "truncated");
-            prop_assert_eq!(signer.read(format!("{value}0").as_bytes(), NOW), Err(Bad::Malformed));
+            prop_assert_eq!(signer.verify(value.as_bytes(), NOW), Ok(token));
+            prop_assert_eq!(TokenSigner::new(b"a secret").verify(value.as_bytes(), NOW), Ok(token));
+            prop_assert_eq!(TokenSigner::new(b"another").verify(value.as_bytes(), NOW), Err(TokenError::Forged));
+            prop_assert_eq!(signer.verify(&value.as_bytes()[..at], NOW), Err(TokenError::Malformed), "truncated");
+            prop_assert_eq!(signer.verify(format!("{value}0").as_bytes(), NOW), Err(TokenError::Malformed));
             let mut forged = value.clone().into_bytes();
             forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };
             // The version is checked before the tag.
-            let why = if at < 2 { Bad::Malformed } else { Bad::Forged };
-            prop_assert_eq!(signer.read(&forged, NOW), Err(why));
-            prop_assert!(signer.read(&other, NOW).is_err());
+            let why = if at < 2 { TokenError::Malformed } else { TokenError::Forged };
+            prop_assert_eq!(signer.verify(&forged, NOW), Err(why));
+            prop_assert!(signer.verify(&other, NOW).is_err());
             if token.expires != 0 {
-                prop_assert_eq!(signer.read(value.as_bytes(), token.expires), Err(Bad::Expired));
-                prop_assert_eq!(signer.read(value.as_bytes(), token.expires - 1), Ok(token));
+                prop_assert_eq!(signer.verify(value.as_bytes(), token.expires), Err(TokenError::Expired));
+                prop_assert_eq!(signer.verify(value.as_bytes(), token.expires - 1), Ok(token));
             } else {
-                prop_assert_eq!(signer.read(value.as_bytes(), u32::MAX), Ok(token));
+                prop_assert_eq!(signer.verify(value.as_bytes(), u32::MAX), Ok(token));
             }
         }
     }
 
     #[test]
     fn members_are_told_apart_and_not_told() {
-        let signer = Signer::new(&[7; 32]);
+        let signer = TokenSigner::new(&[7; 32]);
         let one = signer.member("web", "10.0.0.1:80");
         assert_eq!(one, signer.member("web", "10.0.0.1:80"));
         assert_ne!(one, signer.member("web", "10.0.0.2:80"));
         assert_ne!(one, signer.member("api", "10.0.0.1:80"));
-        assert_ne!(one, Signer::new(&[8; 32]).member("web", "10.0.0.1:80"));
-        assert!(signer == Signer::new(&[7; 32]) && signer != Signer::new(&[8; 32]));
+        assert_ne!(one, TokenSigner::new(&[8; 32]).member("web", "10.0.0.1:80"));
+        assert!(signer == TokenSigner::new(&[7; 32]) && signer != TokenSigner::new(&[8; 32]));
         assert!(!format!("{signer:?}").contains("7, 7"), "{signer:?}");
-        let token = Token { session: 1, member: one, expires: 0, moved: 0, moves: 0 };
+        let token = AffinityToken { session: 1, member: one, expires: 0, moved: 0, moves: 0 };
         assert!(signer.sign(&token).to_uppercase().len() == 84 && !signer.sign(&token).contains("10.0.0.1"));
-        assert_eq!(signer.read(signer.sign(&token).to_uppercase().as_bytes(), NOW), Err(Bad::Malformed));
+        assert_eq!(
+            signer.verify(signer.sign(&token).to_uppercase().as_bytes(), NOW),
+            Err(TokenError::Malformed)
+        );
     }
 
     #[test]
     fn a_cookie_is_found_among_others_and_not_behind_the_head() {
         let head = b"GET /?sid=0 HTTP/1.1\r\nHost: a\r\nCookie: a=1; sid=two; sid=3\r\ncookie:b=4\r\nX-Cookie: b=9\r\n\r\nCookie: c=5\r\n";
-        let found = |name: &str| cookies_of_head(head, name).next();
-        assert_eq!(cookies_of_head(head, "sid").collect::<Vec<_>>(), [&b"two"[..], b"3"]);
+        let found = |name: &str| cookies_in_head(head, name).next();
+        assert_eq!(cookies_in_head(head, "sid").collect::<Vec<_>>(), [&b"two"[..], b"3"]);
         assert_eq!((found("a"), found("b")), (Some(&b"1"[..]), Some(&b"4"[..])));
         assert_eq!((found("c"), found("id"), found("si"), found("")), (None, None, None, None));
-        assert_eq!(cookies_of_head(b"GET / HTTP/1.1\r\nCookie\r\nCookie: sid\r\n\r\n", "sid").count(), 0);
-        assert_eq!(cookies_of_head(b"", "sid").count(), 0);
+        assert_eq!(cookies_in_head(b"GET / HTTP/1.1\r\nCookie\r\nCookie: sid\r\n\r\n", "sid").count(), 0);
+        assert_eq!(cookies_in_head(b"", "sid").count(), 0);
     }
 }

@@ -1,34 +1,34 @@
 //! Messages of etcd's API, version 3 (`etcdserverpb/rpc.proto`, `mvccpb/kv.proto`), limited to the fields
-//! that Plimsoll reads or writes. gRPC frames carry them: see [`frame`](crate::xds::frame).
+//! that Plimsoll reads or writes. gRPC frames carry them: see [`encode_frame`](crate::xds::encode_frame).
 
 mod watch;
 
-pub use watch::{Event, EventType, WatchAsk, WatchCreate, WatchRequest, WatchResponse};
+pub use watch::{EventType, WatchCreateRequest, WatchEvent, WatchRequest, WatchRequestKind, WatchResponse};
 
 /// The trait that encodes and decodes messages.
 pub use prost::Message;
 
 /// Paths of calls.
 pub mod path {
-    /// [`Range`](super::Range).
+    /// [`RangeRequest`](super::RangeRequest).
     pub const RANGE: &str = "/etcdserverpb.KV/Range";
-    /// [`Txn`](super::Txn).
+    /// [`TxnRequest`](super::TxnRequest).
     pub const TXN: &str = "/etcdserverpb.KV/Txn";
     /// A stream of [`WatchRequest`](super::WatchRequest) both ways.
     pub const WATCH: &str = "/etcdserverpb.Watch/Watch";
-    /// [`Grant`](super::Grant).
+    /// [`LeaseGrantRequest`](super::LeaseGrantRequest).
     pub const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
-    /// [`Revoke`](super::Revoke).
+    /// [`LeaseRevokeRequest`](super::LeaseRevokeRequest).
     pub const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
-    /// A stream of [`KeepAlive`](super::KeepAlive) both ways.
+    /// A stream of [`LeaseKeepAliveRequest`](super::LeaseKeepAliveRequest) both ways.
     pub const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
-    /// [`Authenticate`](super::Authenticate).
+    /// [`AuthenticateRequest`](super::AuthenticateRequest).
     pub const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 }
 
 /// The header of every response (`ResponseHeader`).
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Header {
+pub struct ResponseHeader {
     /// The cluster's ID.
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
@@ -39,7 +39,7 @@ pub struct Header {
 
 /// A key with its value and metadata (`mvccpb.KeyValue`).
 #[derive(Clone, PartialEq, Message)]
-pub struct KeyValue {
+pub struct EtcdKeyValue {
     /// The key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
@@ -56,7 +56,7 @@ pub struct KeyValue {
 
 /// Reads keys (`RangeRequest`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Range {
+pub struct RangeRequest {
     /// The first key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
@@ -71,15 +71,15 @@ pub struct Range {
     pub revision: i64,
 }
 
-/// The response to [`Range`] (`RangeResponse`).
+/// The response to [`RangeRequest`] (`RangeResponse`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Ranged {
+pub struct RangeResponse {
     /// The response header.
     #[prost(message, optional, tag = "1")]
-    pub header: Option<Header>,
+    pub header: Option<ResponseHeader>,
     /// The keys, in lexical order.
     #[prost(message, repeated, tag = "2")]
-    pub kvs: Vec<KeyValue>,
+    pub kvs: Vec<EtcdKeyValue>,
     /// Whether the range holds more keys than were requested.
     #[prost(bool, tag = "3")]
     pub more: bool,
@@ -87,7 +87,7 @@ pub struct Ranged {
 
 /// Writes a key (`PutRequest`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Put {
+pub struct PutRequest {
     /// The key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
@@ -101,7 +101,7 @@ pub struct Put {
 
 /// Deletes keys (`DeleteRangeRequest`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Delete {
+pub struct DeleteRangeRequest {
     /// The first key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
@@ -112,29 +112,29 @@ pub struct Delete {
 
 /// An operation within a transaction (`RequestOp`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Op {
+pub struct RequestOp {
     /// The operation.
-    #[prost(oneof = "Does", tags = "1, 2, 3")]
-    pub does: Option<Does>,
+    #[prost(oneof = "OpRequest", tags = "1, 2, 3")]
+    pub request: Option<OpRequest>,
 }
 
 /// The kinds of operations.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Does {
+pub enum OpRequest {
     /// Reads keys.
     #[prost(message, tag = "1")]
-    Range(Range),
+    Range(RangeRequest),
     /// Writes a key.
     #[prost(message, tag = "2")]
-    Put(Put),
+    Put(PutRequest),
     /// Deletes keys.
     #[prost(message, tag = "3")]
-    Delete(Delete),
+    Delete(DeleteRangeRequest),
 }
 
 /// A condition of a transaction (`Compare`): here always that a key was last changed at a given revision.
 #[derive(Clone, PartialEq, Message)]
-pub struct Compare {
+pub struct CompareCondition {
     /// The comparison; 0 for equal.
     #[prost(int32, tag = "1")]
     pub result: i32,
@@ -145,64 +145,64 @@ pub struct Compare {
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
     /// The expected revision; 0 for a missing key.
-    #[prost(oneof = "Wanted", tags = "6")]
-    pub wanted: Option<Wanted>,
+    #[prost(oneof = "CompareValue", tags = "6")]
+    pub expected: Option<CompareValue>,
 }
 
 /// The expected value of a comparison.
 #[derive(Clone, Copy, PartialEq, prost::Oneof)]
-pub enum Wanted {
+pub enum CompareValue {
     /// A revision of a change. It is encoded even if it is 0.
     #[prost(int64, tag = "6")]
     ModRevision(i64),
 }
 
-impl Compare {
+impl CompareCondition {
     /// Creates the condition that `key` was last changed at `revision`; 0 if there is no such key.
     pub fn unchanged(key: Vec<u8>, revision: i64) -> Self {
-        Self { result: 0, target: 2, key, wanted: Some(Wanted::ModRevision(revision)) }
+        Self { result: 0, target: 2, key, expected: Some(CompareValue::ModRevision(revision)) }
     }
 }
 
 /// An atomic transaction (`TxnRequest`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Txn {
+pub struct TxnRequest {
     /// The conditions.
     #[prost(message, repeated, tag = "1")]
-    pub compare: Vec<Compare>,
+    pub compare: Vec<CompareCondition>,
     /// The operations if all conditions hold.
     #[prost(message, repeated, tag = "2")]
-    pub success: Vec<Op>,
+    pub success: Vec<RequestOp>,
     /// The operations otherwise.
     #[prost(message, repeated, tag = "3")]
-    pub failure: Vec<Op>,
+    pub failure: Vec<RequestOp>,
 }
 
-/// The response to [`Txn`] (`TxnResponse`).
+/// The response to [`TxnRequest`] (`TxnResponse`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Done {
+pub struct TxnResponse {
     /// The response header; its revision is that of the change.
     #[prost(message, optional, tag = "1")]
-    pub header: Option<Header>,
+    pub header: Option<ResponseHeader>,
     /// Whether all conditions held.
     #[prost(bool, tag = "2")]
     pub succeeded: bool,
     /// The result of each operation.
     #[prost(message, repeated, tag = "3")]
-    pub responses: Vec<Outcome>,
+    pub responses: Vec<ResponseOp>,
 }
 
 /// The result of an operation within a transaction (`ResponseOp`).
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Outcome {
-    /// The result of [`Delete`].
+pub struct ResponseOp {
+    /// The result of [`DeleteRangeRequest`].
     #[prost(message, optional, tag = "3")]
-    pub delete: Option<Deleted>,
+    pub delete: Option<DeleteRangeResponse>,
 }
 
-/// The response to [`Delete`] (`DeleteRangeResponse`).
+/// The response to [`DeleteRangeRequest`] (`DeleteRangeResponse`).
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Deleted {
+pub struct DeleteRangeResponse {
     /// The number of deleted keys.
     #[prost(int64, tag = "2")]
     pub deleted: i64,
@@ -210,7 +210,7 @@ pub struct Deleted {
 
 /// Requests a lease (`LeaseGrantRequest`).
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Grant {
+pub struct LeaseGrantRequest {
     /// The time to live without keep-alives, in seconds.
     #[prost(int64, tag = "1")]
     pub ttl: i64,
@@ -219,9 +219,9 @@ pub struct Grant {
     pub id: i64,
 }
 
-/// The response to [`Grant`] (`LeaseGrantResponse`).
+/// The response to [`LeaseGrantRequest`] (`LeaseGrantResponse`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Granted {
+pub struct LeaseGrantResponse {
     /// The lease's ID.
     #[prost(int64, tag = "2")]
     pub id: i64,
@@ -235,7 +235,7 @@ pub struct Granted {
 
 /// Ends a lease and deletes its keys (`LeaseRevokeRequest`).
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Revoke {
+pub struct LeaseRevokeRequest {
     /// The lease's ID.
     #[prost(int64, tag = "1")]
     pub id: i64,
@@ -243,15 +243,15 @@ pub struct Revoke {
 
 /// Renews a lease (`LeaseKeepAliveRequest`).
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct KeepAlive {
+pub struct LeaseKeepAliveRequest {
     /// The lease's ID.
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
 
-/// The response to [`KeepAlive`] (`LeaseKeepAliveResponse`).
+/// The response to [`LeaseKeepAliveRequest`] (`LeaseKeepAliveResponse`).
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct KeptAlive {
+pub struct LeaseKeepAliveResponse {
     /// The lease's ID.
     #[prost(int64, tag = "2")]
     pub id: i64,
@@ -262,7 +262,7 @@ pub struct KeptAlive {
 
 /// Authenticates a user (`AuthenticateRequest`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Authenticate {
+pub struct AuthenticateRequest {
     /// The user's name.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -271,9 +271,9 @@ pub struct Authenticate {
     pub password: String,
 }
 
-/// The response to [`Authenticate`] (`AuthenticateResponse`).
+/// The response to [`AuthenticateRequest`] (`AuthenticateResponse`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Authenticated {
+pub struct AuthenticateResponse {
     /// The token, which every call carries as the metadata field `token`.
     #[prost(string, tag = "2")]
     pub token: String,
@@ -281,11 +281,11 @@ pub struct Authenticated {
 
 /// A response whose fields are not needed.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Nothing {}
+pub struct EmptyResponse {}
 
 /// Returns the end of the range of all keys with `prefix`. If there is none, returns a zero byte, which
 /// stands for the end of all keys.
-pub fn end_of(prefix: &[u8]) -> Vec<u8> {
+pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {
@@ -302,43 +302,49 @@ mod tests {
 
     #[test]
     fn the_end_of_a_prefix() {
-        assert_eq!(end_of(b"/plimsoll/"), b"/plimsoll0");
-        assert_eq!(end_of(b"a\xff\xff"), b"b");
-        assert_eq!(end_of(b"\xff"), [0]);
-        assert_eq!(end_of(b""), [0]);
+        assert_eq!(prefix_end(b"/plimsoll/"), b"/plimsoll0");
+        assert_eq!(prefix_end(b"a\xff\xff"), b"b");
+        assert_eq!(prefix_end(b"\xff"), [0]);
+        assert_eq!(prefix_end(b""), [0]);
     }
 
     /// Checks field numbers against `rpc.proto` of etcd 3.4 and 3.5.
     #[test]
     fn numbers_are_those_of_the_protocol() {
-        let put = Put { key: b"k".to_vec(), value: b"v".to_vec(), lease: 7 };
+        let put = PutRequest { key: b"k".to_vec(), value: b"v".to_vec(), lease: 7 };
         assert_eq!(put.encode_to_vec(), b"\x0a\x01k\x12\x01v\x18\x07");
-        let compare = Compare::unchanged(b"k".to_vec(), 0);
+        let compare = CompareCondition::unchanged(b"k".to_vec(), 0);
         assert_eq!(compare.encode_to_vec(), b"\x10\x02\x1a\x01k\x30\x00", "0 is said");
-        let delete = Op { does: Some(Does::Delete(Delete { key: b"k".to_vec(), range_end: Vec::new() })) };
-        let txn = Txn {
+        let delete = RequestOp {
+            request: Some(OpRequest::Delete(DeleteRangeRequest {
+                key: b"k".to_vec(),
+                range_end: Vec::new(),
+            })),
+        };
+        let txn = TxnRequest {
             compare: vec![compare],
-            success: vec![Op { does: Some(Does::Put(put)) }],
+            success: vec![RequestOp { request: Some(OpRequest::Put(put)) }],
             failure: vec![delete],
         };
         let mut wanted = b"\x0a\x07\x10\x02\x1a\x01k\x30\x00".to_vec();
         wanted.extend(b"\x12\x0a\x12\x08\x0a\x01k\x12\x01v\x18\x07");
         wanted.extend(b"\x1a\x05\x1a\x03\x0a\x01k");
         assert_eq!(txn.encode_to_vec(), wanted);
-        let range =
-            Range { key: b"a".to_vec(), range_end: b"b".to_vec(), limit: 3, revision: 300 }.encode_to_vec();
+        let range = RangeRequest { key: b"a".to_vec(), range_end: b"b".to_vec(), limit: 3, revision: 300 }
+            .encode_to_vec();
         assert_eq!(range, b"\x0a\x01a\x12\x01b\x18\x03\x20\xac\x02");
         let done =
-            Done::decode(&b"\x0a\x02\x18\x09\x10\x01\x1a\x04\x1a\x02\x10\x03\x1a\x02\x12\x00"[..]).unwrap();
+            TxnResponse::decode(&b"\x0a\x02\x18\x09\x10\x01\x1a\x04\x1a\x02\x10\x03\x1a\x02\x12\x00"[..])
+                .unwrap();
         assert_eq!((done.header.unwrap().revision, done.succeeded), (9, true));
         let deleted: Vec<_> = done.responses.iter().map(|one| one.delete.map(|gone| gone.deleted)).collect();
         assert_eq!(deleted, [Some(3), None]);
-        assert_eq!(Grant { ttl: 5, id: 0 }.encode_to_vec(), b"\x08\x05");
-        let kept = KeptAlive::decode(&b"\x0a\x02\x18\x09\x10\x07\x18\x05"[..]).unwrap();
+        assert_eq!(LeaseGrantRequest { ttl: 5, id: 0 }.encode_to_vec(), b"\x08\x05");
+        let kept = LeaseKeepAliveResponse::decode(&b"\x0a\x02\x18\x09\x10\x07\x18\x05"[..]).unwrap();
         assert_eq!((kept.id, kept.ttl), (7, 5));
         let ranged = b"\x0a\x04\x08\x01\x18\x09\x12\x0a\x0a\x01k\x18\x08\x2a\x01v\x30\x07\x18\x01";
-        let ranged = Ranged::decode(&ranged[..]).unwrap();
-        let held = KeyValue { key: b"k".to_vec(), mod_revision: 8, value: b"v".to_vec(), lease: 7 };
+        let ranged = RangeResponse::decode(&ranged[..]).unwrap();
+        let held = EtcdKeyValue { key: b"k".to_vec(), mod_revision: 8, value: b"v".to_vec(), lease: 7 };
         assert_eq!((ranged.header.unwrap().revision, ranged.more), (9, true));
         assert_eq!(ranged.kvs, [held]);
     }
@@ -346,10 +352,10 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_are_the_end_of_us(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
-            let _ = Ranged::decode(&bytes[..]);
-            let _ = Done::decode(&bytes[..]);
+            let _ = RangeResponse::decode(&bytes[..]);
+            let _ = TxnResponse::decode(&bytes[..]);
             let _ = WatchResponse::decode(&bytes[..]);
-            let _ = Granted::decode(&bytes[..]);
+            let _ = LeaseGrantResponse::decode(&bytes[..]);
         }
     }
 }

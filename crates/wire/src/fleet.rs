@@ -1,9 +1,9 @@
 //! The datagrams of balancers that act together: who is there, and what each sees (`docs/guide/fleet.md`).
 //!
-//! A datagram is a head, what it says, and the trailer of the lottery's datagrams ([`Keys`]), whose tag only who has the key can
-//! make: it is checked before anything else is looked at. It begins with other bytes than those of the lottery, so that one
-//! key may serve both. Numbers of fixed length are big-endian; others have seven bits in each byte, the lowest first, and
-//! the eighth set but in the last.
+//! A datagram is a head, what it says, and the trailer of the lottery's datagrams ([`KeyRing`]), whose tag
+//! only who has the key can make: it is checked before anything else is looked at. It begins with other bytes
+//! than those of the lottery, so that one key may serve both. Numbers of fixed length are big-endian; others
+//! have seven bits in each byte, the lowest first, and the eighth set but in the last.
 //!
 //! ```text
 //! head     "PF", version 1, kind, life u32, count u32, family u8 (4 or 6), port u16, address of 4 or 16
@@ -21,10 +21,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use plimsoll_brain::fleet::{MOST, Report, Reported, Section, WORDS, Word};
+use plimsoll_brain::fleet::{
+    FleetReport, GroupSection, MAX_REPORT_BYTES, MAX_SECTION_ENTRIES, MemberEntry, MonitorLoad,
+};
 use plimsoll_brain::meter::Reading;
 
-use crate::rfs::{Keys, LONGEST_REPORT, Refused, TRAILER, Unwritable};
+use crate::rfs::{DatagramDecodeError, DatagramEncodeError, KeyRing, MAX_REPORT_LEN, TRAILER_LEN};
 
 /// Begins every datagram: `PF`.
 pub const MAGIC: u16 = 0x5046;
@@ -33,61 +35,61 @@ pub const MAGIC: u16 = 0x5046;
 pub const VERSION: u8 = 1;
 
 /// Bytes of the longest name.
-pub const LONGEST_NAME: usize = 64;
+pub const MAX_NAME_LEN: usize = 64;
 
 /// Bytes of the longest head.
-const HEAD: usize = 2 + 1 + 1 + 4 + 4 + 1 + 2 + 16;
+const HEADER_LEN: usize = 2 + 1 + 1 + 4 + 4 + 1 + 2 + 16;
 
 /// Bytes that the membership protocol may say in one datagram.
-pub const MOST_SAID: usize = LONGEST_REPORT - HEAD - TRAILER;
+pub const MAX_MEMBERSHIP_LEN: usize = MAX_REPORT_LEN - HEADER_LEN - TRAILER_LEN;
 
 // The longest of all fits.
-const _: () = assert!(HEAD + 1 + LONGEST_NAME + MOST + TRAILER <= LONGEST_REPORT);
+const _: () = assert!(HEADER_LEN + 1 + MAX_NAME_LEN + MAX_REPORT_BYTES + TRAILER_LEN <= MAX_REPORT_LEN);
 
 /// One datagram.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Datagram {
+pub struct FleetDatagram {
     /// Where its sender is reached.
     pub from: SocketAddr,
     /// Greater with each life of the sender.
-    pub life: u32,
+    pub incarnation: u32,
     /// Counts the datagrams of its kind in a life.
     pub seq: u32,
     /// What it says.
-    pub says: Says,
+    pub payload: FleetPayload,
 }
 
 /// What a datagram says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Says {
-    /// Who is there: the membership protocol's bytes, at most [`MOST_SAID`].
+pub enum FleetPayload {
+    /// Who is there: the membership protocol's bytes, at most [`MAX_MEMBERSHIP_LEN`].
     Membership(Vec<u8>),
     /// What its sender sees.
     Report {
-        /// What it is called, at most [`LONGEST_NAME`] bytes.
+        /// What it is called, at most [`MAX_NAME_LEN`] bytes.
         name: String,
-        /// At most [`MOST`] bytes.
-        report: Report,
+        /// At most [`MAX_REPORT_BYTES`] bytes.
+        report: FleetReport,
     },
     /// Its sender goes.
-    Farewell,
+    Leave,
 }
 
-impl Datagram {
+impl FleetDatagram {
     /// Appends it, sealed; after an error nothing was appended.
     ///
     /// # Errors
     /// It would be too long.
-    pub fn encode(&self, keys: &Keys, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+    pub fn encode(&self, keys: &KeyRing, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
         let start = out.len();
         out.extend_from_slice(&MAGIC.to_be_bytes());
         out.push(VERSION);
-        out.push(match self.says {
-            Says::Membership(_) => 1,
-            Says::Report { .. } => 2,
-            Says::Farewell => 3,
+        out.push(match self.payload {
+            FleetPayload::Membership(_) => 1,
+            FleetPayload::Report { .. } => 2,
+            FleetPayload::Leave => 3,
         });
-        out.extend_from_slice(&self.life.to_be_bytes());
+        out.extend_from_slice(&self.incarnation.to_be_bytes());
         out.extend_from_slice(&self.seq.to_be_bytes());
         out.push(if self.from.is_ipv4() { 4 } else { 6 });
         out.extend_from_slice(&self.from.port().to_be_bytes());
@@ -95,13 +97,13 @@ impl Datagram {
             IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
             IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
         }
-        let written = match &self.says {
-            Says::Membership(said) => {
+        let written = match &self.payload {
+            FleetPayload::Membership(said) => {
                 out.extend_from_slice(said);
-                within("bytes of membership", said.len(), MOST_SAID)
+                check_count("bytes of membership", said.len(), MAX_MEMBERSHIP_LEN)
             }
-            Says::Report { name, report } => write_report(name, report, out),
-            Says::Farewell => Ok(()),
+            FleetPayload::Report { name, report } => write_report(name, report, out),
+            FleetPayload::Leave => Ok(()),
         };
         match written {
             Ok(()) => keys.seal(start, out),
@@ -114,19 +116,19 @@ impl Datagram {
     ///
     /// # Errors
     /// It was not made with one of these keys, or says nothing that can be understood.
-    pub fn decode(keys: &Keys, bytes: &[u8]) -> Result<Self, Refused> {
+    pub fn decode(keys: &KeyRing, bytes: &[u8]) -> Result<Self, DatagramDecodeError> {
         let opened = keys.open(bytes)?;
         // There are no clients here.
         if opened.client().is_some() {
-            return Err(Refused::Misused);
+            return Err(DatagramDecodeError::NotPermitted);
         }
-        let mut reader = Reader(opened.bytes());
+        let mut reader = FleetReader(opened.bytes());
         if u16::from_be_bytes(reader.array()?) != MAGIC {
-            return Err(Refused::Malformed("it does not begin with PF"));
+            return Err(DatagramDecodeError::Malformed("it does not begin with PF"));
         }
         let [version, kind] = reader.array()?;
         if version != VERSION {
-            return Err(Refused::Malformed("only version 1 is spoken here"));
+            return Err(DatagramDecodeError::Malformed("only version 1 is spoken here"));
         }
         let life = u32::from_be_bytes(reader.array()?);
         let seq = u32::from_be_bytes(reader.array()?);
@@ -135,36 +137,36 @@ impl Datagram {
         let ip = match family {
             4 => IpAddr::from(reader.array::<4>()?),
             6 => IpAddr::from(reader.array::<16>()?),
-            _ => return Err(Refused::Malformed("an address of no known family")),
+            _ => return Err(DatagramDecodeError::Malformed("an address of no known family")),
         };
         let from = SocketAddr::new(ip, port);
         let says = match kind {
-            1 => Says::Membership(reader.0.to_vec()),
+            1 => FleetPayload::Membership(reader.0.to_vec()),
             2 => read_report(&mut reader)?,
-            3 if reader.0.is_empty() => Says::Farewell,
-            _ => return Err(Refused::Malformed("it is of no known kind")),
+            3 if reader.0.is_empty() => FleetPayload::Leave,
+            _ => return Err(DatagramDecodeError::Malformed("it is of no known kind")),
         };
-        Ok(Self { from, life, seq, says })
+        Ok(Self { from, incarnation: life, seq, payload: says })
     }
 }
 
-fn within(what: &'static str, count: usize, most: usize) -> Result<(), Unwritable> {
-    if count <= most { Ok(()) } else { Err(Unwritable::TooMany { what, count, most }) }
+fn check_count(what: &'static str, count: usize, most: usize) -> Result<(), DatagramEncodeError> {
+    if count <= most { Ok(()) } else { Err(DatagramEncodeError::TooMany { what, count, most }) }
 }
 
-fn write_report(name: &str, report: &Report, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-    within("bytes of a name", name.len(), LONGEST_NAME)?;
-    within("bytes of a report", report.size(), MOST)?;
+fn write_report(name: &str, report: &FleetReport, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
+    check_count("bytes of a name", name.len(), MAX_NAME_LEN)?;
+    check_count("bytes of a report", report.size(), MAX_REPORT_BYTES)?;
     // It is at most 64.
     out.push(name.len() as u8);
     out.extend_from_slice(name.as_bytes());
     for section in &report.sections {
-        within("words of a section", section.words.len(), WORDS)?;
+        check_count("words of a section", section.entries.len(), MAX_SECTION_ENTRIES)?;
         out.extend_from_slice(&section.group.to_be_bytes());
-        varint(section.rate, out);
+        write_varint(section.rate, out);
         // It is at most 255.
-        out.push(section.words.len() as u8);
-        section.words.iter().for_each(|word| write_word(word, out));
+        out.push(section.entries.len() as u8);
+        section.entries.iter().for_each(|word| write_entry(word, out));
     }
     Ok(())
 }
@@ -178,9 +180,9 @@ const LOAD: u8 = 16;
 const OF_HOST: u8 = 32;
 /// The knee of the reading is a lower bound only.
 const OPEN: u8 = 64;
-const PARTS: u8 = EJECTED | FAILED | PASSED | READING | LOAD | OF_HOST | OPEN;
+const KNOWN_FLAGS: u8 = EJECTED | FAILED | PASSED | READING | LOAD | OF_HOST | OPEN;
 
-fn write_word(word: &Word, out: &mut Vec<u8>) {
+fn write_entry(word: &MemberEntry, out: &mut Vec<u8>) {
     let part = |there: bool, part: u8| if there { part } else { 0 };
     let parts = part(word.ejected.is_some(), EJECTED)
         | word.check.map_or(0, |(passed, _)| if passed { PASSED } else { FAILED })
@@ -191,91 +193,91 @@ fn write_word(word: &Word, out: &mut Vec<u8>) {
     out.extend_from_slice(&word.member.to_be_bytes());
     out.extend_from_slice(&[parts, word.suspicion]);
     for number in [word.in_flight, word.mean, word.waiting, word.rate, word.latency] {
-        varint(number, out);
+        write_varint(number, out);
     }
     if let Some(left) = word.ejected {
-        varint(left, out);
+        write_varint(left, out);
     }
     if let Some((_, age)) = word.check {
-        varint(age, out);
+        write_varint(age, out);
     }
     if let Some((reading, age)) = &word.reading {
         for number in [reading.knee, reading.work, reading.mean_in_flight, reading.sojourn] {
             out.extend_from_slice(&number.to_be_bytes());
         }
-        varint(reading.in_flight, out);
-        varint(*age, out);
+        write_varint(reading.in_flight, out);
+        write_varint(*age, out);
     }
     if let Some(load) = word.load {
         out.extend_from_slice(&load.value.to_be_bytes());
-        varint(load.age, out);
+        write_varint(load.age, out);
     }
 }
 
-fn read_report(reader: &mut Reader<'_>) -> Result<Says, Refused> {
+fn read_report(reader: &mut FleetReader<'_>) -> Result<FleetPayload, DatagramDecodeError> {
     let [len] = reader.array()?;
     let name = reader.take(len.into())?;
-    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= LONGEST_NAME);
-    let name = name.ok_or(Refused::Malformed("a name is too long, or no text"))?.to_owned();
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= MAX_NAME_LEN);
+    let name = name.ok_or(DatagramDecodeError::Malformed("a name is too long, or no text"))?.to_owned();
     if name.chars().any(char::is_control) {
-        return Err(Refused::Malformed("a name has control characters"));
+        return Err(DatagramDecodeError::Malformed("a name has control characters"));
     }
-    let mut report = Report::default();
+    let mut report = FleetReport::default();
     while !reader.0.is_empty() {
         let group = u64::from_be_bytes(reader.array()?);
-        let rate = reader.varint()?;
+        let rate = reader.read_varint()?;
         let [count] = reader.array()?;
-        let words = (0..count).map(|_| read_word(reader)).collect::<Result<_, _>>()?;
-        report.sections.push(Section { group, rate, words });
+        let words = (0..count).map(|_| read_entry(reader)).collect::<Result<_, _>>()?;
+        report.sections.push(GroupSection { group, rate, entries: words });
     }
-    Ok(Says::Report { name, report })
+    Ok(FleetPayload::Report { name, report })
 }
 
-fn read_word(reader: &mut Reader<'_>) -> Result<Word, Refused> {
+fn read_entry(reader: &mut FleetReader<'_>) -> Result<MemberEntry, DatagramDecodeError> {
     let member = u64::from_be_bytes(reader.array()?);
     let [parts, suspicion] = reader.array()?;
     // A part that is not known has a length that is not known.
     let contradicts = parts & (FAILED | PASSED) == FAILED | PASSED
         || parts & (LOAD | OF_HOST) == OF_HOST
         || parts & (READING | OPEN) == OPEN;
-    if parts & !PARTS != 0 || contradicts {
-        return Err(Refused::Malformed("a word has parts that say nothing"));
+    if parts & !KNOWN_FLAGS != 0 || contradicts {
+        return Err(DatagramDecodeError::Malformed("a word has parts that say nothing"));
     }
-    let mut word = Word {
+    let mut word = MemberEntry {
         member,
         suspicion,
-        in_flight: reader.varint()?,
-        mean: reader.varint()?,
-        waiting: reader.varint()?,
-        rate: reader.varint()?,
-        latency: reader.varint()?,
-        ..Word::default()
+        in_flight: reader.read_varint()?,
+        mean: reader.read_varint()?,
+        waiting: reader.read_varint()?,
+        rate: reader.read_varint()?,
+        latency: reader.read_varint()?,
+        ..MemberEntry::default()
     };
     if parts & EJECTED != 0 {
-        word.ejected = Some(reader.varint()?);
+        word.ejected = Some(reader.read_varint()?);
     }
     if parts & (FAILED | PASSED) != 0 {
-        word.check = Some((parts & PASSED != 0, reader.varint()?));
+        word.check = Some((parts & PASSED != 0, reader.read_varint()?));
     }
     if parts & READING != 0 {
-        let (knee, work) = (reader.float()?, reader.float()?);
-        let (mean_in_flight, sojourn) = (reader.float()?, reader.float()?);
-        let in_flight = reader.varint()?;
+        let (knee, work) = (reader.read_f32()?, reader.read_f32()?);
+        let (mean_in_flight, sojourn) = (reader.read_f32()?, reader.read_f32()?);
+        let in_flight = reader.read_varint()?;
         let open = parts & OPEN != 0;
         let reading = Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false, open };
-        word.reading = Some((reading, reader.varint()?));
+        word.reading = Some((reading, reader.read_varint()?));
     }
     if parts & LOAD != 0 {
-        let value = reader.float()?;
+        let value = reader.read_f32()?;
         if value < 0.0 {
-            return Err(Refused::Malformed("a load is below 0"));
+            return Err(DatagramDecodeError::Malformed("a load is below 0"));
         }
-        word.load = Some(Reported { value, of_host: parts & OF_HOST != 0, age: reader.varint()? });
+        word.load = Some(MonitorLoad { value, of_host: parts & OF_HOST != 0, age: reader.read_varint()? });
     }
     Ok(word)
 }
 
-fn varint(number: u32, out: &mut Vec<u8>) {
+fn write_varint(number: u32, out: &mut Vec<u8>) {
     let mut left = number;
     while left >= 0x80 {
         out.push(left as u8 | 0x80);
@@ -284,24 +286,24 @@ fn varint(number: u32, out: &mut Vec<u8>) {
     out.push(left as u8);
 }
 
-struct Reader<'b>(&'b [u8]);
+struct FleetReader<'b>(&'b [u8]);
 
-const SHORT: Refused = Refused::Malformed("it ends in the middle of a value");
+const TRUNCATED: DatagramDecodeError = DatagramDecodeError::Malformed("it ends in the middle of a value");
 
-impl<'b> Reader<'b> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
-        let (array, rest) = self.0.split_first_chunk::<N>().ok_or(SHORT)?;
+impl<'b> FleetReader<'b> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DatagramDecodeError> {
+        let (array, rest) = self.0.split_first_chunk::<N>().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(*array)
     }
 
-    fn take(&mut self, count: usize) -> Result<&'b [u8], Refused> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(SHORT)?;
+    fn take(&mut self, count: usize) -> Result<&'b [u8], DatagramDecodeError> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn varint(&mut self) -> Result<u32, Refused> {
+    fn read_varint(&mut self) -> Result<u32, DatagramDecodeError> {
         let mut number = 0_u64;
         for place in 0..5 {
             let [byte] = self.array()?;
@@ -310,15 +312,19 @@ impl<'b> Reader<'b> {
                 // As few bytes as it takes, so that nothing can be said in two ways.
                 let shortest = byte != 0 || place == 0;
                 let number = u32::try_from(number).ok().filter(|_| shortest);
-                return number.ok_or(Refused::Malformed("a number is too long"));
+                return number.ok_or(DatagramDecodeError::Malformed("a number is too long"));
             }
         }
-        Err(Refused::Malformed("a number is too long"))
+        Err(DatagramDecodeError::Malformed("a number is too long"))
     }
 
-    fn float(&mut self) -> Result<f32, Refused> {
+    fn read_f32(&mut self) -> Result<f32, DatagramDecodeError> {
         let number = f32::from_be_bytes(self.array()?);
-        if number.is_finite() { Ok(number) } else { Err(Refused::Malformed("a number is not finite")) }
+        if number.is_finite() {
+            Ok(number)
+        } else {
+            Err(DatagramDecodeError::Malformed("a number is not finite"))
+        }
     }
 }
 

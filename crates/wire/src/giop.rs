@@ -1,10 +1,10 @@
 //! GIOP 1.0, 1.1 and 1.2, the protocol of CORBA objects (OMG, CORBA 3.4 part 2), for a balancer: message
 //! heads are parsed and rewritten, bodies are forwarded as bytes.
 //!
-//! [`cut`] splits a stream into messages, [`Message::parse`] reads one, and [`mod@write`] creates new ones.
-//! [`rewrite`] gives a request another ID and another object. An [`Ior`] is a client's reference to an
-//! object: addresses and a key. It is kept byte for byte, so that unknown parts are not lost. No input is
-//! trusted: every length is checked against the available bytes before it is used.
+//! [`next_message`] splits a stream into messages, [`GiopMessage::parse`] reads one, and [`mod@write`]
+//! creates new ones. [`rewrite`] gives a request another ID and another object. An [`Ior`] is a client's
+//! reference to an object: addresses and a key. It is kept byte for byte, so that unknown parts are not lost.
+//! No input is trusted: every length is checked against the available bytes before it is used.
 
 mod any;
 mod assembler;
@@ -20,24 +20,24 @@ mod profile;
 pub mod rewrite;
 pub mod write;
 
-pub use any::Any;
-pub use assembler::{Assembler, Limits, split};
-pub use cdr::{Order, Reader, Writer};
-pub use component::{ALTERNATE_ADDRESS, CodeSet, CodeSets, Component};
-pub use context::{CODE_SETS, Context, Contexts};
-pub use corbaloc::{Corbaloc, Corbaname, escaped};
-pub use frame::{Cut, cut};
-pub use header::{HEADER, Header, Kind, Version};
-pub use ior::{Ior, IorBytes, MAX_TEXT, Profile};
+pub use any::CorbaAny;
+pub use assembler::{AssemblyLimits, FragmentAssembler, split_fragments};
+pub use cdr::{ByteOrder, CdrReader, CdrWriter};
+pub use component::{ALTERNATE_ADDRESS, CodeSet, CodeSets, TaggedComponent};
+pub use context::{CODE_SETS, ServiceContext, ServiceContexts};
+pub use corbaloc::{Corbaloc, Corbaname, escape_key};
+pub use frame::{NextMessage, next_message};
+pub use header::{GiopHeader, GiopVersion, HEADER_LEN, MessageType};
+pub use ior::{Ior, IorBytes, MAX_TEXT, TaggedProfile};
 pub use message::{
-    Completed, Content, Fragment, LocateReply, LocateRequest, LocateStatus, Message, Reply, Request, Status,
-    SystemException, Target, Wanted,
+    CompletionStatus, ExpectedResponse, GiopMessage, GiopReply, GiopRequest, LocateReply, LocateRequest,
+    LocateStatus, MessageContent, MessageFragment, ReplyStatus, SystemException, TargetAddress,
 };
-pub use profile::{IIOP, IiopProfile, Place};
+pub use profile::{IIOP_TAG, IiopAddress, IiopProfile};
 
 /// The error of input that is not GIOP, or uses an unsupported part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadGiop {
+pub enum GiopError {
     /// The input ends too early. For a message's first fragment, or for bytes that are still arriving, more
     /// input may help.
     #[error("bad GIOP: it ends in the middle of a value")]
@@ -47,9 +47,9 @@ pub enum BadGiop {
     Malformed(&'static str),
 }
 
-impl BadGiop {
+impl GiopError {
     /// Returns the reason, as part of a longer message.
-    pub fn why(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
             Self::Truncated => "it ends in the middle of a value",
             Self::Malformed(why) => why,

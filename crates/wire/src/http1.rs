@@ -5,20 +5,25 @@
 //! parsers could read in two ways is rejected before any of it is forwarded.
 
 mod body;
+mod body_forwarding;
 mod field;
 mod host;
-mod passing;
-mod refusal;
+mod rejection;
 mod request;
 mod response;
 mod scan;
 mod trailer;
 
-pub use body::{BadBody, Body, Chunked, MAX_EXTENSION, MAX_TRAILER, Piece};
-pub use field::{MAX_FIELDS, Marks};
+pub use body::{BodyError, BodyFraming, ChunkPiece, ChunkedParser, MAX_EXTENSION, MAX_TRAILER};
+pub use body_forwarding::{ForwardedBytes, TrailerFilter, trailer_fields};
+pub use field::{MAX_FIELDS, MarkedFields};
 pub use host::is_host;
-pub use passing::{Passed, Trailers, trailer_fields};
-pub use refusal::{Refusal, Unread};
-pub use request::{Forwarded, Forwarding, Method, Request, disguised, foreign, request, x_forwarded};
-pub use response::{BadResponse, Response, Rewrite, close_up, final_status, response};
-pub use trailer::may_trail;
+pub use rejection::{HeadError, RequestRejection};
+pub use request::{
+    ForwardedStyle, ForwardingOptions, MethodClass, RequestHead, is_disguised_field, is_foreign_protocol,
+    request, x_forwarded,
+};
+pub use response::{
+    ResponseError, ResponseHead, ResponseRewrite, final_status, parse_response, strip_colon_space,
+};
+pub use trailer::is_trailer_field;

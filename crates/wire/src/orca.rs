@@ -22,7 +22,7 @@ mod json;
 mod stream;
 mod text;
 
-pub use stream::{STREAM, question};
+pub use stream::{STREAM_PATH, stream_request};
 pub use text::write_text;
 
 /// The header, in lower case.
@@ -38,7 +38,7 @@ pub const MAX_NAME: usize = 64;
 
 /// The part of a report that a metric belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MetricKind {
     /// A field of its own: one of [`FIELDS`]. Not negative.
     Field,
     /// `named_metrics`: metrics that the application defines.
@@ -55,7 +55,7 @@ pub enum Kind {
 pub const FIELDS: [&str; 6] =
     ["cpu_utilization", "mem_utilization", "application_utilization", "rps_fractional", "eps", "rps"];
 
-impl Kind {
+impl MetricKind {
     /// The maps, with their field names in the message and in JSON.
     const MAPS: [(Self, &str, &str); 3] = [
         (Self::Named, "named_metrics", "namedMetrics"),
@@ -66,9 +66,9 @@ impl Kind {
 
 /// One metric of a report.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Metric<'a> {
+pub struct OrcaMetric<'a> {
     /// The part of the report.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The name of the field, or the key in the map: 1 to [`MAX_NAME`] visible ASCII characters without
     /// commas, equals signs, quotation marks and backslashes.
     pub name: &'a str,
@@ -76,41 +76,41 @@ pub struct Metric<'a> {
     pub value: f64,
 }
 
-impl<'a> Metric<'a> {
+impl<'a> OrcaMetric<'a> {
     /// Creates a metric for the field `name`, one of [`FIELDS`].
     pub fn field(name: &'a str, value: f64) -> Self {
-        Self { kind: Kind::Field, name, value }
+        Self { kind: MetricKind::Field, name, value }
     }
 
     /// Creates the named metric `name`.
     pub fn named(name: &'a str, value: f64) -> Self {
-        Self { kind: Kind::Named, name, value }
+        Self { kind: MetricKind::Named, name, value }
     }
 
     /// Returns the metric's qualified name: a field's own name, or the map's name and the key. Returns `None`
     /// for the cost of a single request, which does not describe the server.
     pub fn figure(&self) -> Option<String> {
         match self.kind {
-            Kind::Field => Some(self.name.to_owned()),
-            Kind::Named => Some(format!("named_metrics.{}", self.name)),
-            Kind::Utilization => Some(format!("utilization.{}", self.name)),
-            Kind::RequestCost => None,
+            MetricKind::Field => Some(self.name.to_owned()),
+            MetricKind::Named => Some(format!("named_metrics.{}", self.name)),
+            MetricKind::Utilization => Some(format!("utilization.{}", self.name)),
+            MetricKind::RequestCost => None,
         }
     }
 
     /// Checks that the metric can be serialised and read.
-    fn check(&self) -> Result<(), Bad> {
+    fn check(&self) -> Result<(), OrcaError> {
         if self.name.is_empty() || self.name.len() > MAX_NAME {
-            return Err(Bad("a name is empty or too long"));
+            return Err(OrcaError("a name is empty or too long"));
         }
         if !self.name.bytes().all(|byte| byte.is_ascii_graphic() && !b",=\"\\".contains(&byte)) {
-            return Err(Bad("a name has a character that none may have"));
+            return Err(OrcaError("a name has a character that none may have"));
         }
         if !self.value.is_finite() {
-            return Err(Bad("a value is not finite"));
+            return Err(OrcaError("a value is not finite"));
         }
-        if self.value < 0.0 && matches!(self.kind, Kind::Field | Kind::Utilization) {
-            return Err(Bad("a share or rate is negative"));
+        if self.value < 0.0 && matches!(self.kind, MetricKind::Field | MetricKind::Utilization) {
+            return Err(OrcaError("a share or rate is negative"));
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl<'a> Metric<'a> {
 /// The error of a value that is not a load report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad ORCA load report: {0}")]
-pub struct Bad(pub &'static str);
+pub struct OrcaError(pub &'static str);
 
 /// Reads the value of the header [`HEADER`] and passes each metric to `each`, in the order of the report.
 ///
@@ -128,34 +128,34 @@ pub struct Bad(pub &'static str);
 /// `each`.
 ///
 /// ```
-/// use plimsoll_wire::orca::{self, Kind};
+/// use plimsoll_wire::orca::{self, MetricKind};
 ///
 /// let mut cpu = None;
 /// orca::read(b"TEXT cpu_utilization=0.3, named_metrics.queue=4", |metric| {
-///     if (metric.kind, metric.name) == (Kind::Field, "cpu_utilization") {
+///     if (metric.kind, metric.name) == (MetricKind::Field, "cpu_utilization") {
 ///         cpu = Some(metric.value);
 ///     }
 /// })?;
 /// assert_eq!(cpu, Some(0.3));
-/// # Ok::<(), orca::Bad>(())
+/// # Ok::<(), orca::OrcaError>(())
 /// ```
-pub fn read(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
+pub fn read(value: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
     let value = value.trim_ascii();
-    if let Some(rest) = after(b"BIN", value) {
+    if let Some(rest) = strip_word(b"BIN", value) {
         return read_bin(rest, each);
     }
-    let value = limited(value)?;
-    let mut found = Found::new();
-    if let Some(rest) = after(b"JSON", value) {
+    let value = check_len(value)?;
+    let mut found = MetricList::new();
+    if let Some(rest) = strip_word(b"JSON", value) {
         json::read(rest, &mut found)?;
-    } else if let Some(rest) = after(b"TEXT", value) {
+    } else if let Some(rest) = strip_word(b"TEXT", value) {
         text::read(rest, &mut found)?;
     } else if value.starts_with(b"{") {
         json::read(value, &mut found)?;
     } else {
         text::read(value, &mut found)?;
     }
-    found.tell(each);
+    found.for_each(each);
     Ok(())
 }
 
@@ -163,12 +163,12 @@ pub fn read(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
 ///
 /// # Errors
 /// The same as those of [`read`].
-pub fn read_bin(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
-    let mut room = [0; bin::ROOM];
-    let message = bin::decode(limited(value)?.trim_ascii(), &mut room)?;
-    let mut found = Found::new();
+pub fn read_bin(value: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
+    let mut room = [0; bin::MAX_DECODED];
+    let message = bin::decode(check_len(value)?.trim_ascii(), &mut room)?;
+    let mut found = MetricList::new();
     bin::read(message, &mut found)?;
-    found.tell(each);
+    found.for_each(each);
     Ok(())
 }
 
@@ -176,74 +176,74 @@ pub fn read_bin(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
 ///
 /// # Errors
 /// The same as those of [`read`].
-pub fn read_message(message: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
-    let mut found = Found::new();
-    bin::read(limited(message)?, &mut found)?;
-    found.tell(each);
+pub fn read_message(message: &[u8], each: impl FnMut(OrcaMetric<'_>)) -> Result<(), OrcaError> {
+    let mut found = MetricList::new();
+    bin::read(check_len(message)?, &mut found)?;
+    found.for_each(each);
     Ok(())
 }
 
 /// Returns the bytes after the prefix `word`, if `value` has it.
-fn after<'a>(word: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
+fn strip_word<'a>(word: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
     value.strip_prefix(word).filter(|rest| rest.first().is_none_or(|byte| *byte == b' '))
 }
 
-fn limited(value: &[u8]) -> Result<&[u8], Bad> {
-    if value.len() > MAX_LEN { Err(Bad("it is too long")) } else { Ok(value) }
+fn check_len(value: &[u8]) -> Result<&[u8], OrcaError> {
+    if value.len() > MAX_LEN { Err(OrcaError("it is too long")) } else { Ok(value) }
 }
 
 /// The metrics of a report that is still being parsed.
-struct Found<'a> {
-    metrics: [Metric<'a>; MAX_METRICS],
+struct MetricList<'a> {
+    metrics: [OrcaMetric<'a>; MAX_METRICS],
     len: usize,
 }
 
-impl<'a> Found<'a> {
+impl<'a> MetricList<'a> {
     fn new() -> Self {
-        Self { metrics: [Metric { kind: Kind::Field, name: "", value: 0.0 }; MAX_METRICS], len: 0 }
+        Self { metrics: [OrcaMetric { kind: MetricKind::Field, name: "", value: 0.0 }; MAX_METRICS], len: 0 }
     }
 
     /// Adds a metric; a repeated name is an error.
-    fn add(&mut self, metric: Metric<'a>) -> Result<(), Bad> {
-        if self.at(&metric).is_some() {
-            return Err(Bad("a metric comes twice"));
+    fn add(&mut self, metric: OrcaMetric<'a>) -> Result<(), OrcaError> {
+        if self.position(&metric).is_some() {
+            return Err(OrcaError("a metric comes twice"));
         }
-        self.put(metric)
+        self.upsert(metric)
     }
 
     /// Adds a metric, or replaces the one with the same name.
-    fn put(&mut self, metric: Metric<'a>) -> Result<(), Bad> {
+    fn upsert(&mut self, metric: OrcaMetric<'a>) -> Result<(), OrcaError> {
         metric.check()?;
-        if let Some(at) = self.at(&metric) {
+        if let Some(at) = self.position(&metric) {
             self.metrics[at] = metric;
             return Ok(());
         }
-        let room = self.metrics.get_mut(self.len).ok_or(Bad("it has too many metrics"))?;
+        let room = self.metrics.get_mut(self.len).ok_or(OrcaError("it has too many metrics"))?;
         *room = metric;
         self.len += 1;
         Ok(())
     }
 
-    fn at(&self, metric: &Metric<'_>) -> Option<usize> {
-        let same = |known: &Metric<'_>| known.kind == metric.kind && known.name == metric.name;
+    fn position(&self, metric: &OrcaMetric<'_>) -> Option<usize> {
+        let same = |known: &OrcaMetric<'_>| known.kind == metric.kind && known.name == metric.name;
         self.metrics[..self.len].iter().position(same)
     }
 
-    fn tell(&self, mut each: impl FnMut(Metric<'_>)) {
+    fn for_each(&self, mut each: impl FnMut(OrcaMetric<'_>)) {
         self.metrics[..self.len].iter().for_each(|metric| each(*metric));
     }
 }
 
-/// Converts a name to text. `Metric::check` validates its characters.
-fn name(bytes: &[u8]) -> Result<&str, Bad> {
-    std::str::from_utf8(bytes).map_err(|_| Bad("a name is not text"))
+/// Converts a name to text. `OrcaMetric::check` validates its characters.
+fn name(bytes: &[u8]) -> Result<&str, OrcaError> {
+    std::str::from_utf8(bytes).map_err(|_| OrcaError("a name is not text"))
 }
 
 /// Parses a decimal number: the `f64` notation without the literals for infinities and NaN.
-fn number(bytes: &[u8]) -> Result<f64, Bad> {
+fn number(bytes: &[u8]) -> Result<f64, OrcaError> {
     let plain = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
     let text = std::str::from_utf8(bytes).ok().filter(|text| text.as_bytes().iter().all(plain));
-    text.and_then(|text| text.parse().ok()).ok_or(Bad("a value is not a number"))
+    text.and_then(|text| text.parse().ok()).ok_or(OrcaError("a value is not a number"))
 }
 
 #[cfg(test)]

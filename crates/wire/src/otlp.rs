@@ -18,15 +18,15 @@ pub const REMOTE: u32 = 0x200;
 
 /// An export request (`ExportTraceServiceRequest`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Export {
+pub struct ExportTraceRequest {
     /// The spans, by process.
     #[prost(message, repeated, tag = "1")]
     pub resource_spans: Vec<ResourceSpans>,
 }
 
-/// The response to [`Export`] (`ExportTraceServiceResponse`).
+/// The response to [`ExportTraceRequest`] (`ExportTraceServiceResponse`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Exported {
+pub struct ExportTraceResponse {
     /// Details if the collector rejected some spans.
     #[prost(message, optional, tag = "1")]
     pub partial_success: Option<PartialSuccess>,
@@ -59,7 +59,7 @@ pub struct ResourceSpans {
 pub struct Resource {
     /// The attributes of the process.
     #[prost(message, repeated, tag = "1")]
-    pub attributes: Vec<KeyValue>,
+    pub attributes: Vec<OtlpKeyValue>,
 }
 
 /// The spans of one instrumentation scope.
@@ -67,7 +67,7 @@ pub struct Resource {
 pub struct ScopeSpans {
     /// The scope.
     #[prost(message, optional, tag = "1")]
-    pub scope: Option<Scope>,
+    pub scope: Option<InstrumentationScope>,
     /// The spans.
     #[prost(message, repeated, tag = "2")]
     pub spans: Vec<Span>,
@@ -75,7 +75,7 @@ pub struct ScopeSpans {
 
 /// The source of spans (`InstrumentationScope`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Scope {
+pub struct InstrumentationScope {
     /// The scope's name.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -102,8 +102,8 @@ pub struct Span {
     /// The name of the operation.
     #[prost(string, tag = "5")]
     pub name: String,
-    /// The side of the call, a [`Kind`].
-    #[prost(enumeration = "Kind", tag = "6")]
+    /// The side of the call, a [`SpanKind`].
+    #[prost(enumeration = "SpanKind", tag = "6")]
     pub kind: i32,
     /// The start, nanoseconds since 1970.
     #[prost(fixed64, tag = "7")]
@@ -113,10 +113,10 @@ pub struct Span {
     pub end_time_unix_nano: u64,
     /// The attributes of the span.
     #[prost(message, repeated, tag = "9")]
-    pub attributes: Vec<KeyValue>,
+    pub attributes: Vec<OtlpKeyValue>,
     /// The status, if it is known.
     #[prost(message, optional, tag = "15")]
-    pub status: Option<Status>,
+    pub status: Option<SpanStatus>,
     /// The bits [`SAMPLED`], [`HAS_REMOTE`] and [`REMOTE`].
     #[prost(fixed32, tag = "16")]
     pub flags: u32,
@@ -125,7 +125,7 @@ pub struct Span {
 /// The side of a call (`Span.SpanKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
-pub enum Kind {
+pub enum SpanKind {
     /// The side is not specified.
     Unspecified = 0,
     /// The span is on the server's side.
@@ -136,7 +136,7 @@ pub enum Kind {
 
 /// The status of an operation.
 #[derive(Clone, PartialEq, Message)]
-pub struct Status {
+pub struct SpanStatus {
     /// The description.
     #[prost(string, tag = "2")]
     pub message: String,
@@ -145,7 +145,7 @@ pub struct Status {
     pub code: i32,
 }
 
-impl Status {
+impl SpanStatus {
     /// Creates the status of a failed operation.
     pub fn error(message: &str) -> Self {
         Self { message: message.to_owned(), code: 2 }
@@ -154,7 +154,7 @@ impl Status {
 
 /// An attribute.
 #[derive(Clone, PartialEq, Message)]
-pub struct KeyValue {
+pub struct OtlpKeyValue {
     /// The attribute's name.
     #[prost(string, tag = "1")]
     pub key: String,
@@ -163,9 +163,9 @@ pub struct KeyValue {
     pub value: Option<AnyValue>,
 }
 
-impl KeyValue {
+impl OtlpKeyValue {
     /// Creates an attribute.
-    pub fn new(key: impl Into<String>, value: impl Into<Value>) -> Self {
+    pub fn new(key: impl Into<String>, value: impl Into<AttributeValue>) -> Self {
         Self { key: key.into(), value: Some(AnyValue { value: Some(value.into()) }) }
     }
 }
@@ -174,45 +174,45 @@ impl KeyValue {
 #[derive(Clone, PartialEq, Message)]
 pub struct AnyValue {
     /// The typed value.
-    #[prost(oneof = "Value", tags = "1, 3, 4")]
-    pub value: Option<Value>,
+    #[prost(oneof = "AttributeValue", tags = "1, 3, 4")]
+    pub value: Option<AttributeValue>,
 }
 
 /// A typed value.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum Value {
+pub enum AttributeValue {
     /// A string.
     #[prost(string, tag = "1")]
     Text(String),
     /// An integer.
     #[prost(int64, tag = "3")]
-    Whole(i64),
+    Integer(i64),
     /// A floating-point number.
     #[prost(double, tag = "4")]
-    Number(f64),
+    Double(f64),
 }
 
-impl From<&str> for Value {
+impl From<&str> for AttributeValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
 }
 
-impl From<String> for Value {
+impl From<String> for AttributeValue {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<i64> for Value {
+impl From<i64> for AttributeValue {
     fn from(number: i64) -> Self {
-        Self::Whole(number)
+        Self::Integer(number)
     }
 }
 
-impl From<f64> for Value {
+impl From<f64> for AttributeValue {
     fn from(number: f64) -> Self {
-        Self::Number(number)
+        Self::Double(number)
     }
 }
 
@@ -228,11 +228,15 @@ mod tests {
             parent_span_id: vec![3; 8],
             trace_state: "a=1".into(),
             name: "GET".into(),
-            kind: Kind::Server.into(),
+            kind: SpanKind::Server.into(),
             start_time_unix_nano: 1,
             end_time_unix_nano: 2,
-            attributes: vec![KeyValue::new("k", "v"), KeyValue::new("n", 300), KeyValue::new("f", 1.0)],
-            status: Some(Status::error("no")),
+            attributes: vec![
+                OtlpKeyValue::new("k", "v"),
+                OtlpKeyValue::new("n", 300),
+                OtlpKeyValue::new("f", 1.0),
+            ],
+            status: Some(SpanStatus::error("no")),
             flags: SAMPLED | HAS_REMOTE | REMOTE,
         };
         let mut bytes = vec![0x0a, 16];
@@ -248,12 +252,12 @@ mod tests {
         bytes.extend(b"\x7a\x06\x12\x02no\x18\x02");
         bytes.extend(b"\x85\x01\x01\x03\0\0");
         assert_eq!(span.encode_to_vec(), bytes);
-        let scope = Scope { name: "s".into(), version: "1".into() };
+        let scope = InstrumentationScope { name: "s".into(), version: "1".into() };
         let scope_spans = vec![ScopeSpans { scope: Some(scope), spans: vec![Span::default()] }];
         let resource = Some(Resource { attributes: Vec::new() });
-        let export = Export { resource_spans: vec![ResourceSpans { resource, scope_spans }] };
+        let export = ExportTraceRequest { resource_spans: vec![ResourceSpans { resource, scope_spans }] };
         assert_eq!(export.encode_to_vec(), b"\x0a\x0e\x0a\0\x12\x0a\x0a\x06\x0a\x01s\x12\x011\x12\0");
-        let answer = Exported::decode(&b"\x0a\x06\x08\x05\x12\x02no"[..]).unwrap();
+        let answer = ExportTraceResponse::decode(&b"\x0a\x06\x08\x05\x12\x02no"[..]).unwrap();
         let said = answer.partial_success.unwrap();
         assert_eq!((said.rejected_spans, &*said.error_message), (5, "no"));
     }

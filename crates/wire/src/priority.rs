@@ -18,7 +18,7 @@ pub fn urgency(value: &[u8]) -> Option<u8> {
 
 /// Returns the urgency from the field with this name, in any case. `head` begins with a request line and has
 /// been validated; bytes after its empty line are ignored.
-pub fn of_head(head: &[u8], name: &str) -> Option<u8> {
+pub fn urgency_in_head(head: &[u8], name: &str) -> Option<u8> {
     let lines =
         head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let said = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
@@ -60,11 +60,14 @@ mod tests {
     #[test]
     fn a_field_is_found_in_its_head_and_not_behind_it() {
         let head = b"GET /priority:u=0 HTTP/1.1\r\nHost: a\r\nX-Priority: 1\r\npriORITY:u=2\r\nAccept: u=4\r\n\r\npriority: u=6\r\n";
-        assert_eq!(of_head(head, "priority"), Some(2));
-        assert_eq!(of_head(head, "x-priority"), Some(1));
-        assert_eq!(of_head(head, "host"), None);
-        assert_eq!(of_head(head, "x"), None);
-        assert_eq!(of_head(b"GET / HTTP/1.1\r\nu: 1\r\nnonsense\r\nu: u=3, i\r\nU: x\r\n\r\n", "u"), Some(3));
-        assert_eq!((of_head(b"", "u"), of_head(b"u: 1", "u")), (None, None));
+        assert_eq!(urgency_in_head(head, "priority"), Some(2));
+        assert_eq!(urgency_in_head(head, "x-priority"), Some(1));
+        assert_eq!(urgency_in_head(head, "host"), None);
+        assert_eq!(urgency_in_head(head, "x"), None);
+        assert_eq!(
+            urgency_in_head(b"GET / HTTP/1.1\r\nu: 1\r\nnonsense\r\nu: u=3, i\r\nU: x\r\n\r\n", "u"),
+            Some(3)
+        );
+        assert_eq!((urgency_in_head(b"", "u"), urgency_in_head(b"u: 1", "u")), (None, None));
     }
 }

@@ -7,13 +7,13 @@
 
 use std::borrow::Cow;
 
-mod growth;
+mod counter_increase;
 
-pub use growth::{Growth, SERIES};
+pub use counter_increase::{CounterIncrease, MAX_SERIES};
 
 /// A sample of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample<'a> {
+pub struct MetricSample<'a> {
     /// The metric's name: letters, digits, `_` and `:`, no digit first.
     pub name: &'a str,
     /// The text between the braces, unchanged; empty if there are none.
@@ -23,8 +23,8 @@ pub struct Sample<'a> {
 }
 
 /// Returns the samples of a page, in its order.
-pub fn samples(page: &str) -> impl Iterator<Item = Sample<'_>> {
-    page.lines().filter_map(sample)
+pub fn samples(page: &str) -> impl Iterator<Item = MetricSample<'_>> {
+    page.lines().filter_map(parse_sample)
 }
 
 /// Returns `true` if `text` is a valid metric name.
@@ -34,7 +34,7 @@ pub fn is_name(text: &str) -> bool {
 
 /// Parses `name{label="value",…}` at the beginning of `text`. Returns the name, the labels unchanged, and the
 /// remaining text.
-pub fn series(text: &str) -> Option<(&str, &str, &str)> {
+pub fn split_series(text: &str) -> Option<(&str, &str, &str)> {
     let (name, rest) = text.split_at(name_end(text));
     if name.is_empty() {
         return None;
@@ -45,8 +45,8 @@ pub fn series(text: &str) -> Option<(&str, &str, &str)> {
     Some((name, &inside[..end], &inside[end + 1..]))
 }
 
-/// Parses labels ([`Sample::labels`]) and stops at the first malformed one. In values `\\`, `\"` and `\n` are
-/// unescaped.
+/// Parses labels ([`MetricSample::labels`]) and stops at the first malformed one. In values `\\`, `\"` and
+/// `\n` are unescaped.
 pub fn labels(mut text: &str) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
     std::iter::from_fn(move || {
         let (name, rest) = text.split_once('=')?;
@@ -62,11 +62,11 @@ pub fn labels(mut text: &str) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
     })
 }
 
-fn sample(line: &str) -> Option<Sample<'_>> {
-    let (name, labels, rest) = series(line.trim_start())?;
+fn parse_sample(line: &str) -> Option<MetricSample<'_>> {
+    let (name, labels, rest) = split_series(line.trim_start())?;
     // A timestamp or an exemplar may follow.
     let value = rest.split_ascii_whitespace().next()?;
-    Some(Sample { name, labels, value: number(value)? })
+    Some(MetricSample { name, labels, value: parse_number(value)? })
 }
 
 /// Returns the length of the name at the beginning of `text`, in bytes.
@@ -114,7 +114,7 @@ fn unescaped(value: &str) -> Cow<'_, str> {
 }
 
 /// Parses a number in Go's notation, which the format prescribes.
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     match text {
         "+Inf" | "Inf" => Some(f64::INFINITY),
         "-Inf" => Some(f64::NEG_INFINITY),
@@ -170,8 +170,8 @@ mod tests {
         let found: Vec<_> = labels(text).collect();
         assert_eq!(found[..2], [("path", "C:\\DIR".into()), ("error", "no:\n\"x\" {0}".into())]);
         assert_eq!(found[2..], [("b", "".into())], "up to the first that is malformed");
-        assert_eq!(series("a{b=\"}\"} rest"), Some(("a", "b=\"}\"", " rest")));
-        assert_eq!((series("a{b"), series("1a")), (None, None));
+        assert_eq!(split_series("a{b=\"}\"} rest"), Some(("a", "b=\"}\"", " rest")));
+        assert_eq!((split_series("a{b"), split_series("1a")), (None, None));
     }
 
     #[test]

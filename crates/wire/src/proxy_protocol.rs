@@ -17,13 +17,13 @@ pub const MAX_V2: usize = 4096;
 
 /// The first bytes of every header of version 2; no protocol in which the client speaks first begins so.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-const LINE: &[u8] = b"PROXY ";
+const V1_PREFIX: &[u8] = b"PROXY ";
 /// The length of the fixed part: signature, version and command, family, length.
-const FIXED: usize = 16;
+const V2_HEADER_LEN: usize = 16;
 
 /// The version to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum ProxyVersion {
     /// A line of text.
     V1,
     /// A binary block.
@@ -32,7 +32,7 @@ pub enum Version {
 
 /// The two addresses of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
+pub struct ProxyAddresses {
     /// The client.
     pub source: SocketAddr,
     /// The address that the client connected to.
@@ -41,77 +41,77 @@ pub struct Addresses {
 
 /// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct ProxyHeader {
     /// The header's length in bytes; the connection's own data follows.
     pub len: usize,
     /// The addresses; `None` if the header has no IP addresses and those of the connection apply.
-    pub addresses: Option<Addresses>,
+    pub addresses: Option<ProxyAddresses>,
 }
 
 /// The error of input that is not, and cannot become, a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad PROXY protocol header: {0}")]
-pub struct BadHeader(pub &'static str);
+pub struct ProxyHeaderError(pub &'static str);
 
 /// Parses a header of either version at the beginning of `input`; `None` if it is incomplete.
 ///
 /// # Errors
 /// The input begins with something else, or with a header that is malformed or too long.
-pub fn parse(input: &[u8]) -> Result<Option<Header>, BadHeader> {
+pub fn parse(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
     let agrees = |with: &[u8]| input.iter().zip(with).all(|(byte, wanted)| byte == wanted);
     if agrees(&SIGNATURE) {
-        return if input.len() < FIXED { early_v2(input) } else { parse_v2(input) };
+        return if input.len() < V2_HEADER_LEN { check_prefix_v2(input) } else { parse_v2(input) };
     }
-    if agrees(LINE) {
+    if agrees(V1_PREFIX) {
         return parse_v1(input);
     }
-    Err(BadHeader("the connection does not begin with one"))
+    Err(ProxyHeaderError("the connection does not begin with one"))
 }
 
 /// Appends a header. `None`, and addresses that the version cannot represent, produce a header without
 /// addresses. If the addresses are of two families, IPv4 is mapped into IPv6.
-pub fn write(version: Version, addresses: Option<&Addresses>, out: &mut Vec<u8>) {
+pub fn write(version: ProxyVersion, addresses: Option<&ProxyAddresses>, out: &mut Vec<u8>) {
     let pair = addresses.map(|addresses| {
         let (source, destination) =
             (addresses.source.ip().to_canonical(), addresses.destination.ip().to_canonical());
         let ports = (addresses.source.port(), addresses.destination.port());
         match (source, destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Pair::V4(source, destination, ports),
-            _ => Pair::V6(mapped(source), mapped(destination), ports),
+            (IpAddr::V4(source), IpAddr::V4(destination)) => AddressPair::V4(source, destination, ports),
+            _ => AddressPair::V6(to_ipv6(source), to_ipv6(destination), ports),
         }
     });
     match version {
-        Version::V1 => write_v1(pair, out),
-        Version::V2 => write_v2(pair, out),
+        ProxyVersion::V1 => write_v1(pair, out),
+        ProxyVersion::V2 => write_v2(pair, out),
     }
 }
 
 /// Addresses of one family, and ports.
-enum Pair {
+enum AddressPair {
     V4(Ipv4Addr, Ipv4Addr, (u16, u16)),
     V6(Ipv6Addr, Ipv6Addr, (u16, u16)),
 }
 
-fn mapped(address: IpAddr) -> Ipv6Addr {
+fn to_ipv6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     }
 }
 
-fn parse_v1(input: &[u8]) -> Result<Option<Header>, BadHeader> {
+fn parse_v1(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
     let window = &input[..input.len().min(MAX_V1)];
     let Some(end) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
-        return if window.len() < MAX_V1 { Ok(None) } else { Err(BadHeader("the line is too long")) };
+        return if window.len() < MAX_V1 { Ok(None) } else { Err(ProxyHeaderError("the line is too long")) };
     };
     match (window[end], window.get(end + 1)) {
         (b'\r', Some(b'\n')) => {}
         (b'\r', None) if window.len() < MAX_V1 => return Ok(None),
-        _ => return Err(BadHeader("the line does not end in CRLF")),
+        _ => return Err(ProxyHeaderError("the line does not end in CRLF")),
     }
-    let line = window.get(LINE.len()..end).and_then(|line| std::str::from_utf8(line).ok());
-    let line = line.ok_or(BadHeader("the line is not text"))?;
-    let header = |addresses| Header { len: end + 2, addresses };
+    let line = window.get(V1_PREFIX.len()..end).and_then(|line| std::str::from_utf8(line).ok());
+    let line = line.ok_or(ProxyHeaderError("the line is not text"))?;
+    let header = |addresses| ProxyHeader { len: end + 2, addresses };
     // A receiver ignores all that follows UNKNOWN.
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
         return Ok(Some(header(None)));
@@ -127,8 +127,10 @@ fn parse_v1(input: &[u8]) -> Result<Option<Header>, BadHeader> {
     };
     let mut end = |text: Option<&str>| Some(SocketAddr::new(ip(text)?, port(words.next()?)?));
     match (end(source), end(destination), words.next()) {
-        (Some(source), Some(destination), None) => Ok(Some(header(Some(Addresses { source, destination })))),
-        _ => Err(BadHeader("the line is malformed")),
+        (Some(source), Some(destination), None) => {
+            Ok(Some(header(Some(ProxyAddresses { source, destination }))))
+        }
+        _ => Err(ProxyHeaderError("the line is malformed")),
     }
 }
 
@@ -139,70 +141,76 @@ fn port(text: &str) -> Option<u16> {
 }
 
 /// Checks an incomplete fixed part with a valid signature: an error means that it cannot become a header.
-fn early_v2(input: &[u8]) -> Result<Option<Header>, BadHeader> {
+fn check_prefix_v2(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
     if let Some(command) = input.get(12) {
-        let local = local(*command)?;
+        let local = is_local(*command)?;
         if let Some(family) = input.get(13) {
-            Family::of(*family, local)?;
+            AddressFamily::from_byte(*family, local)?;
         }
     }
     Ok(None)
 }
 
-fn parse_v2(input: &[u8]) -> Result<Option<Header>, BadHeader> {
-    let local = local(input[12])?;
-    let family = Family::of(input[13], local)?;
-    let len = FIXED + usize::from(u16::from_be_bytes([input[14], input[15]]));
+fn parse_v2(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
+    let local = is_local(input[12])?;
+    let family = AddressFamily::from_byte(input[13], local)?;
+    let len = V2_HEADER_LEN + usize::from(u16::from_be_bytes([input[14], input[15]]));
     if len > MAX_V2 {
-        return Err(BadHeader("the header is too long"));
+        return Err(ProxyHeaderError("the header is too long"));
     }
-    if len < FIXED + family.len() {
-        return Err(BadHeader("the header has no room for its addresses"));
+    if len < V2_HEADER_LEN + family.len() {
+        return Err(ProxyHeaderError("the header has no room for its addresses"));
     }
     if input.len() < len {
         return Ok(None);
     }
-    let block = &input[FIXED..];
+    let block = &input[V2_HEADER_LEN..];
     let end = |ip: IpAddr, port: &[u8]| SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]]));
     let addresses = match family {
-        Family::None | Family::Unix => None,
-        Family::V4 => {
+        AddressFamily::None | AddressFamily::Unix => None,
+        AddressFamily::V4 => {
             let ip = |at: usize| Ipv4Addr::new(block[at], block[at + 1], block[at + 2], block[at + 3]).into();
-            Some(Addresses { source: end(ip(0), &block[8..10]), destination: end(ip(4), &block[10..12]) })
+            Some(ProxyAddresses {
+                source: end(ip(0), &block[8..10]),
+                destination: end(ip(4), &block[10..12]),
+            })
         }
-        Family::V6 => {
+        AddressFamily::V6 => {
             let ip = |at: usize| {
                 let mut octets = [0; 16];
                 octets.copy_from_slice(&block[at..at + 16]);
                 IpAddr::from(octets)
             };
-            Some(Addresses { source: end(ip(0), &block[32..34]), destination: end(ip(16), &block[34..36]) })
+            Some(ProxyAddresses {
+                source: end(ip(0), &block[32..34]),
+                destination: end(ip(16), &block[34..36]),
+            })
         }
     };
-    Ok(Some(Header { len, addresses }))
+    Ok(Some(ProxyHeader { len, addresses }))
 }
 
 /// Returns `true` if the connection is the sender's own.
-fn local(version_and_command: u8) -> Result<bool, BadHeader> {
+fn is_local(version_and_command: u8) -> Result<bool, ProxyHeaderError> {
     match version_and_command {
         0x20 => Ok(true),
         0x21 => Ok(false),
-        byte if byte >> 4 == 2 => Err(BadHeader("the command is unknown")),
-        _ => Err(BadHeader("the version is unknown")),
+        byte if byte >> 4 == 2 => Err(ProxyHeaderError("the command is unknown")),
+        _ => Err(ProxyHeaderError("the version is unknown")),
     }
 }
 
 /// The kinds of addresses in a header of version 2.
-enum Family {
+enum AddressFamily {
     None,
     V4,
     V6,
     Unix,
 }
 
-impl Family {
+impl AddressFamily {
     /// Parses the family. Streams and datagrams have the same addresses.
-    fn of(byte: u8, local: bool) -> Result<Self, BadHeader> {
+    fn from_byte(byte: u8, local: bool) -> Result<Self, ProxyHeaderError> {
         match byte {
             // The rest of a header for the sender's own connection is ignored.
             _ if local => Ok(Self::None),
@@ -210,7 +218,7 @@ impl Family {
             0x11 | 0x12 => Ok(Self::V4),
             0x21 | 0x22 => Ok(Self::V6),
             0x31 | 0x32 => Ok(Self::Unix),
-            _ => Err(BadHeader("the address family is unknown")),
+            _ => Err(ProxyHeaderError("the address family is unknown")),
         }
     }
 
@@ -224,29 +232,29 @@ impl Family {
     }
 }
 
-fn write_v1(pair: Option<Pair>, out: &mut Vec<u8>) {
+fn write_v1(pair: Option<AddressPair>, out: &mut Vec<u8>) {
     // Writing to a vector cannot fail.
     let _ = match pair {
-        Some(Pair::V4(source, destination, (from, to))) => {
+        Some(AddressPair::V4(source, destination, (from, to))) => {
             write!(out, "PROXY TCP4 {source} {destination} {from} {to}\r\n")
         }
-        Some(Pair::V6(source, destination, (from, to))) => {
+        Some(AddressPair::V6(source, destination, (from, to))) => {
             write!(out, "PROXY TCP6 {source} {destination} {from} {to}\r\n")
         }
         None => write!(out, "PROXY UNKNOWN\r\n"),
     };
 }
 
-fn write_v2(pair: Option<Pair>, out: &mut Vec<u8>) {
+fn write_v2(pair: Option<AddressPair>, out: &mut Vec<u8>) {
     out.extend_from_slice(&SIGNATURE);
     let (from, to) = match pair {
-        Some(Pair::V4(source, destination, ports)) => {
+        Some(AddressPair::V4(source, destination, ports)) => {
             out.extend_from_slice(&[0x21, 0x11, 0, 12]);
             out.extend_from_slice(&source.octets());
             out.extend_from_slice(&destination.octets());
             ports
         }
-        Some(Pair::V6(source, destination, ports)) => {
+        Some(AddressPair::V6(source, destination, ports)) => {
             out.extend_from_slice(&[0x21, 0x21, 0, 36]);
             out.extend_from_slice(&source.octets());
             out.extend_from_slice(&destination.octets());

@@ -2,16 +2,17 @@
 //! the one that answers. `docs/rfs2.md` specifies the bytes; the rules of the protocol are in the brain.
 //!
 //! A datagram is a header, the fixed fields of its kind, options, and a trailer with a tag that only holders
-//! of the key can create. [`Keys::open`] verifies the tag before any other part is used. [`Opened::message`]
-//! decodes an opened datagram; [`Encode::encode`] encodes and seals one. Messages are the brain's types
-//! ([`Message`]), except [`Gossip`] about membership, which the brain does not know. A response is never
-//! longer than its request, so that a forged sender address yields no amplification.
+//! of the key can create. [`KeyRing::open`] verifies the tag before any other part is used.
+//! [`OpenedDatagram::message`] decodes an opened datagram; [`EncodeDatagram::encode`] encodes and seals one.
+//! Messages are the brain's types ([`LotteryMessage`]), except [`GossipDatagram`] about membership, which the
+//! brain does not know. A response is never longer than its request, so that a forged sender address yields
+//! no amplification.
 
 mod address;
 mod answer;
-mod bytes;
+mod byte_reader;
+mod candidates;
 mod commit;
-mod drum;
 mod frame;
 mod gossip;
 mod header;
@@ -23,21 +24,24 @@ mod report;
 mod request;
 mod table;
 
-pub use gossip::Gossip;
-pub use header::{HEADER, Kind, LONGEST, LONGEST_REPORT, MAGIC, TRAILER, VERSION, service_id};
-pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, Role, SECRET};
-pub use message::{Encode, LEAST_ROOM};
+pub use gossip::GossipDatagram;
+pub use header::{
+    DatagramKind, HEADER_LEN, MAGIC, MAX_DATAGRAM_LEN, MAX_REPORT_LEN, TRAILER_LEN, VERSION, service_id,
+};
+pub use keys::{DatagramKey, KeyFileError, KeyRing, KeyRole, MAX_KEYS, OpenedDatagram, SECRET_LEN};
+pub use message::{EncodeDatagram, MIN_ROOM};
 pub use option::CRITICAL;
 pub use plimsoll_brain::lottery::{
-    Answer, Commit, Drum, Fetch, Further, Hearsay, Listed, Look, Message, Mode, Offer, Place, Report,
-    Request, Share, Standing, Status, Table,
+    AnswerCommit, AnswerMode, AnswerStatus, CandidateEntry, CandidateQuery, CandidateSet, FallbackMember,
+    LotteryAnswer, LotteryMessage, LotteryRequest, NodeDescription, NodeReport, NodeState, RelayedReport,
+    ServiceOffer, ServiceState, TableFetch, TablePart,
 };
-pub use replay::{Recent, Replay, Seen};
-pub use request::MOST_INFO;
+pub use replay::{GossipReplayFilter, ReplayVerdict, ReportReplayFilter};
+pub use request::MAX_INFO;
 
 /// The reason why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum DatagramDecodeError {
     /// No datagram of this protocol has this length; its bytes were not read.
     #[error("a datagram of {0} bytes is too short or too long")]
     Size(usize),
@@ -49,7 +53,7 @@ pub enum Refused {
     Forged,
     /// The datagram is sealed with a key for clients, which does not permit this kind.
     #[error("sealed with a key for clients, who may not say that")]
-    Misused,
+    NotPermitted,
     /// The tag is valid, but the datagram is malformed.
     #[error("bad RFS: {0}")]
     Malformed(&'static str),
@@ -57,12 +61,12 @@ pub enum Refused {
 
 /// The reason why a message cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unwritable {
+pub enum DatagramEncodeError {
     /// The datagram would exceed the limit of its kind, or the length of the request that it answers.
     #[error("{kind} of {len} bytes, where {most} are the most")]
     TooLong {
         /// The kind of the datagram.
-        kind: Kind,
+        kind: DatagramKind,
         /// The required length, in bytes.
         len: usize,
         /// The maximum length, in bytes.

@@ -51,7 +51,7 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Returns the trace of a head. `head` begins with a request line and has been validated; bytes after its
 /// empty line are ignored.
-pub fn of_head(head: &[u8]) -> Option<TraceParent> {
+pub fn parent_in_head(head: &[u8]) -> Option<TraceParent> {
     let mut said = values(head, b"traceparent");
     let only = said.next()?;
     if said.next().is_some() { None } else { TraceParent::read(only) }
@@ -59,7 +59,7 @@ pub fn of_head(head: &[u8]) -> Option<TraceParent> {
 
 /// Returns the `tracestate` of a head with its fields joined. The result is empty if the value is missing,
 /// too long or not ASCII.
-pub fn state_of_head(head: &[u8]) -> String {
+pub fn state_in_head(head: &[u8]) -> String {
     let mut state = String::new();
     for value in values(head, b"tracestate").filter(|value| !value.is_empty()) {
         if !state.is_empty() {
@@ -76,14 +76,15 @@ pub fn state_of_head(head: &[u8]) -> String {
 /// Replaces the `traceparent` of a head with `parent`, and removes `tracestate` unless `keep_state` is set.
 /// Bytes after the empty line stay. Returns the offset of the span's digits, which [`set_span`] can
 /// overwrite.
-pub fn replace(head: &mut Vec<u8>, parent: &TraceParent, keep_state: bool) -> usize {
+pub fn replace_parent(head: &mut Vec<u8>, parent: &TraceParent, keep_state: bool) -> usize {
     let mut out = Vec::with_capacity(head.len() + 80);
     let mut at = 0;
     let mut in_head = true;
     for (number, line) in head.split_inclusive(|byte| *byte == b'\n').enumerate() {
         in_head &= !matches!(line, b"\r\n" | b"\n");
-        let gone =
-            number > 0 && in_head && (is(line, b"traceparent") || !keep_state && is(line, b"tracestate"));
+        let gone = number > 0
+            && in_head
+            && (has_name(line, b"traceparent") || !keep_state && has_name(line, b"tracestate"));
         if !gone {
             out.extend_from_slice(line);
         }
@@ -98,7 +99,7 @@ pub fn replace(head: &mut Vec<u8>, parent: &TraceParent, keep_state: bool) -> us
     at
 }
 
-/// Overwrites the span that [`replace`] wrote.
+/// Overwrites the span that [`replace_parent`] wrote.
 pub fn set_span(head: &mut [u8], at: usize, span: &[u8; 8]) {
     let places = head.iter_mut().skip(at);
     for (place, digit) in places.zip(hex(span).bytes()) {
@@ -107,7 +108,7 @@ pub fn set_span(head: &mut [u8], at: usize, span: &[u8; 8]) {
 }
 
 /// Returns `true` if the line belongs to the field `name`.
-fn is(line: &[u8], name: &[u8]) -> bool {
+fn has_name(line: &[u8], name: &[u8]) -> bool {
     let colon = line.iter().position(|byte| *byte == b':');
     colon.is_some_and(|colon| line[..colon].eq_ignore_ascii_case(name))
 }
@@ -116,7 +117,7 @@ fn values<'h>(head: &'h [u8], name: &'h [u8]) -> impl Iterator<Item = &'h [u8]> 
     let lines = head.split(|byte| *byte == b'\n').skip(1);
     let lines =
         lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).take_while(|line| !line.is_empty());
-    lines.filter(move |line| is(line, name)).map(move |line| line[name.len() + 1..].trim_ascii())
+    lines.filter(move |line| has_name(line, name)).map(move |line| line[name.len() + 1..].trim_ascii())
 }
 
 fn digit(half: u8) -> u8 {
@@ -201,13 +202,13 @@ mod tests {
     fn a_head_belongs_to_one_trace_or_none() {
         let line = format!("TraceParent:  00-{TRACE}-{PARENT}-01 \r\n");
         let head = |fields: &str| format!("GET / HTTP/1.1\r\n{fields}\r\ntraceparent: x\r\n").into_bytes();
-        assert_eq!(of_head(&head(&line)), Some(parent()));
-        assert_eq!(of_head(&head(&line.repeat(2))), None, "two are none");
-        assert_eq!(of_head(&head("traceparent : 1\r\nhost: a\r\n")), None);
-        assert_eq!(of_head(b""), None);
+        assert_eq!(parent_in_head(&head(&line)), Some(parent()));
+        assert_eq!(parent_in_head(&head(&line.repeat(2))), None, "two are none");
+        assert_eq!(parent_in_head(&head("traceparent : 1\r\nhost: a\r\n")), None);
+        assert_eq!(parent_in_head(b""), None);
         let state = "tracestate: a=1\r\nTRACESTATE: b=2,c=3\r\ntracestate:\r\n";
-        assert_eq!(state_of_head(&head(state)), "a=1,b=2,c=3");
-        assert_eq!(state_of_head(&head(&format!("tracestate: a={}\r\n", "x".repeat(600)))), "");
+        assert_eq!(state_in_head(&head(state)), "a=1,b=2,c=3");
+        assert_eq!(state_in_head(&head(&format!("tracestate: a={}\r\n", "x".repeat(600)))), "");
     }
 
     #[test]
@@ -217,15 +218,16 @@ mod tests {
         let given = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n");
         for (keep, state) in [(true, "TRACESTATE: a=1\r\n"), (false, "")] {
             let mut head = text.clone().into_bytes();
-            let at = replace(&mut head, &parent(), keep);
+            let at = replace_parent(&mut head, &parent(), keep);
             let right = format!(
-                "POST /x HTTP/1.1\r\n{given}Host: a\r\n{state}X: y\r\n\r\ntraceparent: body\r\n\r\ntracestate: body\r\n"
+                "POST /x HTTP/1.1\r\n{given}Host: a\r\n{state}X: y\r\n\r\ntraceparent: \
+                 body\r\n\r\ntracestate: body\r\n"
             );
             assert_eq!(String::from_utf8(head.clone()).unwrap(), right);
             set_span(&mut head, at, &[1, 2, 3, 4, 5, 6, 7, 0xab]);
             let other = right.replace(PARENT, "01020304050607ab");
             assert_eq!(String::from_utf8(head.clone()).unwrap(), other);
-            assert_eq!(of_head(&head).unwrap().span, [1, 2, 3, 4, 5, 6, 7, 0xab]);
+            assert_eq!(parent_in_head(&head).unwrap().span, [1, 2, 3, 4, 5, 6, 7, 0xab]);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! `envoy/service/load_stats/v3`). Each is limited to the fields that gRPC reads or writes (gRFC A27 and its
 //! successors), with Envoy's field numbers. Unknown fields are ignored.
 //!
-//! [`frame`] and [`Frames`] implement gRPC's message framing.
+//! [`encode_frame`] and [`FrameDecoder`] implement gRPC's message framing.
 
 mod discovery;
 mod frames;
@@ -11,7 +11,7 @@ mod load;
 mod resource;
 
 pub use discovery::*;
-pub use frames::{Bad, Frames, frame};
+pub use frames::{FrameDecoder, FrameError, encode_frame};
 pub use load::*;
 pub use resource::*;
 
@@ -29,7 +29,7 @@ pub const LOAD_REPORTS: &str = "/envoy.service.load_stats.v3.LoadReportingServic
 
 /// A message of any type.
 #[derive(Clone, PartialEq, Message)]
-pub struct Any {
+pub struct ProtobufAny {
     /// [`PREFIX`] and the message's name.
     #[prost(string, tag = "1")]
     pub type_url: String,
@@ -38,16 +38,16 @@ pub struct Any {
     pub value: Vec<u8>,
 }
 
-impl Any {
+impl ProtobufAny {
     /// Wraps a message; `name` is its full name with the package.
-    pub fn of(name: &str, message: &impl Message) -> Self {
+    pub fn pack(name: &str, message: &impl Message) -> Self {
         Self { type_url: format!("{PREFIX}{name}"), value: message.encode_to_vec() }
     }
 }
 
 /// A number that may be missing (`google.protobuf.UInt32Value`).
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct UInt32 {
+pub struct UInt32Value {
     /// The number.
     #[prost(uint32, tag = "1")]
     pub value: u32,
@@ -55,7 +55,7 @@ pub struct UInt32 {
 
 /// A span of time (`google.protobuf.Duration`).
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Span {
+pub struct ProtobufDuration {
     /// Whole seconds.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
@@ -64,9 +64,9 @@ pub struct Span {
     pub nanos: i32,
 }
 
-impl Span {
+impl ProtobufDuration {
     /// Returns the time in seconds; `None` if it is negative.
-    pub fn seconds(&self) -> Option<f64> {
+    pub fn to_seconds(&self) -> Option<f64> {
         (self.seconds >= 0 && self.nanos >= 0).then(|| self.seconds as f64 + f64::from(self.nanos) / 1e9)
     }
 }
@@ -119,18 +119,18 @@ mod tests {
             resource_names: vec!["web".into()],
             type_url: "t".into(),
             response_nonce: "2".into(),
-            error_detail: Some(Status { code: 3, message: "no".into() }),
+            error_detail: Some(RpcStatus { code: 3, message: "no".into() }),
         };
         let bytes = b"\x0a\x011\x12\x03\x0a\x01n\x1a\x03web\x22\x01t\x2a\x012\x32\x06\x08\x03\x12\x02no";
         assert_eq!(request.encode_to_vec(), bytes);
         assert_eq!(DiscoveryRequest::decode(&bytes[..]).unwrap(), request);
-        let any = Any::of("a.B", &UInt32 { value: 300 });
+        let any = ProtobufAny::pack("a.B", &UInt32Value { value: 300 });
         assert_eq!(any.encode_to_vec(), b"\x0a\x17type.googleapis.com/a.B\x12\x03\x08\xac\x02");
     }
 
     #[test]
     fn spans_are_not_negative() {
-        assert_eq!(Span { seconds: 1, nanos: 500_000_000 }.seconds(), Some(1.5));
-        assert_eq!(Span { seconds: -1, nanos: 0 }.seconds(), None);
+        assert_eq!(ProtobufDuration { seconds: 1, nanos: 500_000_000 }.to_seconds(), Some(1.5));
+        assert_eq!(ProtobufDuration { seconds: -1, nanos: 0 }.to_seconds(), None);
     }
 }

@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use plimsoll_wire::giop::{
-    Assembler, Content, Context, Contexts, Cut, Ior, Limits, LocateStatus, Message, Order, Request, Status,
-    Target, Version, Wanted, cut, rewrite, write,
+    AssemblyLimits, ByteOrder, ExpectedResponse, FragmentAssembler, GiopMessage, GiopRequest, GiopVersion,
+    Ior, LocateStatus, MessageContent, NextMessage, ReplyStatus, ServiceContext, ServiceContexts,
+    TargetAddress, next_message, rewrite, write,
 };
 
 fn folder() -> PathBuf {
@@ -34,9 +35,9 @@ fn is_read_as_another_program_reads_it() {
     let all = captured();
     assert!(all.len() > 100, "only {} messages are in the index", all.len());
     for (name, (bytes, words)) in &all {
-        let message = Message::parse(bytes).unwrap_or_else(|bad| panic!("{name}: {bad}"));
-        let found = cut(bytes, 1 << 20);
-        assert_eq!(found, Ok(Cut::Whole { header: message.header, len: bytes.len() }), "{name}");
+        let message = GiopMessage::parse(bytes).unwrap_or_else(|bad| panic!("{name}: {bad}"));
+        let found = next_message(bytes, 1 << 20);
+        assert_eq!(found, Ok(NextMessage::Whole { header: message.header, len: bytes.len() }), "{name}");
         assert_eq!(said(&message, bytes.len()), words[..said(&message, 0).len()], "{name}");
     }
 }
@@ -53,38 +54,38 @@ fn every_file_is_in_the_index() {
 #[test]
 fn is_the_same_when_it_is_written_again() {
     for (name, (bytes, _)) in captured() {
-        let message = Message::parse(&bytes).expect("read before");
-        let form = message.header.form();
+        let message = GiopMessage::parse(&bytes).expect("read before");
+        let form = message.header.format();
         let mut out = Vec::new();
         match &message.content {
-            Content::Request(request) => {
+            MessageContent::Request(request) => {
                 let Some(key) = request.target.key() else { panic!("{name} names its object by no key") };
-                let change = rewrite::Change { id: request.id, key, context: None };
+                let change = rewrite::GiopRewrite { id: request.id, key, context: None };
                 rewrite::request(&message.header, &bytes, request, &change, &mut out)
                     .expect("as long as before");
-                if !matches!(request.target, Target::Key(_)) {
+                if !matches!(request.target, TargetAddress::Key(_)) {
                     assert!(out.len() < bytes.len(), "{name}: a key is shorter");
                     continue;
                 }
             }
-            Content::Reply(reply) if !message.header.more => {
-                let contexts: Vec<Context<'_>> = reply.contexts.iter().collect();
+            MessageContent::Reply(reply) if !message.header.more_fragments => {
+                let contexts: Vec<ServiceContext<'_>> = reply.contexts.iter().collect();
                 write::reply(&mut out, form, reply.id, reply.status, &contexts, |writer| {
                     writer.bytes(reply.body)
                 });
             }
-            Content::LocateRequest(request) => {
+            MessageContent::LocateRequest(request) => {
                 write::locate_request(&mut out, form, request.id, &request.target)
             }
-            Content::LocateReply(reply) => {
+            MessageContent::LocateReply(reply) => {
                 write::locate_reply(&mut out, form, reply.id, reply.status, |writer| {
                     writer.bytes(reply.body)
                 });
             }
-            Content::CancelRequest(id) => write::cancel(&mut out, form, *id),
-            Content::CloseConnection => write::close(&mut out, form),
-            Content::MessageError => write::error(&mut out, form),
-            Content::Reply(_) | Content::Fragment(_) => {
+            MessageContent::CancelRequest(id) => write::cancel(&mut out, form, *id),
+            MessageContent::CloseConnection => write::close(&mut out, form),
+            MessageContent::MessageError => write::error(&mut out, form),
+            MessageContent::Reply(_) | MessageContent::Fragment(_) => {
                 out.clone_from(&bytes);
                 if let Some(id) = message.id() {
                     rewrite::set_id(&mut out, !id).expect("it has one");
@@ -97,7 +98,7 @@ fn is_the_same_when_it_is_written_again() {
         for (padding, _) in out.iter().zip(&bytes).filter(|(new, old)| new != old) {
             assert_eq!(*padding, 0, "{name}: {} became {}", bytes.escape_ascii(), out.escape_ascii());
         }
-        assert_eq!(Message::parse(&out), Ok(message), "{name}");
+        assert_eq!(GiopMessage::parse(&out), Ok(message), "{name}");
     }
 }
 
@@ -107,22 +108,22 @@ fn fragments_make_a_message() {
     let all = captured();
     let mut assembled = 0;
     for (name, (bytes, _)) in all.iter().filter(|(name, _)| name.ends_with("-blob.bin")) {
-        let mut assembler = Assembler::new(Limits { messages: 1, bytes: 1 << 20 });
-        let mut whole = assembler.take(bytes).expect("a beginning");
+        let mut assembler = FragmentAssembler::new(AssemblyLimits { messages: 1, bytes: 1 << 20 });
+        let mut whole = assembler.accept(bytes).expect("a beginning");
         for number in 1.. {
             let next = name.replace("-request-", "-fragment-request-").replace("-reply-", "-fragment-reply-");
             let Some((piece, _)) = all.get(&next.replace(".bin", &format!("-{number}.bin"))) else { break };
             assert!(whole.is_none(), "{name} is whole before its {number}. fragment");
-            whole = assembler.take(piece).unwrap_or_else(|bad| panic!("{name}: {bad}"));
+            whole = assembler.accept(piece).unwrap_or_else(|bad| panic!("{name}: {bad}"));
             assembled += 1;
         }
         let Some(whole) = whole else { panic!("{name} never ends") };
-        let message = Message::parse(&whole).unwrap_or_else(|bad| panic!("{name}: {bad}"));
-        assert_eq!(whole.len(), message.header.total(), "{name}");
+        let message = GiopMessage::parse(&whole).unwrap_or_else(|bad| panic!("{name}: {bad}"));
+        assert_eq!(whole.len(), message.header.message_len(), "{name}");
         let order = message.header.order;
         let mut body = match &message.content {
-            Content::Request(request) => request.arguments(order),
-            Content::Reply(reply) => reply.result(order),
+            MessageContent::Request(request) => request.argument_reader(order),
+            MessageContent::Reply(reply) => reply.body_reader(order),
             _ => panic!("{name} is a request or a reply"),
         };
         let octets = body.octets().unwrap_or_else(|bad| panic!("{name}: {bad}"));
@@ -142,53 +143,53 @@ fn references_of_servers_are_kept_byte_for_byte() {
         let text = fs::read_to_string(folder().join(format!("{orb}.ior"))).expect("a reference");
         let text = text.trim();
         let ior: Ior = text.parse().unwrap_or_else(|bad| panic!("{orb}: {bad}"));
-        let order = if text[4..].starts_with("01") { Order::Little } else { Order::Big };
+        let order = if text[4..].starts_with("01") { ByteOrder::Little } else { ByteOrder::Big };
         assert!(ior.text(order).eq_ignore_ascii_case(text), "{orb}");
         assert_eq!(ior.type_id, b"IDL:Test/Latency:1.0");
-        let profile = ior.iiop().expect("an IIOP profile");
-        assert_eq!((profile.version, &profile.host[..]), (Version::V1_2, "127.0.0.1"), "{orb}");
+        let profile = ior.first_iiop_profile().expect("an IIOP profile");
+        assert_eq!((profile.version, &profile.host[..]), (GiopVersion::V1_2, "127.0.0.1"), "{orb}");
         assert!(profile.components.iter().any(|component| component.code_sets().is_some()), "{orb}");
-        let order = if ior.profiles[0].data[0] == 1 { Order::Little } else { Order::Big };
-        assert_eq!(profile.profile(order), ior.profiles[0], "{orb}");
+        let order = if ior.profiles[0].data[0] == 1 { ByteOrder::Little } else { ByteOrder::Big };
+        assert_eq!(profile.to_tagged(order), ior.profiles[0], "{orb}");
     }
 }
 
 /// Describes a message in the notation of the index.
-fn said(message: &Message<'_>, len: usize) -> Vec<String> {
+fn said(message: &GiopMessage<'_>, len: usize) -> Vec<String> {
     let header = message.header;
     let kind = match &message.content {
-        Content::Request(_) => "request",
-        Content::Reply(_) => "reply",
-        Content::CancelRequest(_) => "cancel",
-        Content::LocateRequest(_) => "locate-request",
-        Content::LocateReply(_) => "locate-reply",
-        Content::CloseConnection => "close",
-        Content::MessageError => "error",
-        Content::Fragment(_) => "fragment",
+        MessageContent::Request(_) => "request",
+        MessageContent::Reply(_) => "reply",
+        MessageContent::CancelRequest(_) => "cancel",
+        MessageContent::LocateRequest(_) => "locate-request",
+        MessageContent::LocateReply(_) => "locate-reply",
+        MessageContent::CloseConnection => "close",
+        MessageContent::MessageError => "error",
+        MessageContent::Fragment(_) => "fragment",
     };
     let mut words = vec![
         len.to_string(),
         format!("1.{}", header.version.minor()),
-        if header.order == Order::Big { "big" } else { "little" }.to_string(),
+        if header.order == ByteOrder::Big { "big" } else { "little" }.to_string(),
         kind.to_string(),
         message.id().map_or_else(|| "id=-".to_string(), |id| format!("id={id}")),
-        if header.more { "more" } else { "-" }.to_string(),
+        if header.more_fragments { "more" } else { "-" }.to_string(),
     ];
     match &message.content {
-        Content::Request(request) => words.extend([
+        MessageContent::Request(request) => words.extend([
             String::from_utf8_lossy(request.operation).into_owned(),
             format!("expected={}", expected(request, header.version)),
             target(&request.target),
             contexts(&request.contexts),
-            format!("body@{}", request.body_at),
+            format!("body@{}", request.body_offset),
         ]),
-        Content::Reply(reply) => words.extend([
+        MessageContent::Reply(reply) => words.extend([
             status(reply.status).to_string(),
             contexts(&reply.contexts),
-            format!("body@{}", reply.body_at),
+            format!("body@{}", reply.body_offset),
         ]),
-        Content::LocateRequest(request) => words.push(target(&request.target)),
-        Content::LocateReply(reply) => words.push(
+        MessageContent::LocateRequest(request) => words.push(target(&request.target)),
+        MessageContent::LocateReply(reply) => words.push(
             match reply.status {
                 LocateStatus::Unknown => "unknown",
                 LocateStatus::Here => "here",
@@ -202,12 +203,12 @@ fn said(message: &Message<'_>, len: usize) -> Vec<String> {
     words
 }
 
-fn expected(request: &Request<'_>, version: Version) -> u8 {
-    match request.wanted {
-        Wanted::Nothing => 0,
-        Wanted::Arrival => 1,
-        Wanted::Result => {
-            if version == Version::V1_2 {
+fn expected(request: &GiopRequest<'_>, version: GiopVersion) -> u8 {
+    match request.expected_response {
+        ExpectedResponse::Oneway => 0,
+        ExpectedResponse::Acknowledgement => 1,
+        ExpectedResponse::Result => {
+            if version == GiopVersion::V1_2 {
                 3
             } else {
                 1
@@ -216,31 +217,31 @@ fn expected(request: &Request<'_>, version: Version) -> u8 {
     }
 }
 
-fn status(status: Status) -> &'static str {
+fn status(status: ReplyStatus) -> &'static str {
     match status {
-        Status::Done => "ok",
-        Status::UserException => "user-exception",
-        Status::SystemException => "system-exception",
-        Status::Forward => "forward",
-        Status::ForwardForGood => "forward-perm",
-        Status::NeedsAddressing => "needs-addressing",
+        ReplyStatus::NoException => "ok",
+        ReplyStatus::UserException => "user-exception",
+        ReplyStatus::SystemException => "system-exception",
+        ReplyStatus::Forward => "forward",
+        ReplyStatus::ForwardPermanent => "forward-perm",
+        ReplyStatus::NeedsAddressing => "needs-addressing",
     }
 }
 
-fn target(target: &Target<'_>) -> String {
+fn target(target: &TargetAddress<'_>) -> String {
     match target {
-        Target::Key(key) if key.iter().all(|byte| (0x21..0x7f).contains(byte)) => {
+        TargetAddress::Key(key) if key.iter().all(|byte| (0x21..0x7f).contains(byte)) => {
             format!("key={}", String::from_utf8_lossy(key))
         }
-        Target::Key(key) => {
+        TargetAddress::Key(key) => {
             format!("key=0x{}", key.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
         }
-        Target::Profile { tag, data } => format!("profile={tag}:{}", data.len()),
-        Target::Reference { ior, .. } => format!("reference={}", ior.profiles().count()),
+        TargetAddress::Profile { tag, data } => format!("profile={tag}:{}", data.len()),
+        TargetAddress::Reference { ior, .. } => format!("reference={}", ior.profiles().count()),
     }
 }
 
-fn contexts(contexts: &Contexts<'_>) -> String {
+fn contexts(contexts: &ServiceContexts<'_>) -> String {
     let ids: Vec<String> = contexts.iter().map(|context| format!("{:#x}", context.id)).collect();
     format!("contexts={}", if ids.is_empty() { "none".to_string() } else { ids.join(",") })
 }

@@ -193,7 +193,8 @@ fn watch(stream: &mut TcpStream, query: &str, shared: &Shared) -> std::io::Resul
 fn answer(stream: &mut TcpStream, status: u16, body: &Value) -> std::io::Result<()> {
     let body = body.to_string();
     let head = format!(
-        "HTTP/1.1 {status} Some\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        "HTTP/1.1 {status} Some\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: \
+         {}\r\n\r\n",
         body.len()
     );
     stream.write_all(format!("{head}{body}").as_bytes())

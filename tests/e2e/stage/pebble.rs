@@ -83,7 +83,8 @@ impl Pebble {
     pub(crate) fn table(&self, domains: &[&str], more: &str) -> String {
         let root = self.folder.join("pebble-ca.pem");
         format!(
-            "acme = {{ domains = {domains:?}, directory = \"https://{}/dir\", root = \"{}\", terms_agreed = true, \
+            "acme = {{ domains = {domains:?}, directory = \"https://{}/dir\", root = \"{}\", terms_agreed = \
+             true, \
              cache = \"acme\", contact = [\"mailto:ops@one.test\"]{more} }}",
             self.address,
             root.display()
@@ -106,7 +107,8 @@ impl Pebble {
 fn names_server(zone: &str) -> (u16, Balancer) {
     let port = free_port();
     let text = format!(
-        "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"{zone}\"\ngroup = \"web\"\n\
+        "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"{zone}\"\ngroup = \
+         \"web\"\n\
          [[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:9\"]\n"
     );
     (port, Balancer::start(&text))
@@ -115,7 +117,8 @@ fn names_server(zone: &str) -> (u16, Balancer) {
 #[track_caller]
 fn run(folder: &Folder, dns: u16) -> Process {
     // Pebble logs to its standard output, and by default refuses one good nonce in twenty.
-    let script = "PEBBLE_VA_NOSLEEP=1 PEBBLE_AUTHZREUSE=0 PEBBLE_WFE_NONCEREJECT=0 exec \"$0\" -config pebble.json -dnsserver \"$1\" >&2";
+    let script = "PEBBLE_VA_NOSLEEP=1 PEBBLE_AUTHZREUSE=0 PEBBLE_WFE_NONCEREJECT=0 exec \"$0\" -config \
+        pebble.json -dnsserver \"$1\" >&2";
     let program = go_part("pebble");
     let args = ["-c", script, program.to_str().unwrap(), &format!("127.0.0.1:{dns}")];
     Process::start(&part("sh"), &args, folder.path())
@@ -126,7 +129,8 @@ fn config(address: SocketAddr, management: SocketAddr, wish: &Wish<'_>) -> Strin
         wish.accounts.iter().map(|(id, key)| format!("\"{id}\": \"{key}\"")).collect::<Vec<_>>().join(", ");
     format!(
         "{{ \"pebble\": {{ \"listenAddress\": \"{address}\", \"managementListenAddress\": \"{management}\",\n\
-         \"certificate\": \"pebble.pem\", \"privateKey\": \"pebble.key\", \"httpPort\": {}, \"tlsPort\": {},\n\
+         \"certificate\": \"pebble.pem\", \"privateKey\": \"pebble.key\", \"httpPort\": {}, \"tlsPort\": \
+         {},\n\
          \"externalAccountBindingRequired\": {}, \"externalAccountMACKeys\": {{ {keys} }},\n\
          \"retryAfter\": {{ \"authz\": 1, \"order\": 1 }}, \"keyAlgorithm\": \"ecdsa\",\n\
          \"profiles\": {{ \"default\": {{ \"description\": \"usual\", \"validityPeriod\": {} }} }} }} }}\n",

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The kind of credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CredentialKind {
     /// No credential.
     None,
     /// The peer of a unix socket that only its owner may open.
@@ -21,7 +21,7 @@ pub enum Kind {
     Signal,
 }
 
-impl Kind {
+impl CredentialKind {
     /// Returns the name in the audit log.
     pub fn name(self) -> &'static str {
         match self {
@@ -39,21 +39,21 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The kind of its credential.
-    pub kind: Kind,
+    pub kind: CredentialKind,
     /// The user's number, the SPIFFE ID, the token's subject, the ticket's principal, or the signal's name;
     /// empty without a credential.
     pub name: String,
     /// The token's claims that are text or lists of text.
     pub claims: BTreeMap<String, Vec<String>>,
     /// The last second in which the certificate, token or ticket is valid, since 1970.
-    pub until: Option<u64>,
+    pub valid_until: Option<u64>,
 }
 
 impl fmt::Display for Caller {
     /// Formats the caller as in grants, where they could name it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Kind::Spiffe => f.write_str(&self.name),
+            CredentialKind::Spiffe => f.write_str(&self.name),
             // The issuer determines the name, and it may be shown on a terminal.
             kind => write!(f, "{}:{}", kind.name(), self.name.escape_debug()),
         }
@@ -62,48 +62,48 @@ impl fmt::Display for Caller {
 
 impl Caller {
     /// Creates an unauthenticated caller.
-    pub fn nobody() -> Self {
-        Self::of(Kind::None, String::new())
+    pub fn unauthenticated() -> Self {
+        Self::new(CredentialKind::None, String::new())
     }
 
     /// Creates the user at the other end of a unix socket.
     pub fn unix(uid: u32) -> Self {
-        Self::of(Kind::Unix, uid.to_string())
+        Self::new(CredentialKind::Unix, uid.to_string())
     }
 
     /// Creates the holder of a verified certificate with this ID.
     pub fn spiffe(id: &str) -> Self {
-        Self::of(Kind::Spiffe, id.to_owned())
+        Self::new(CredentialKind::Spiffe, id.to_owned())
     }
 
     /// Creates the subject of a verified token.
     pub fn jwt(subject: &str, claims: BTreeMap<String, Vec<String>>) -> Self {
-        Self { claims, ..Self::of(Kind::Jwt, subject.to_owned()) }
+        Self { claims, ..Self::new(CredentialKind::Jwt, subject.to_owned()) }
     }
 
     /// Creates the principal of a verified ticket, with its realm.
     pub fn krb5(principal: &str) -> Self {
-        Self::of(Kind::Krb5, principal.to_owned())
+        Self::new(CredentialKind::Krb5, principal.to_owned())
     }
 
     /// Creates the sender of a signal.
     pub fn signal(name: &str) -> Self {
-        Self::of(Kind::Signal, name.to_owned())
+        Self::new(CredentialKind::Signal, name.to_owned())
     }
 
     /// Returns `true` if the caller may do everything, independent of the rules. Only the process' user and
     /// root can open the control socket, which is 0600, or send a signal.
-    pub fn owner(&self) -> bool {
-        matches!(self.kind, Kind::Unix | Kind::Signal)
+    pub fn is_owner(&self) -> bool {
+        matches!(self.kind, CredentialKind::Unix | CredentialKind::Signal)
     }
 
     /// Returns `true` if the credential has expired. Connections may outlive it.
-    pub fn ended(&self) -> bool {
+    pub fn is_expired(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.until.is_some_and(|until| now > until)
+        self.valid_until.is_some_and(|until| now > until)
     }
 
-    fn of(kind: Kind, name: String) -> Self {
-        Self { kind, name, claims: BTreeMap::new(), until: None }
+    fn new(kind: CredentialKind, name: String) -> Self {
+        Self { kind, name, claims: BTreeMap::new(), valid_until: None }
     }
 }

@@ -11,15 +11,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Caller, Kind};
+use super::{Caller, CredentialKind};
 
 /// A pattern of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum CallerPattern {
     /// A client certificate with this ID.
     Spiffe(String),
     /// A client certificate whose ID has this prefix, which ends in `/`.
-    Below(String),
+    SpiffePrefix(String),
     /// A token with this subject.
     Subject(String),
     /// A token with this claim.
@@ -28,26 +28,26 @@ pub enum Pattern {
     Principal(String),
 }
 
-impl Pattern {
+impl CallerPattern {
     /// Returns `true` if the caller matches.
-    pub fn fits(&self, caller: &Caller) -> bool {
+    pub fn matches(&self, caller: &Caller) -> bool {
         match self {
-            Self::Spiffe(id) => caller.kind == Kind::Spiffe && caller.name == *id,
-            Self::Below(begin) => {
-                caller.kind == Kind::Spiffe
+            Self::Spiffe(id) => caller.kind == CredentialKind::Spiffe && caller.name == *id,
+            Self::SpiffePrefix(begin) => {
+                caller.kind == CredentialKind::Spiffe
                     && caller.name.strip_prefix(begin.as_str()).is_some_and(|rest| !rest.is_empty())
             }
-            Self::Subject(name) => caller.kind == Kind::Jwt && caller.name == *name,
+            Self::Subject(name) => caller.kind == CredentialKind::Jwt && caller.name == *name,
             Self::Claim(key, wanted) => {
                 let told = caller.claims.get(key);
-                caller.kind == Kind::Jwt && told.is_some_and(|told| told.contains(wanted))
+                caller.kind == CredentialKind::Jwt && told.is_some_and(|told| told.contains(wanted))
             }
-            Self::Principal(name) => caller.kind == Kind::Krb5 && caller.name == *name,
+            Self::Principal(name) => caller.kind == CredentialKind::Krb5 && caller.name == *name,
         }
     }
 }
 
-impl FromStr for Pattern {
+impl FromStr for CallerPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -63,7 +63,7 @@ impl FromStr for Pattern {
             };
         }
         if let Some(name) = text.strip_prefix("krb5:") {
-            principal(name)?;
+            check_principal(name)?;
             return Ok(Self::Principal(name.into()));
         }
         if !text.starts_with("spiffe://") {
@@ -81,10 +81,10 @@ impl FromStr for Pattern {
                 let rest = begin.strip_prefix("spiffe://").unwrap_or_default();
                 let (name, path) = rest.split_once('/').unwrap_or_default();
                 match path.strip_suffix('/') {
-                    Some(path) => valid(name, path)?,
-                    None => trusted(name)?,
+                    Some(path) => check_id(name, path)?,
+                    None => check_trust_domain(name)?,
                 }
-                Ok(Self::Below(begin.into()))
+                Ok(Self::SpiffePrefix(begin.into()))
             }
             None => {
                 spiffe_id(text)?;
@@ -94,11 +94,11 @@ impl FromStr for Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for CallerPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Spiffe(id) => f.write_str(id),
-            Self::Below(begin) => write!(f, "{begin}*"),
+            Self::SpiffePrefix(begin) => write!(f, "{begin}*"),
             Self::Subject(name) => write!(f, "jwt:{name}"),
             Self::Claim(key, value) => write!(f, "jwt:{key}={value}"),
             Self::Principal(name) => write!(f, "krb5:{name}"),
@@ -117,7 +117,7 @@ pub fn spiffe_id(text: &str) -> Result<&str, String> {
         return Err("is longer than 2048 bytes".into());
     }
     let (domain, path) = rest.split_once('/').ok_or("has no path: write spiffe://DOMAIN/PATH")?;
-    valid(domain, path)?;
+    check_id(domain, path)?;
     Ok(domain)
 }
 
@@ -134,7 +134,7 @@ pub fn trust_domain(text: &str) -> Result<(), String> {
 }
 
 /// Checks a principal, `NAME@REALM`, whose name may have parts (`alice/admin`).
-fn principal(name: &str) -> Result<(), String> {
+fn check_principal(name: &str) -> Result<(), String> {
     // Tickets of other realms may be accepted, too, so the realm is required.
     let (user, realm) = name.rsplit_once('@').ok_or("names no realm: write krb5:NAME@REALM")?;
     if user.is_empty() || realm.is_empty() {
@@ -149,12 +149,12 @@ fn principal(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn trusted(name: &str) -> Result<(), String> {
+fn check_trust_domain(name: &str) -> Result<(), String> {
     trust_domain(name).map_err(|_| format!("has a malformed trust domain `{name}`"))
 }
 
-fn valid(name: &str, path: &str) -> Result<(), String> {
-    trusted(name)?;
+fn check_id(name: &str, path: &str) -> Result<(), String> {
+    check_trust_domain(name)?;
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let word = |word: &str| !matches!(word, "" | "." | "..") && word.bytes().all(sound);
     if !path.split('/').all(word) {
@@ -179,7 +179,7 @@ mod tests {
             "krb5:alice@EXAMPLE.ORG",
             "krb5:alice/admin@EXAMPLE.ORG",
         ] {
-            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<CallerPattern>().unwrap().to_string(), text);
         }
     }
 
@@ -208,31 +208,31 @@ mod tests {
             ("spiffe://user@example.org/a", "malformed trust domain"),
             ("spiffe://example.org:80/a", "malformed trust domain"),
         ] {
-            let said = text.parse::<Pattern>().unwrap_err();
+            let said = text.parse::<CallerPattern>().unwrap_err();
             assert!(said.contains(why), "{text}: {said}");
         }
     }
 
     #[test]
     fn a_star_is_for_what_is_below() {
-        let pattern: Pattern = "spiffe://example.org/ops/*".parse().unwrap();
-        let fits = |id: &str| pattern.fits(&Caller::spiffe(id));
+        let pattern: CallerPattern = "spiffe://example.org/ops/*".parse().unwrap();
+        let fits = |id: &str| pattern.matches(&Caller::spiffe(id));
         assert!(fits("spiffe://example.org/ops/a") && fits("spiffe://example.org/ops/a/b"));
         assert!(!fits("spiffe://example.org/ops") && !fits("spiffe://example.org/opsx/a"));
         assert!(!fits("spiffe://example.com/ops/a"));
-        assert!(!pattern.fits(&Caller::jwt("spiffe://example.org/ops/a", Default::default())));
+        assert!(!pattern.matches(&Caller::jwt("spiffe://example.org/ops/a", Default::default())));
     }
 
     #[test]
     fn a_principal_is_that_of_a_ticket_to_the_letter() {
-        let pattern: Pattern = "krb5:alice@EXAMPLE.ORG".parse().unwrap();
-        assert!(pattern.fits(&Caller::krb5("alice@EXAMPLE.ORG")));
+        let pattern: CallerPattern = "krb5:alice@EXAMPLE.ORG".parse().unwrap();
+        assert!(pattern.matches(&Caller::krb5("alice@EXAMPLE.ORG")));
         for other in ["alice@EXAMPLE.COM", "alice/admin@EXAMPLE.ORG", "Alice@EXAMPLE.ORG", "alice", ""] {
-            assert!(!pattern.fits(&Caller::krb5(other)), "{other}");
+            assert!(!pattern.matches(&Caller::krb5(other)), "{other}");
         }
         let alike = Caller::jwt("alice@EXAMPLE.ORG", Default::default());
-        let token: Pattern = "jwt:alice@EXAMPLE.ORG".parse().unwrap();
-        assert!(!pattern.fits(&alike) && token.fits(&alike));
-        assert!(!token.fits(&Caller::krb5("alice@EXAMPLE.ORG")));
+        let token: CallerPattern = "jwt:alice@EXAMPLE.ORG".parse().unwrap();
+        assert!(!pattern.matches(&alike) && token.matches(&alike));
+        assert!(!token.matches(&Caller::krb5("alice@EXAMPLE.ORG")));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::verb::{Nature, ROUTES, Verb};
+use crate::api::{Operation, OperationClass, ROUTES};
 
 /// The built-in roles: queries; queries and operation; everything.
 pub const BUILT_IN: &[&str] = &["viewer", "operator", "admin"];
@@ -13,7 +13,7 @@ pub struct Role {
     /// The name in grants.
     pub name: String,
     /// The operations.
-    pub verbs: BTreeSet<Verb>,
+    pub operations: BTreeSet<Operation>,
     /// The groups; `None` for all.
     pub groups: Option<BTreeSet<String>>,
 }
@@ -21,13 +21,14 @@ pub struct Role {
 impl Role {
     /// Returns the built-in role with this name; without operations if there is none.
     pub(super) fn built_in(name: &str) -> Self {
-        let has = |nature: Nature| match name {
-            "viewer" => nature == Nature::Look,
-            "operator" => matches!(nature, Nature::Look | Nature::Operate),
+        let has = |nature: OperationClass| match name {
+            "viewer" => nature == OperationClass::Query,
+            "operator" => matches!(nature, OperationClass::Query | OperationClass::Operate),
             "admin" => true,
             _ => false,
         };
-        let verbs = ROUTES.iter().filter(|route| has(route.nature)).map(|route| route.verb).collect();
-        Self { name: name.to_owned(), verbs, groups: None }
+        let operations =
+            ROUTES.iter().filter(|route| has(route.class)).map(|route| route.operation).collect();
+        Self { name: name.to_owned(), operations, groups: None }
     }
 }

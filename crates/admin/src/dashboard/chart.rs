@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::bar::tenth;
+use super::load_bar::round_to_tenth;
 
 /// The positions of the plot area in the drawing.
 const LEFT: f64 = 46.0;
@@ -15,10 +15,10 @@ const SPAN: f64 = 600.0;
 /// The time that each point of a line covers, in seconds.
 const STEP: f64 = 4.0;
 /// The maximum number of lines.
-pub(super) const LINES: usize = 8;
+pub(super) const MAX_LINES: usize = 8;
 
 /// A line to draw.
-pub(super) struct Line<'a> {
+pub(super) struct ChartLine<'a> {
     pub(super) name: &'a str,
     /// The age in seconds and the value then; oldest first.
     pub(super) points: Vec<(f64, Option<f64>)>,
@@ -32,18 +32,18 @@ pub(super) struct Chart {
     pub(super) title: &'static str,
     /// The description, in a sentence or two.
     pub(super) says: String,
-    pub(super) lines: Vec<Drawn>,
+    pub(super) lines: Vec<DrawnLine>,
     /// The positions and labels of the levels.
-    pub(super) levels: Vec<Level>,
+    pub(super) levels: Vec<ChartLevel>,
     /// A special level, and its meaning.
-    pub(super) rule: Option<Level>,
+    pub(super) rule: Option<ChartLevel>,
     pub(super) rule_is: &'static str,
     /// The age in minutes, and the value of each line then.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ChartRow>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Drawn {
+pub(super) struct DrawnLine {
     pub(super) name: String,
     /// The coordinates of its unbroken parts.
     pub(super) parts: Vec<String>,
@@ -51,41 +51,42 @@ pub(super) struct Drawn {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Level {
+pub(super) struct ChartLevel {
     pub(super) y: f64,
     pub(super) label: String,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct ChartRow {
     pub(super) ago: String,
     pub(super) cells: Vec<String>,
 }
 
 /// Draws a chart. `form` formats a value; `rule` is a level to draw unless it is too far away. With `peaks`
 /// the maximum of some seconds stands for them, else their mean.
-pub(super) fn chart(
+pub(super) fn draw_chart(
     id: String,
     title: &'static str,
-    lines: &[Line<'_>],
+    lines: &[ChartLine<'_>],
     rule: Option<f64>,
     peaks: bool,
     form: fn(f64) -> String,
 ) -> Chart {
-    let lines = &lines[..lines.len().min(LINES)];
-    let thinned: Vec<Vec<(f64, Option<f64>)>> = lines.iter().map(|line| thin(&line.points, peaks)).collect();
+    let lines = &lines[..lines.len().min(MAX_LINES)];
+    let thinned: Vec<Vec<(f64, Option<f64>)>> =
+        lines.iter().map(|line| downsample(&line.points, peaks)).collect();
     let values = thinned.iter().flatten().filter_map(|(_, value)| *value);
     let most = values.fold(0.0, f64::max);
     let rule = rule.filter(|rule| rule.is_finite() && *rule > 0.0 && *rule <= 4.0 * most);
     let top = round_up(most.max(rule.unwrap_or(0.0)) * 1.05);
-    let y = |value: f64| tenth(BOTTOM - (value / top).clamp(0.0, 1.0) * (BOTTOM - TOP));
-    let x = |ago: f64| tenth(RIGHT - (ago / SPAN).clamp(0.0, 1.0) * (RIGHT - LEFT));
-    let drawn = lines.iter().zip(&thinned).map(|(line, points)| Drawn {
+    let y = |value: f64| round_to_tenth(BOTTOM - (value / top).clamp(0.0, 1.0) * (BOTTOM - TOP));
+    let x = |ago: f64| round_to_tenth(RIGHT - (ago / SPAN).clamp(0.0, 1.0) * (RIGHT - LEFT));
+    let drawn = lines.iter().zip(&thinned).map(|(line, points)| DrawnLine {
         name: line.name.to_owned(),
-        parts: parts(points, x, y),
-        now: last(&line.points).map_or_else(|| "–".to_owned(), form),
+        parts: line_segments(points, x, y),
+        now: last_value(&line.points).map_or_else(|| "–".to_owned(), form),
     });
-    let level = |value: f64| Level { y: y(value), label: form(value) };
+    let level = |value: f64| ChartLevel { y: y(value), label: form(value) };
     let levels = if most > 0.0 { vec![level(0.0), level(top / 2.0), level(top)] } else { Vec::new() };
     Chart {
         id,
@@ -100,7 +101,7 @@ pub(super) fn chart(
 }
 
 /// Reduces the points to one for each few seconds.
-fn thin(points: &[(f64, Option<f64>)], peaks: bool) -> Vec<(f64, Option<f64>)> {
+fn downsample(points: &[(f64, Option<f64>)], peaks: bool) -> Vec<(f64, Option<f64>)> {
     let mut thinned: Vec<(f64, Option<f64>)> = Vec::new();
     let mut bin: Option<(i64, Vec<Option<f64>>, f64)> = None;
     let end = |(_, values, ago): (i64, Vec<Option<f64>>, f64)| {
@@ -129,7 +130,11 @@ fn thin(points: &[(f64, Option<f64>)], peaks: bool) -> Vec<(f64, Option<f64>)> {
     thinned
 }
 
-fn parts(points: &[(f64, Option<f64>)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> Vec<String> {
+fn line_segments(
+    points: &[(f64, Option<f64>)],
+    x: impl Fn(f64) -> f64,
+    y: impl Fn(f64) -> f64,
+) -> Vec<String> {
     let mut parts = Vec::new();
     let mut part = String::new();
     let mut many = 0;
@@ -155,15 +160,15 @@ fn parts(points: &[(f64, Option<f64>)], x: impl Fn(f64) -> f64, y: impl Fn(f64) 
     parts
 }
 
-fn last(points: &[(f64, Option<f64>)]) -> Option<f64> {
+fn last_value(points: &[(f64, Option<f64>)]) -> Option<f64> {
     points.iter().rev().take(3).find_map(|(_, value)| *value)
 }
 
-fn sentence(lines: &[Line<'_>], form: fn(f64) -> String) -> String {
+fn sentence(lines: &[ChartLine<'_>], form: fn(f64) -> String) -> String {
     let each = lines.iter().map(|line| {
         let values: Vec<f64> = line.points.iter().filter_map(|(_, value)| *value).collect();
         let (Some(now), Some(least), Some(most)) = (
-            last(&line.points),
+            last_value(&line.points),
             values.iter().copied().reduce(f64::min),
             values.iter().copied().reduce(f64::max),
         ) else {
@@ -176,8 +181,8 @@ fn sentence(lines: &[Line<'_>], form: fn(f64) -> String) -> String {
 }
 
 /// Returns the means of minutes.
-fn rows(lines: &[Line<'_>], form: fn(f64) -> String) -> Vec<Row> {
-    let mean = |line: &Line<'_>, from: f64| {
+fn rows(lines: &[ChartLine<'_>], form: fn(f64) -> String) -> Vec<ChartRow> {
+    let mean = |line: &ChartLine<'_>, from: f64| {
         let within = line.points.iter().filter(|(ago, _)| (from..from + 60.0).contains(ago));
         let values: Vec<f64> = within.filter_map(|(_, value)| *value).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -185,7 +190,7 @@ fn rows(lines: &[Line<'_>], form: fn(f64) -> String) -> Vec<Row> {
     let row = |minute: u32| {
         let from = f64::from(minute) * 60.0;
         let values: Vec<Option<f64>> = lines.iter().map(|line| mean(line, from)).collect();
-        values.iter().any(Option::is_some).then(|| Row {
+        values.iter().any(Option::is_some).then(|| ChartRow {
             ago: if minute == 0 {
                 "last minute".into()
             } else {
@@ -210,12 +215,12 @@ fn round_up(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dashboard::words::rate;
+    use crate::dashboard::format::rate;
 
-    fn line<'a>(name: &'a str, values: &[Option<f64>]) -> Line<'a> {
+    fn line<'a>(name: &'a str, values: &[Option<f64>]) -> ChartLine<'a> {
         let many = values.len();
         let points = values.iter().enumerate().map(|(place, value)| ((many - place) as f64, *value));
-        Line { name, points: points.collect() }
+        ChartLine { name, points: points.collect() }
     }
 
     #[test]
@@ -223,7 +228,8 @@ mod tests {
         let mut values = vec![Some(10.0); 30];
         values.extend(vec![None; 20]);
         values.extend(vec![Some(30.0); 30]);
-        let chart = chart("web-rate".into(), "rate", &[line("offered", &values)], Some(50.0), false, rate);
+        let chart =
+            draw_chart("web-rate".into(), "rate", &[line("offered", &values)], Some(50.0), false, rate);
         assert_eq!(chart.lines[0].parts.len(), 2, "{chart:?}");
         assert_eq!(chart.says, "offered: 30 now, between 10 and 30.");
         assert_eq!(chart.levels.iter().map(|level| &*level.label).collect::<Vec<_>>(), ["0", "30", "60"]);
@@ -243,7 +249,7 @@ mod tests {
         let mut values = vec![Some(1.0); 600];
         values[301] = Some(9.0);
         let of = |peaks| {
-            let chart = chart("a".into(), "a", &[line("p99", &values)], None, peaks, rate);
+            let chart = draw_chart("a".into(), "a", &[line("p99", &values)], None, peaks, rate);
             (chart.lines[0].parts[0].split(' ').count(), chart.levels[2].label.clone())
         };
         assert_eq!(of(true), (151, "10".to_owned()));
@@ -254,10 +260,10 @@ mod tests {
 
     #[test]
     fn nothing_is_a_chart_as_well() {
-        let empty = chart("a".into(), "a", &[line("p99", &[])], Some(3.0), true, rate);
+        let empty = draw_chart("a".into(), "a", &[line("p99", &[])], Some(3.0), true, rate);
         assert!(empty.lines[0].parts.is_empty() && empty.rule.is_none() && empty.levels.is_empty());
         assert_eq!((&*empty.says, &*empty.lines[0].now), ("p99: nothing yet.", "–"));
-        assert_eq!(chart("a".into(), "a", &[], None, true, rate).says, "nothing yet.");
+        assert_eq!(draw_chart("a".into(), "a", &[], None, true, rate).says, "nothing yet.");
     }
 
     #[test]

@@ -2,34 +2,34 @@
 
 use serde::Serialize;
 
-use super::place::Place;
-use super::view::{Base, EventView, Eye};
-use super::words::{self, ago};
-use crate::Entry;
+use super::format::{self, ago};
+use super::urls::PageUrl;
+use super::view_models::{EventView, PageContext, PageFrame};
+use crate::EventEntry;
 
 /// The number of events on the page of the log.
-const LOG: usize = 200;
+const LOG_EVENTS: usize = 200;
 /// The number of other events on the page of one.
-const AROUND: usize = 10;
+const RELATED_EVENTS: usize = 10;
 
 /// The event log.
 #[derive(Debug, Serialize)]
-pub(super) struct Events {
-    base: Base,
+pub(super) struct EventsPage {
+    base: PageFrame,
     events: Vec<EventView>,
     all: usize,
 }
 
-pub(super) fn events(eye: &Eye<'_>, path: &str) -> Events {
+pub(super) fn events_page(eye: &PageContext<'_>, path: &str) -> EventsPage {
     let entries = eye.events();
-    let events = EventView::all(eye, &entries, LOG);
-    Events { base: eye.base("Events", &Place::Events, path), events, all: entries.len() }
+    let events = EventView::all(eye, &entries, LOG_EVENTS);
+    EventsPage { base: eye.frame("Events", &PageUrl::Events, path), events, all: entries.len() }
 }
 
 /// One decision.
 #[derive(Debug, Serialize)]
-pub(super) struct Event {
-    base: Base,
+pub(super) struct EventPage {
+    base: PageFrame,
     event: EventView,
     /// The current state of the member or group.
     now: Option<String>,
@@ -38,35 +38,35 @@ pub(super) struct Event {
 }
 
 /// Returns the page of an event; `None` if it is no longer kept, or the caller may not see it.
-pub(super) fn event(eye: &Eye<'_>, seq: u64, path: &str) -> Option<Event> {
+pub(super) fn event_page(eye: &PageContext<'_>, seq: u64, path: &str) -> Option<EventPage> {
     let entries = eye.events();
     let entry = entries.iter().find(|entry| entry.seq == seq)?;
-    let same = |other: &&Entry| {
+    let same = |other: &&EventEntry| {
         other.seq != seq
             && other.group == entry.group
             && (entry.member.is_none() || other.member == entry.member)
     };
-    let mut around: Vec<Entry> = entries.iter().filter(same).cloned().collect();
+    let mut around: Vec<EventEntry> = entries.iter().filter(same).cloned().collect();
     // The nearest ones, newest first.
     around.sort_by_key(|other| other.seq.abs_diff(seq));
-    around.truncate(AROUND);
+    around.truncate(RELATED_EVENTS);
     around.sort_by_key(|other| std::cmp::Reverse(other.seq));
     let now = eye.group(&entry.group).map(|group| match &entry.member {
         Some(name) => match group.members.iter().find(|member| member.name == *name) {
             Some(member) => {
-                let (glyph, word, _) = words::state(member.state);
+                let (glyph, word, _) = format::state_words(member.state);
                 format!("{glyph} {word} for {}: {}", ago(member.since_seconds), member.why)
             }
             None => "it is no longer a member".to_owned(),
         },
-        None => words::Verdict::of(group, &[]).sentence(),
+        None => format::GroupSummary::of(group, &[]).sentence(),
     });
     let view = EventView::new(eye, entry);
     let title = format!("Event {seq}");
-    Some(Event {
-        base: eye.base(&title, &Place::Event(seq), path),
+    Some(EventPage {
+        base: eye.frame(&title, &PageUrl::Event(seq), path),
         event: view,
         now,
-        around: EventView::all(eye, &around, AROUND),
+        around: EventView::all(eye, &around, RELATED_EVENTS),
     })
 }

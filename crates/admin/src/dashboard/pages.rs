@@ -4,49 +4,52 @@ use plimsoll_brain::status::{GroupStatus, SourceStatus};
 use plimsoll_brain::strategy;
 use serde::Serialize;
 
-use super::place::{self, Place};
-use super::view::{Action, Base, EventView, Eye, FEW, Fact, GroupView, MANY, fact};
-use super::words::{ago, count, latency, number, percent, rate};
-use crate::Lessee;
-use crate::verb::Verb;
+use super::format::{ago, count, latency, number, percent, rate};
+use super::urls::{self, PageUrl};
+use super::view_models::{
+    ActionLink, EventView, GroupView, LabeledValue, MAX_GROUP_MEMBERS, MAX_HOME_MEMBERS, PageContext,
+    PageFrame, labeled_value,
+};
+use crate::LeaseHolder;
+use crate::api::Operation;
 
 /// The maximum number of groups on the home page.
-const GROUPS: usize = 50;
+const MAX_GROUPS: usize = 50;
 /// The maximum number of groups with charts on the home page.
-const CHARTED: usize = 6;
+const MAX_CHARTED_GROUPS: usize = 6;
 /// The number of events on pages with other contents.
-pub(super) const EVENTS: usize = 20;
+pub(super) const MAX_EVENTS: usize = 20;
 
 /// The home page.
 #[derive(Debug, Serialize)]
-pub(super) struct Home {
-    base: Base,
+pub(super) struct HomePage {
+    base: PageFrame,
     groups: Vec<GroupView>,
     hidden: usize,
     events: Vec<EventView>,
 }
 
 /// Returns the page of all groups.
-pub(super) fn home(eye: &Eye<'_>, path: &str) -> Home {
+pub(super) fn home_page(eye: &PageContext<'_>, path: &str) -> HomePage {
     let mut groups: Vec<GroupView> = Vec::new();
-    for (index, group) in eye.status.groups.iter().take(GROUPS).enumerate() {
-        let mut view = GroupView::new(eye, group, index, FEW);
-        if index >= CHARTED {
+    for (index, group) in eye.status.groups.iter().take(MAX_GROUPS).enumerate() {
+        let mut view = GroupView::new(eye, group, index, MAX_HOME_MEMBERS);
+        if index >= MAX_CHARTED_GROUPS {
             view.charts.clear();
         }
         groups.push(view);
     }
-    Home {
-        base: eye.base("Overview", &Place::Home, path),
-        hidden: eye.status.groups.len().saturating_sub(GROUPS),
+    HomePage {
+        base: eye.frame("Overview", &PageUrl::Home, path),
+        hidden: eye.status.groups.len().saturating_sub(MAX_GROUPS),
         groups,
-        events: EventView::all(eye, &eye.events(), EVENTS),
+        events: EventView::all(eye, &eye.events(), MAX_EVENTS),
     }
 }
 
 /// A prediction.
 #[derive(Debug, Serialize)]
-pub(super) struct Predicted {
+pub(super) struct PredictionRow {
     at: String,
     rate: String,
     says: String,
@@ -55,18 +58,18 @@ pub(super) struct Predicted {
 
 /// A group.
 #[derive(Debug, Serialize)]
-pub(super) struct Group {
-    base: Base,
+pub(super) struct GroupPage {
+    base: PageFrame,
     group: GroupView,
-    facts: Vec<Fact>,
+    facts: Vec<LabeledValue>,
     /// The facts about its load line.
-    line: Vec<Fact>,
-    predicted: Vec<Predicted>,
-    knobs: Vec<Fact>,
-    rejected: Vec<Fact>,
-    sources: Vec<Source>,
-    leases: Vec<Leased>,
-    actions: Vec<Action>,
+    line: Vec<LabeledValue>,
+    predicted: Vec<PredictionRow>,
+    knobs: Vec<LabeledValue>,
+    rejected: Vec<LabeledValue>,
+    sources: Vec<SourceRow>,
+    leases: Vec<LeaseRow>,
+    actions: Vec<ActionLink>,
     /// The strategies to choose from, if the caller may.
     strategies: Vec<&'static str>,
     /// The alternative way to act, if it is not possible here.
@@ -76,7 +79,7 @@ pub(super) struct Group {
 
 /// A source of members.
 #[derive(Debug, Serialize)]
-pub(super) struct Source {
+pub(super) struct SourceRow {
     what: String,
     members: usize,
     age: String,
@@ -86,7 +89,7 @@ pub(super) struct Source {
 
 /// Leases of one holder.
 #[derive(Debug, Serialize)]
-pub(super) struct Leased {
+pub(super) struct LeaseRow {
     member: String,
     from: String,
     leases: usize,
@@ -94,14 +97,15 @@ pub(super) struct Leased {
 }
 
 /// Returns the page of a group; `None` if there is none that the caller may see.
-pub(super) fn group(eye: &Eye<'_>, name: &str, path: &str) -> Option<Group> {
+pub(super) fn group_page(eye: &PageContext<'_>, name: &str, path: &str) -> Option<GroupPage> {
     let group = eye.group(name)?;
-    let explained = if eye.may(Verb::Explain, name) { eye.subject.explain(name) } else { None };
-    let mut knobs: Vec<Fact> = Vec::new();
+    let explained = if eye.is_allowed(Operation::Explain, name) { eye.balancer.explain(name) } else { None };
+    let mut knobs: Vec<LabeledValue> = Vec::new();
     if let Some(explained) = &explained {
-        knobs
-            .extend(explained.knobs.iter().map(|(knob, value)| fact(knob.replace('_', " "), number(*value))));
-        knobs.extend(explained.weight.as_ref().map(|weight| fact("weight", weight)));
+        knobs.extend(
+            explained.knobs.iter().map(|(knob, value)| labeled_value(knob.replace('_', " "), number(*value))),
+        );
+        knobs.extend(explained.weight.as_ref().map(|weight| labeled_value("weight", weight)));
         if let Some(monitor) = &explained.monitor {
             let said = format!(
                 "{} by {}, every {}",
@@ -109,42 +113,45 @@ pub(super) fn group(eye: &Eye<'_>, name: &str, path: &str) -> Option<Group> {
                 monitor.source,
                 latency(monitor.interval_seconds)
             );
-            knobs.push(fact("load is", said));
+            knobs.push(labeled_value("load is", said));
         }
     }
-    let mine = |entry: &&crate::Entry| entry.group == name;
-    let events: Vec<_> = eye.events().iter().filter(mine).take(EVENTS).cloned().collect();
-    let leases =
-        if eye.may(Verb::Leases, name) { eye.subject.leases(name).unwrap_or_default() } else { Vec::new() };
-    let set = eye.acts(Verb::Set, name);
-    Some(Group {
-        base: eye.base(name, &Place::Group(name.to_owned()), path),
-        group: GroupView::new(eye, group, 0, MANY),
+    let mine = |entry: &&crate::EventEntry| entry.group == name;
+    let events: Vec<_> = eye.events().iter().filter(mine).take(MAX_EVENTS).cloned().collect();
+    let leases = if eye.is_allowed(Operation::Leases, name) {
+        eye.balancer.leases(name).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let set = eye.can_execute(Operation::Set, name);
+    Some(GroupPage {
+        base: eye.frame(name, &PageUrl::Group(name.to_owned()), path),
+        group: GroupView::new(eye, group, 0, MAX_GROUP_MEMBERS),
         facts: group_facts(eye, group),
         line: load_line(group),
-        predicted: predicted(group),
+        predicted: prediction_rows(group),
         knobs,
         rejected: group
             .rejected
             .iter()
             .filter(|(_, many)| **many > 0)
-            .map(|(reason, many)| fact(reason.replace('_', " "), many.to_string()))
+            .map(|(reason, many)| labeled_value(reason.replace('_', " "), many.to_string()))
             .collect(),
-        sources: group.discovery.iter().map(source).collect(),
-        leases: leases.iter().map(leased).collect(),
+        sources: group.discovery.iter().map(source_row).collect(),
+        leases: leases.iter().map(lease_row).collect(),
         actions: group_actions(eye, group),
         strategies: if set {
             strategy::ALL.iter().map(|strategy| strategy.name).collect()
         } else {
             Vec::new()
         },
-        how: super::act::how(eye.plane, eye.caller, Verb::Set, name),
-        events: EventView::all(eye, &events, EVENTS),
+        how: super::actions::unavailable_reason(eye.endpoint, eye.caller, Operation::Set, name),
+        events: EventView::all(eye, &events, MAX_EVENTS),
     })
 }
 
-fn group_facts(eye: &Eye<'_>, group: &GroupStatus) -> Vec<Fact> {
-    let mut facts = vec![fact("strategy", group.strategy.clone())];
+fn group_facts(eye: &PageContext<'_>, group: &GroupStatus) -> Vec<LabeledValue> {
+    let mut facts = vec![labeled_value("strategy", group.strategy.clone())];
     for listener in eye.listeners(&group.name) {
         let closed = if listener.disabled { ", closed by an operator" } else { "" };
         let said = format!(
@@ -156,10 +163,10 @@ fn group_facts(eye: &Eye<'_>, group: &GroupStatus) -> Vec<Fact> {
             listener.refused,
             listener.binding.replace('_', " ")
         );
-        facts.push(fact("listener", said));
+        facts.push(labeled_value("listener", said));
     }
-    facts.push(fact("waiting for a member", count(group.queued, "request")));
-    facts.push(fact(
+    facts.push(labeled_value("waiting for a member", count(group.queued, "request")));
+    facts.push(labeled_value(
         "tried again",
         format!("{}, {} denied by the budget", group.retries, group.retries_denied),
     ));
@@ -173,10 +180,10 @@ fn group_facts(eye: &Eye<'_>, group: &GroupStatus) -> Vec<Fact> {
             latency(all.p999),
             all.count
         );
-        facts.push(fact("since the start", said));
+        facts.push(labeled_value("since the start", said));
     }
     if group.hand_overs + group.hand_overs_failed > 0 {
-        facts.push(fact(
+        facts.push(labeled_value(
             "handed over",
             format!("{}, {} times nobody answered", group.hand_overs, group.hand_overs_failed),
         ));
@@ -184,18 +191,18 @@ fn group_facts(eye: &Eye<'_>, group: &GroupStatus) -> Vec<Fact> {
     facts
 }
 
-fn load_line(group: &GroupStatus) -> Vec<Fact> {
+fn load_line(group: &GroupStatus) -> Vec<LabeledValue> {
     let Some(line) = &group.load_line else { return Vec::new() };
-    let mut facts = vec![fact("now", format!("{}/s", rate(line.requests_per_second)))];
+    let mut facts = vec![labeled_value("now", format!("{}/s", rate(line.requests_per_second)))];
     if let Some(capacity) = line.capacity {
         let between = match (line.capacity_low, line.capacity_high) {
             (Some(low), Some(high)) => format!(" ({} to {})", rate(low), rate(high)),
             _ => String::new(),
         };
         let by = if line.limited_by == "balancer" { ", the balancer itself" } else { "" };
-        facts.push(fact("load line", format!("{}/s{between}{by}", rate(capacity))));
+        facts.push(labeled_value("load line", format!("{}/s{between}{by}", rate(capacity))));
     } else if let Some((low, high)) = line.range() {
-        facts.push(fact("load line", format!("somewhere from {} to {}/s", rate(low), rate(high))));
+        facts.push(labeled_value("load line", format!("somewhere from {} to {}/s", rate(low), rate(high))));
     }
     let checked = match (line.error, line.predictions_checked) {
         (Some(error), checked) => {
@@ -203,19 +210,19 @@ fn load_line(group: &GroupStatus) -> Vec<Fact> {
         }
         (None, _) => line.verdict.clone(),
     };
-    facts.push(fact("how good it was", checked));
+    facts.push(labeled_value("how good it was", checked));
     if !line.why.is_empty() {
-        facts.push(fact("from", line.why.clone()));
+        facts.push(labeled_value("from", line.why.clone()));
     }
     facts
 }
 
-fn predicted(group: &GroupStatus) -> Vec<Predicted> {
+fn prediction_rows(group: &GroupStatus) -> Vec<PredictionRow> {
     let Some(line) = &group.load_line else { return Vec::new() };
     let time = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
-    let mut rows: Vec<Predicted> = Vec::new();
+    let mut rows: Vec<PredictionRow> = Vec::new();
     for at in &line.predicted {
-        rows.push(Predicted {
+        rows.push(PredictionRow {
             at: format!("at {} of it", percent(at.load)),
             rate: format!("{}/s", rate(at.requests_per_second)),
             says: format!("p50 {}, p99 {}", time(at.p50), time(at.p99)),
@@ -233,7 +240,7 @@ fn predicted(group: &GroupStatus) -> Vec<Predicted> {
             (Some(false), None) => "below the load line".to_owned(),
             (None, _) => "unknown".to_owned(),
         };
-        rows.push(Predicted {
+        rows.push(PredictionRow {
             at: change.about.clone(),
             rate: change.capacity.map_or_else(|| "–".to_owned(), |most| format!("{}/s", rate(most))),
             says,
@@ -243,8 +250,8 @@ fn predicted(group: &GroupStatus) -> Vec<Predicted> {
     rows
 }
 
-fn source(source: &SourceStatus) -> Source {
-    Source {
+fn source_row(source: &SourceStatus) -> SourceRow {
+    SourceRow {
         what: format!("{} {}", source.kind, source.what),
         members: source.members,
         age: source.age_seconds.map_or_else(|| "never".to_owned(), ago),
@@ -253,8 +260,8 @@ fn source(source: &SourceStatus) -> Source {
     }
 }
 
-fn leased(lessee: &Lessee) -> Leased {
-    Leased {
+fn lease_row(lessee: &LeaseHolder) -> LeaseRow {
+    LeaseRow {
         member: lessee.member.clone().unwrap_or_else(|| "others".to_owned()),
         from: lessee.from.map_or_else(|| "–".to_owned(), |from| from.to_string()),
         leases: lessee.leases,
@@ -262,22 +269,22 @@ fn leased(lessee: &Lessee) -> Leased {
     }
 }
 
-fn group_actions(eye: &Eye<'_>, group: &GroupStatus) -> Vec<Action> {
+fn group_actions(eye: &PageContext<'_>, group: &GroupStatus) -> Vec<ActionLink> {
     let of = [("group", &*group.name)];
     let mut actions = Vec::new();
-    if group.balancing_disabled && eye.acts(Verb::Enable, &group.name) {
+    if group.balancing_disabled && eye.can_execute(Operation::Enable, &group.name) {
         let about = "members get what the strategy says again".to_owned();
-        actions.push(Action {
+        actions.push(ActionLink {
             word: "Enable balancing",
             about,
-            href: place::of_act("enable-balancing", &of),
+            href: urls::action_url("enable-balancing", &of),
         });
-    } else if !group.balancing_disabled && eye.acts(Verb::Disable, &group.name) {
+    } else if !group.balancing_disabled && eye.can_execute(Operation::Disable, &group.name) {
         let about = "members take equal turns, whatever their loads".to_owned();
-        actions.push(Action {
+        actions.push(ActionLink {
             word: "Disable balancing",
             about,
-            href: place::of_act("disable-balancing", &of),
+            href: urls::action_url("disable-balancing", &of),
         });
     }
     actions

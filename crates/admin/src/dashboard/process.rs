@@ -3,29 +3,29 @@
 use plimsoll_brain::status::{BalancerStatus, CertificateStatus, FleetStatus};
 use serde::Serialize;
 
-use super::place::{self, Place};
-use super::view::{Action, Base, Eye, Fact, fact};
-use super::words::{Tone, ago, count};
-use crate::Permit;
-use crate::verb::Verb;
+use super::format::{Severity, ago, count};
+use super::urls::{self, PageUrl};
+use super::view_models::{ActionLink, LabeledValue, PageContext, PageFrame, labeled_value};
+use crate::GrantedScope;
+use crate::api::Operation;
 
 /// The objects outside groups.
 #[derive(Debug, Serialize)]
-pub(super) struct Process {
-    base: Base,
-    facts: Vec<Fact>,
+pub(super) struct ProcessPage {
+    base: PageFrame,
+    facts: Vec<LabeledValue>,
     /// This balancer and the others; empty without a fleet.
-    fleet: Vec<Balancer>,
-    listeners: Vec<Listener>,
-    certificates: Vec<Certificate>,
+    fleet: Vec<BalancerRow>,
+    listeners: Vec<ListenerRow>,
+    certificates: Vec<CertificateRow>,
 }
 
 /// A balancer of the fleet, as this one sees it.
 #[derive(Debug, Serialize)]
-struct Balancer {
+struct BalancerRow {
     name: String,
     address: String,
-    tone: Tone,
+    tone: Severity,
     glyph: &'static str,
     word: String,
     heard: String,
@@ -35,7 +35,7 @@ struct Balancer {
 }
 
 #[derive(Debug, Serialize)]
-struct Listener {
+struct ListenerRow {
     address: String,
     protocol: String,
     group: String,
@@ -45,11 +45,11 @@ struct Listener {
     accepted: u64,
     refused: u64,
     disabled: bool,
-    action: Option<Action>,
+    action: Option<ActionLink>,
 }
 
 #[derive(Debug, Serialize)]
-struct Certificate {
+struct CertificateRow {
     name: String,
     names: String,
     source: String,
@@ -59,14 +59,14 @@ struct Certificate {
     state: String,
 }
 
-pub(super) fn process(eye: &Eye<'_>, path: &str) -> Process {
+pub(super) fn process_page(eye: &PageContext<'_>, path: &str) -> ProcessPage {
     let status = &eye.status;
     let mut facts = vec![
-        fact("version", status.version.clone()),
-        fact("process", format!("{}, up {}", status.pid, ago(status.uptime_seconds))),
-        fact("threads", status.threads.to_string()),
-        fact("reloads", status.reloads.to_string()),
-        fact(
+        labeled_value("version", status.version.clone()),
+        labeled_value("process", format!("{}, up {}", status.pid, ago(status.uptime_seconds))),
+        labeled_value("threads", status.threads.to_string()),
+        labeled_value("reloads", status.reloads.to_string()),
+        labeled_value(
             "configuration in force",
             if status.last_reload_successful {
                 "the last one given"
@@ -82,61 +82,62 @@ pub(super) fn process(eye: &Eye<'_>, path: &str) -> Process {
             0 => "no other balancer has been heard of".to_owned(),
             _ => format!("{up} of {} alive", count(known as u64, "other balancer")),
         };
-        facts.push(fact("fleet", format!("{} at {}; {others}", fleet.name, fleet.address)));
+        facts.push(labeled_value("fleet", format!("{} at {}; {others}", fleet.name, fleet.address)));
     }
     if status.access_log_dropped > 0 {
-        facts.push(fact(
+        facts.push(labeled_value(
             "access log",
             format!("{} lost: the disk was slow or full", count(status.access_log_dropped, "line")),
         ));
     }
     if status.spans_exported + status.spans_dropped > 0 {
-        facts.push(fact(
+        facts.push(labeled_value(
             "spans",
             format!("{} exported, {} dropped", status.spans_exported, status.spans_dropped),
         ));
     }
     let listeners = status.listeners.iter().map(|listener| {
         // Listeners belong to no group: acting on them requires a role with all groups.
-        let act = |verb: Verb, name: &'static str, word: &'static str| {
-            (eye.plane.permit(eye.caller, verb) == Permit::All && eye.acts(verb, "")).then(|| Action {
-                word,
-                about: String::new(),
-                href: place::of_act(name, &[("listener", &listener.address)]),
-            })
+        let act = |verb: Operation, name: &'static str, word: &'static str| {
+            (eye.endpoint.granted_scope(eye.caller, verb) == GrantedScope::All && eye.can_execute(verb, ""))
+                .then(|| ActionLink {
+                    word,
+                    about: String::new(),
+                    href: urls::action_url(name, &[("listener", &listener.address)]),
+                })
         };
-        Listener {
+        ListenerRow {
             address: listener.address.clone(),
             protocol: listener.protocol.clone(),
             group: listener.group.clone(),
-            group_href: place::of_group(&listener.group),
+            group_href: urls::group_url(&listener.group),
             binding: listener.binding.replace('_', " "),
             open: listener.connections,
             accepted: listener.accepted,
             refused: listener.refused,
             disabled: listener.disabled,
             action: if listener.disabled {
-                act(Verb::Enable, "enable-listener", "Enable")
+                act(Operation::Enable, "enable-listener", "Enable")
             } else {
-                act(Verb::Disable, "disable-listener", "Disable")
+                act(Operation::Disable, "disable-listener", "Disable")
             },
         }
     });
-    Process {
-        base: eye.base("Process", &Place::Process, path),
+    ProcessPage {
+        base: eye.frame("Process", &PageUrl::Process, path),
         facts,
-        fleet: status.fleet.as_ref().map(balancers).unwrap_or_default(),
+        fleet: status.fleet.as_ref().map(balancer_rows).unwrap_or_default(),
         listeners: listeners.collect(),
-        certificates: status.certificates.iter().map(certificate).collect(),
+        certificates: status.certificates.iter().map(certificate_row).collect(),
     }
 }
 
-fn balancers(fleet: &FleetStatus) -> Vec<Balancer> {
+fn balancer_rows(fleet: &FleetStatus) -> Vec<BalancerRow> {
     let nothing = || "–".to_owned();
-    let own = Balancer {
+    let own = BalancerRow {
         name: fleet.name.clone(),
         address: fleet.address.clone(),
-        tone: Tone::Good,
+        tone: Severity::Good,
         glyph: "●",
         word: "this one".into(),
         heard: nothing(),
@@ -146,13 +147,13 @@ fn balancers(fleet: &FleetStatus) -> Vec<Balancer> {
     };
     let other = |one: &BalancerStatus| {
         let (glyph, tone) = match &*one.state {
-            "up" => ("✔", Tone::Good),
-            "silent" => ("?", Tone::Fair),
-            _ => ("✘", Tone::Bad),
+            "up" => ("✔", Severity::Good),
+            "silent" => ("?", Severity::Fair),
+            _ => ("✘", Severity::Bad),
         };
         // Two balancers with one address cannot be distinguished.
         let same = if one.address == fleet.address { " (as this one)" } else { "" };
-        Balancer {
+        BalancerRow {
             name: if one.name.is_empty() { "(no name yet)".into() } else { one.name.clone() },
             address: format!("{}{same}", one.address),
             tone,
@@ -167,7 +168,7 @@ fn balancers(fleet: &FleetStatus) -> Vec<Balancer> {
     std::iter::once(own).chain(fleet.balancers.iter().map(other)).collect()
 }
 
-fn certificate(one: &CertificateStatus) -> Certificate {
+fn certificate_row(one: &CertificateStatus) -> CertificateRow {
     let left = |seconds: Option<f64>, none: &str| match seconds {
         Some(seconds) if seconds < 0.0 => format!("{} ago", ago(-seconds)),
         Some(seconds) => format!("in {}", ago(seconds)),
@@ -181,7 +182,7 @@ fn certificate(one: &CertificateStatus) -> Certificate {
         _ if one.expires_seconds.is_none() => "○ not there yet".to_owned(),
         _ => "● in force".to_owned(),
     };
-    Certificate {
+    CertificateRow {
         name: one.name.clone(),
         names: one.names.join(", "),
         source: one.source.clone(),

@@ -10,7 +10,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use crate::reply::{Body, full};
+use crate::reply::{ResponseBody, with_content_type};
 
 /// All templates, by name; the extension enables escaping.
 const TEMPLATES: &[(&str, &str)] = &[
@@ -43,19 +43,24 @@ static PAGES: LazyLock<Result<Environment<'static>, String>> = LazyLock::new(|| 
 
 /// The content security policy: only resources of this endpoint, scripts and styles from its files only, and
 /// no frames.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src \
+                      'self'; form-action 'self'; \
                       frame-ancestors 'none'; base-uri 'none'";
 
 /// Renders a page as text.
-pub(super) fn text(template: &str, view: &impl Serialize) -> Result<String, String> {
+pub(super) fn render_text(template: &str, view: &impl Serialize) -> Result<String, String> {
     let pages = PAGES.as_ref().map_err(Clone::clone)?;
     let template = pages.get_template(template).map_err(|error| format!("{error:#}"))?;
     template.render(Serde(view)).map_err(|error| format!("{error:#}"))
 }
 
 /// Renders a page as a response.
-pub(super) fn page(status: StatusCode, template: &str, view: &impl Serialize) -> Response<Body> {
-    let mut answer = finished(text(template, view));
+pub(super) fn render_page(
+    status: StatusCode,
+    template: &str,
+    view: &impl Serialize,
+) -> Response<ResponseBody> {
+    let mut answer = html_response(render_text(template, view));
     if answer.status() == StatusCode::OK {
         *answer.status_mut() = status;
     }
@@ -63,19 +68,19 @@ pub(super) fn page(status: StatusCode, template: &str, view: &impl Serialize) ->
 }
 
 /// Converts rendered text into a response.
-pub(super) fn finished(text: Result<String, String>) -> Response<Body> {
-    guarded(match text {
-        Ok(text) => full(StatusCode::OK, "text/html; charset=utf-8", text),
+pub(super) fn html_response(text: Result<String, String>) -> Response<ResponseBody> {
+    with_security_headers(match text {
+        Ok(text) => with_content_type(StatusCode::OK, "text/html; charset=utf-8", text),
         Err(why) => {
             tracing::error!("dashboard: a page cannot be made: {why}");
             let says = "the page cannot be made; the log says why\n".into();
-            full(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", says)
+            with_content_type(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", says)
         }
     })
 }
 
 /// Adds the security headers.
-pub(super) fn guarded(mut answer: Response<Body>) -> Response<Body> {
+pub(super) fn with_security_headers(mut answer: Response<ResponseBody>) -> Response<ResponseBody> {
     let headers = answer.headers_mut();
     for (name, value) in [
         ("content-security-policy", POLICY),
@@ -92,14 +97,14 @@ pub(super) fn guarded(mut answer: Response<Body>) -> Response<Body> {
 }
 
 /// Returns a resource of pages; `None` if there is none with that name.
-pub(super) fn asset(name: &str) -> Option<Response<Body>> {
+pub(super) fn asset(name: &str) -> Option<Response<ResponseBody>> {
     let (kind, text) = match name {
         "style.css" => ("text/css; charset=utf-8", include_str!("assets/style.css")),
         "dashboard.js" => ("text/javascript; charset=utf-8", include_str!("assets/dashboard.js")),
         "logo.svg" => ("image/svg+xml", include_str!("assets/logo.svg")),
         _ => return None,
     };
-    let mut answer = guarded(full(StatusCode::OK, kind, text.to_owned()));
+    let mut answer = with_security_headers(with_content_type(StatusCode::OK, kind, text.to_owned()));
     // Another version of the program has different files.
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Some(answer)

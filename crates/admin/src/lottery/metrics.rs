@@ -1,11 +1,11 @@
 //! The status of a lottery daemon as a Prometheus page.
 
-use super::{Counts, DaemonStatus};
-use crate::metrics::{Kind, Page, flag};
+use super::{DaemonCounters, DaemonStatus};
+use crate::metrics::{MetricKind, MetricsPage, flag};
 
-type Count = (&'static str, &'static str, fn(&Counts) -> u64);
+type CounterRow = (&'static str, &'static str, fn(&DaemonCounters) -> u64);
 
-const COUNTS: [Count; 18] = [
+const COUNTS: [CounterRow; 18] = [
     ("plimsoll_lottery_received_total", "Datagrams that came.", |it| it.received),
     ("plimsoll_lottery_sent_total", "Datagrams that went.", |it| it.sent),
     ("plimsoll_lottery_referred_total", "Answers by referral.", |it| it.referred),
@@ -27,16 +27,16 @@ const COUNTS: [Count; 18] = [
 ];
 
 /// Returns the whole page.
-pub(super) fn page(status: &DaemonStatus) -> String {
-    let mut page = Page::default();
-    page.family("plimsoll_build_info", Kind::Gauge, "What runs; always 1.");
+pub(super) fn metrics_page(status: &DaemonStatus) -> String {
+    let mut page = MetricsPage::default();
+    page.family("plimsoll_build_info", MetricKind::Gauge, "What runs; always 1.");
     page.sample("", &[("version", &status.version)], 1.0);
     for (name, help, count) in COUNTS {
-        page.family(name, Kind::Counter, help);
+        page.family(name, MetricKind::Counter, help);
         page.sample("", &[], count(&status.counts) as f64);
     }
     let mut gauge = |name, help, value: f64| {
-        page.family(name, Kind::Gauge, help);
+        page.family(name, MetricKind::Gauge, help);
         page.sample("", &[], value);
     };
     gauge(
@@ -65,24 +65,24 @@ pub(super) fn page(status: &DaemonStatus) -> String {
     if let Some(delay) = status.commit_delay_seconds {
         gauge("plimsoll_lottery_commit_delay_seconds", "39 of 40 commits came within it.", delay);
     }
-    page.family("plimsoll_lottery_service_ready", Kind::Gauge, "1 if the server can do it.");
+    page.family("plimsoll_lottery_service_ready", MetricKind::Gauge, "1 if the server can do it.");
     for service in &status.services {
         page.sample("", &[("service", &service.name)], flag(service.ready));
     }
-    page.family("plimsoll_lottery_service_enabled", Kind::Gauge, "0 if it was disabled.");
+    page.family("plimsoll_lottery_service_enabled", MetricKind::Gauge, "0 if it was disabled.");
     for service in &status.services {
         page.sample("", &[("service", &service.name)], flag(service.enabled));
     }
-    page.family("plimsoll_lottery_service_weight", Kind::Gauge, "What the server wants of the work.");
+    page.family("plimsoll_lottery_service_weight", MetricKind::Gauge, "What the server wants of the work.");
     for service in &status.services {
         page.sample("", &[("service", &service.name)], service.weight);
     }
-    page.family("plimsoll_lottery_service_load", Kind::Gauge, "A share of what the server can do.");
+    page.family("plimsoll_lottery_service_load", MetricKind::Gauge, "A share of what the server can do.");
     for service in &status.services {
         if let Some(load) = service.load {
             page.sample("", &[("service", &service.name)], load);
         }
     }
-    crate::metrics::own(&mut page);
+    crate::metrics::process_metrics(&mut page);
     page.text
 }

@@ -28,7 +28,7 @@ pub struct DaemonStatus {
     /// The services of the server beside it.
     pub services: Vec<OwnService>,
     /// The other daemons, by their numbers.
-    pub members: Vec<MemberSeen>,
+    pub members: Vec<ObservedDaemon>,
     /// The requests that wait for another daemon's answer.
     pub pending: u64,
     /// The messages to send, commits to repeat, and IDs to report.
@@ -41,7 +41,7 @@ pub struct DaemonStatus {
     #[serde(default)]
     pub client_keys: Vec<u32>,
     /// The counters since its start.
-    pub counts: Counts,
+    pub counts: DaemonCounters,
     /// The share of the requests answered by lottery that another daemon answered as well.
     pub duplicate_share: f64,
     /// The share of the reporting members with a different membership table, by its digest.
@@ -99,7 +99,7 @@ pub struct OwnService {
 
 /// Another daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MemberSeen {
+pub struct ObservedDaemon {
     /// The daemon's number.
     pub member: u16,
     /// The daemon's address.
@@ -112,12 +112,12 @@ pub struct MemberSeen {
     /// Whether its last report had a different digest of the membership table.
     pub differs: bool,
     /// The services of its server in its reports.
-    pub services: Vec<Part>,
+    pub services: Vec<ObservedService>,
 }
 
 /// One service in another daemon's reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ObservedService {
     /// The service's number.
     pub service: u32,
     /// The server's capacity.
@@ -132,7 +132,7 @@ pub struct Part {
 
 /// The counters of a daemon since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct DaemonCounters {
     /// Datagrams received.
     pub received: u64,
     /// Datagrams sent.

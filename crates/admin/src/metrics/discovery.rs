@@ -2,11 +2,11 @@
 
 use plimsoll_brain::status::{GroupStatus, SourceStatus};
 
-use super::{Kind, Page};
+use super::{MetricKind, MetricsPage};
 
 /// Writes the status of each source; nothing without sources. There is no age before the first response: 0
 /// would mean fresh.
-pub(super) fn sources(page: &mut Page, groups: &[GroupStatus]) {
+pub(super) fn sources(page: &mut MetricsPage, groups: &[GroupStatus]) {
     if groups.iter().all(|group| group.discovery.is_empty()) {
         return;
     }
@@ -21,13 +21,18 @@ pub(super) fn sources(page: &mut Page, groups: &[GroupStatus]) {
             }
         }
     };
-    each("plimsoll_discovery_members", Kind::Gauge, "Members by the last answer that counts.", |source| {
-        Some(source.members as f64)
+    each(
+        "plimsoll_discovery_members",
+        MetricKind::Gauge,
+        "Members by the last answer that counts.",
+        |source| Some(source.members as f64),
+    );
+    each("plimsoll_discovery_age_seconds", MetricKind::Gauge, "Since that answer.", |source| {
+        source.age_seconds
     });
-    each("plimsoll_discovery_age_seconds", Kind::Gauge, "Since that answer.", |source| source.age_seconds);
     each(
         "plimsoll_discovery_failures_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Answers that did not come, or were not believed.",
         |source| Some(source.failures as f64),
     );

@@ -2,10 +2,10 @@
 
 use plimsoll_brain::status::{BalancerStatus, FleetStatus, GroupStatus};
 
-use super::{Kind, Page, flag};
+use super::{MetricKind, MetricsPage, flag};
 
 /// Writes the state of the other balancers; nothing for a balancer without a fleet.
-pub(super) fn fleet(page: &mut Page, fleet: Option<&FleetStatus>, groups: &[GroupStatus]) {
+pub(super) fn fleet(page: &mut MetricsPage, fleet: Option<&FleetStatus>, groups: &[GroupStatus]) {
     let Some(fleet) = fleet else { return };
     let mut each = |name, kind, help, value: fn(&BalancerStatus) -> f64| {
         page.family(name, kind, help);
@@ -13,19 +13,21 @@ pub(super) fn fleet(page: &mut Page, fleet: Option<&FleetStatus>, groups: &[Grou
             page.sample("", &[("balancer", &one.name), ("address", &one.address)], value(one));
         }
     };
-    each("plimsoll_fleet_up", Kind::Gauge, "1 if another balancer is there and heard of.", |one| {
+    each("plimsoll_fleet_up", MetricKind::Gauge, "1 if another balancer is there and heard of.", |one| {
         flag(one.state == "up")
     });
-    each("plimsoll_fleet_age_seconds", Kind::Gauge, "Since it was heard of.", |one| one.age_seconds);
-    each("plimsoll_fleet_reports_total", Kind::Counter, "Its reports that came.", |one| one.reports as f64);
+    each("plimsoll_fleet_age_seconds", MetricKind::Gauge, "Since it was heard of.", |one| one.age_seconds);
+    each("plimsoll_fleet_reports_total", MetricKind::Counter, "Its reports that came.", |one| {
+        one.reports as f64
+    });
     each(
         "plimsoll_fleet_loss",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Share of its latest reports that did not come, 0 to 1.",
         |one| one.loss,
     );
     let mut one = |name, help, value: u64| {
-        page.family(name, Kind::Counter, help);
+        page.family(name, MetricKind::Counter, help);
         page.sample("", &[], value as f64);
     };
     one("plimsoll_fleet_sent_total", "Datagrams sent to other balancers.", fleet.sent);
@@ -36,7 +38,7 @@ pub(super) fn fleet(page: &mut Page, fleet: Option<&FleetStatus>, groups: &[Grou
     one("plimsoll_fleet_refused_total", help, fleet.refused);
     one("plimsoll_fleet_unsent_total", "Datagrams that could not be sent.", fleet.unsent);
     let help = "In flight with a member from other balancers, as far as they are heard of.";
-    page.family("plimsoll_member_in_flight_elsewhere", Kind::Gauge, help);
+    page.family("plimsoll_member_in_flight_elsewhere", MetricKind::Gauge, help);
     for group in groups {
         for member in &group.members {
             let labels = [("group", &*group.name), ("member", &*member.name)];

@@ -3,13 +3,13 @@
 
 use plimsoll_brain::status::{GroupStatus, LoadLine, WhatIf};
 
-use super::{Kind, Page};
+use super::{MetricKind, MetricsPage};
 
-pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
+pub(super) fn load_lines(page: &mut MetricsPage, groups: &[GroupStatus]) {
     let lines: Vec<(&str, &LoadLine)> =
         groups.iter().filter_map(|group| Some((&*group.name, group.load_line.as_ref()?))).collect();
     let mut each = |name, help, value: fn(&LoadLine) -> Option<f64>| {
-        page.family(name, Kind::Gauge, help);
+        page.family(name, MetricKind::Gauge, help);
         for (group, line) in &lines {
             if let Some(value) = value(line) {
                 page.sample("", &[("group", group)], value);
@@ -31,7 +31,7 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
     );
     page.family(
         "plimsoll_group_predictions_checked_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Past predictions that met another load.",
     );
     for (group, line) in &lines {
@@ -39,7 +39,7 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
     }
     page.family(
         "plimsoll_group_capacity_bound_requests_per_second",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Ends of the interval in which the capacity lies, and what the balancer itself can do.",
     );
     for (group, line) in &lines {
@@ -53,7 +53,7 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
     }
     page.family(
         "plimsoll_group_prediction_age_seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Time since capacity, predictions and effects of changes were worked out.",
     );
     for (group, line) in lines.iter().filter(|(_, line)| line.capacity.or(line.capacity_high).is_some()) {
@@ -61,7 +61,7 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
     }
     page.family(
         "plimsoll_group_predicted_latency_seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Response times at a part of the capacity, as predicted.",
     );
     for (group, line) in &lines {
@@ -79,9 +79,9 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
     members(page, groups);
 }
 
-fn what_if(page: &mut Page, lines: &[(&str, &LoadLine)]) {
+fn what_if(page: &mut MetricsPage, lines: &[(&str, &LoadLine)]) {
     let mut each = |name, help, value: fn(&WhatIf) -> Option<f64>| {
-        page.family(name, Kind::Gauge, help);
+        page.family(name, MetricKind::Gauge, help);
         for (group, line) in lines {
             for change in &line.what_if {
                 if let Some(value) = value(change) {
@@ -105,10 +105,10 @@ fn what_if(page: &mut Page, lines: &[(&str, &LoadLine)]) {
     );
 }
 
-fn members(page: &mut Page, groups: &[GroupStatus]) {
+fn members(page: &mut MetricsPage, groups: &[GroupStatus]) {
     page.family(
         "plimsoll_member_capacity_requests_per_second",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "What a member can do, as predicted.",
     );
     for group in groups {

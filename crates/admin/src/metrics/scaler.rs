@@ -1,19 +1,19 @@
 //! Metrics of the scalers: the number of members that groups should have.
 
-use plimsoll_brain::scale::Reason;
+use plimsoll_brain::autoscale::ScaleReason;
 use plimsoll_brain::status::{GroupStatus, ScalerStatus};
 
-use super::{Kind, Page};
+use super::{MetricKind, MetricsPage};
 
 /// Writes the status of each scaler; nothing without scalers.
-pub(super) fn scalers(page: &mut Page, groups: &[GroupStatus]) {
+pub(super) fn scalers(page: &mut MetricsPage, groups: &[GroupStatus]) {
     let scalers: Vec<(&str, &ScalerStatus)> =
         groups.iter().filter_map(|group| Some((group.name.as_str(), group.scaler.as_ref()?))).collect();
     if scalers.is_empty() {
         return;
     }
     let mut each = |name, help, value: fn(&ScalerStatus) -> Option<f64>| {
-        page.family(name, Kind::Gauge, help);
+        page.family(name, MetricKind::Gauge, help);
         for (group, scaler) in &scalers {
             if let Some(value) = value(scaler) {
                 page.sample("", &[("group", group)], value);
@@ -50,11 +50,11 @@ pub(super) fn scalers(page: &mut Page, groups: &[GroupStatus]) {
     });
     page.family(
         "plimsoll_scaler_reason",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "1 for why it wants as many as it does, 0 for the others.",
     );
     for (group, scaler) in &scalers {
-        for reason in Reason::ALL {
+        for reason in ScaleReason::ALL {
             let labels = [("group", *group), ("reason", reason.name())];
             page.sample("", &labels, f64::from(u8::from(scaler.reason == reason)));
         }

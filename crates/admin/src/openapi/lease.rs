@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::subject::LEASE_SECONDS;
+use crate::balancer::LEASE_SECONDS;
 
 /// Returns the schema of a lease.
-pub(super) fn given() -> Value {
+pub(super) fn lease() -> Value {
     let text = || json!({"type": "string"});
     json!({
         "type": "object",
@@ -18,7 +18,7 @@ pub(super) fn given() -> Value {
 }
 
 /// Returns the schema of a request for a lease.
-pub(super) fn wish() -> Value {
+pub(super) fn request() -> Value {
     let mut wish = renewal();
     wish["properties"]["key"] = json!({"type": ["string", "null"], "maxLength": 256});
     wish
@@ -58,7 +58,7 @@ pub(super) fn list() -> Value {
 }
 
 /// Returns the schema of the leases to end.
-pub(super) fn lessees() -> Value {
+pub(super) fn end_request() -> Value {
     let from = json!({"anyOf": [
         {"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "null"},
     ]});

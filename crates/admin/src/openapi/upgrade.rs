@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::UPGRADE_SECONDS;
 
 /// Returns the schema of the request.
-pub(super) fn wish() -> Value {
+pub(super) fn request() -> Value {
     let seconds = json!({
         "type": ["number", "null"], "minimum": UPGRADE_SECONDS.start(), "maximum": UPGRADE_SECONDS.end(),
     });
@@ -19,7 +19,7 @@ pub(super) fn wish() -> Value {
 }
 
 /// Returns the schema of the result.
-pub(super) fn done() -> Value {
+pub(super) fn result() -> Value {
     json!({
         "type": "object", "required": ["pid", "version", "connections"],
         "properties": {

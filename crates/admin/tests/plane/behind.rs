@@ -1,11 +1,12 @@
-//! The doors of each kind of process, before somebody who says what he was told.
+//! The endpoints of each kind of process, before somebody who says what he was told.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_admin::{
-    Admin, By, Config, Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, ROUTES,
-    Refused, Report, Route, attend, supervise,
+    AdminServer, ApiRoute, Config, DaemonBackend, DaemonCounters, DaemonStatus, KeyRing, KeyStep, LoadReport,
+    ObservedDaemon, ObservedService, OwnService, ProcessKind, ROUTES, ReportRejection, start_daemon,
+    start_supervisor,
 };
 
 use crate::script::Answer;
@@ -28,8 +29,8 @@ fn ring() -> KeyRing {
     KeyRing { member: 1, sealing: 6, keys: vec![6, 7], client_keys: vec![3], others: vec![2] }
 }
 
-impl Daemon for Asked {
-    fn stopping(&self) -> bool {
+impl DaemonBackend for Asked {
+    fn is_stopping(&self) -> bool {
         false
     }
 
@@ -45,8 +46,8 @@ impl Daemon for Asked {
             in_flight: 2,
             weight: 5.5,
         };
-        let part = |service| Part { service, capacity: 4, weight: 2.0, load: None, in_flight: 0 };
-        let other = MemberSeen {
+        let part = |service| ObservedService { service, capacity: 4, weight: 2.0, load: None, in_flight: 0 };
+        let other = ObservedDaemon {
             member: 2,
             address: ([10, 0, 0, 2], 7447).into(),
             state: "up".into(),
@@ -71,7 +72,7 @@ impl Daemon for Asked {
             sealing_key: 6,
             keys: vec![6, 7],
             client_keys: vec![3],
-            counts: Counts { won: 200, duplicates: 1, ..Counts::default() },
+            counts: DaemonCounters { won: 200, duplicates: 1, ..DaemonCounters::default() },
             duplicate_share: 0.005,
             digest_disagreement: 1.0,
             commit_delay_seconds: Some(0.001),
@@ -85,12 +86,12 @@ impl Daemon for Asked {
         })
     }
 
-    fn drain(&self, drain: bool) -> Result<(), String> {
+    fn set_drained(&self, drain: bool) -> Result<(), String> {
         self.call(format!("drain {drain}"));
         Ok(())
     }
 
-    fn switch(&self, service: &str, on: bool) -> Result<Vec<String>, String> {
+    fn set_service_enabled(&self, service: &str, on: bool) -> Result<Vec<String>, String> {
         self.call(format!("switch {service} {on}"));
         Ok(vec![format!("~ service {service}: {on}")])
     }
@@ -113,7 +114,7 @@ impl Daemon for Asked {
         self.call("stop".into());
     }
 
-    fn report(&self, report: Report) -> Result<(), Refused> {
+    fn report(&self, report: LoadReport) -> Result<(), ReportRejection> {
         self.call(format!("report {:?}", report.values));
         Ok(())
     }
@@ -122,15 +123,15 @@ impl Daemon for Asked {
         Ok(ring())
     }
 
-    fn key(&self, step: KeyStep) -> Result<KeyRing, String> {
+    fn rotate_key(&self, step: KeyStep) -> Result<KeyRing, String> {
         self.call(format!("{step:?}"));
         if step.id() == 13 { Err("there is no key with the number 13".into()) } else { Ok(ring()) }
     }
 }
 
-/// Doors, and how many times somebody behind them was told something.
+/// Endpoints, and how many times somebody behind them was told something.
 pub(crate) struct Guarded {
-    pub(crate) by: By,
+    pub(crate) by: ProcessKind,
     pub(crate) stage: Stage,
     pub(crate) calls: Box<dyn Fn() -> usize>,
 }
@@ -138,23 +139,25 @@ pub(crate) struct Guarded {
 pub(crate) fn balancer(keytab: Option<PathBuf>) -> Guarded {
     let stage = Stage::with(keytab);
     let script = stage.script.clone();
-    Guarded { by: By::Balancer, stage, calls: Box::new(move || script.calls.lock().unwrap().len()) }
+    Guarded { by: ProcessKind::Balancer, stage, calls: Box::new(move || script.calls.lock().unwrap().len()) }
 }
 
 pub(crate) fn daemon(keytab: Option<PathBuf>) -> (Guarded, Arc<Asked>) {
     let asked = Arc::new(Asked::default());
     let (open, count) = (asked.clone(), asked.clone());
-    let stage = Stage::before(keytab, |config: Config| -> Admin { attend(config, open).unwrap() });
+    let stage =
+        Stage::before(keytab, |config: Config| -> AdminServer { start_daemon(config, open).unwrap() });
     let calls = Box::new(move || count.calls.lock().unwrap().len());
-    (Guarded { by: By::Lottery, stage, calls }, asked)
+    (Guarded { by: ProcessKind::Lottery, stage, calls }, asked)
 }
 
 pub(crate) fn supervisor(keytab: Option<PathBuf>) -> (Guarded, Arc<Told>) {
     let told = Arc::new(Told::default());
     let (open, count) = (told.clone(), told.clone());
-    let stage = Stage::before(keytab, |config: Config| -> Admin { supervise(config, open).unwrap() });
+    let stage =
+        Stage::before(keytab, |config: Config| -> AdminServer { start_supervisor(config, open).unwrap() });
     let calls = Box::new(move || count.calls.lock().unwrap().len());
-    (Guarded { by: By::Supervisor, stage, calls }, told)
+    (Guarded { by: ProcessKind::Supervisor, stage, calls }, told)
 }
 
 /// One of each kind.
@@ -162,7 +165,8 @@ pub(crate) fn each(keytab: Option<&PathBuf>) -> [Guarded; 3] {
     [balancer(keytab.cloned()), daemon(keytab.cloned()).0, supervisor(keytab.cloned()).0]
 }
 
-/// Written out here, so that a change of the table shows: what viewers have, operators beside that, admins beside that.
+/// Written out here, so that a change of the table shows: what viewers have, operators beside that, admins
+/// beside that.
 pub(crate) const DAEMON: [&[&str]; 3] = [
     &["index", "document", "health", "metrics", "lottery", "keys", "dashboard"],
     &["drain", "undrain", "disable", "enable", "set"],
@@ -176,30 +180,33 @@ pub(crate) const SUPERVISOR: [&[&str]; 3] = [
 
 impl Guarded {
     /// What is served here.
-    pub(crate) fn routes(&self) -> impl Iterator<Item = &'static Route> + use<> {
+    pub(crate) fn routes(&self) -> impl Iterator<Item = &'static ApiRoute> + use<> {
         let by = self.by;
-        ROUTES.iter().filter(move |route| route.served(by))
+        ROUTES.iter().filter(move |route| route.is_served_by(by))
     }
 
     /// What viewers have here, operators beside that, admins beside that.
     pub(crate) fn verbs(&self) -> [&'static [&'static str]; 3] {
         match self.by {
-            By::Balancer => [LOOK, OPERATE, ADMINISTER],
-            By::Lottery => DAEMON,
-            By::Supervisor => SUPERVISOR,
+            ProcessKind::Balancer => [LOOK, OPERATE, ADMINISTER],
+            ProcessKind::Lottery => DAEMON,
+            ProcessKind::Supervisor => SUPERVISOR,
         }
     }
 
     /// Asks as somebody; `None` if no connection came about.
-    pub(crate) fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
+    pub(crate) fn do_route(&self, shows: &Shows, route: &ApiRoute) -> Option<Answer> {
         match route.name {
             // A daemon is drained as a whole.
-            "drain" | "undrain" if self.by == By::Lottery => self.stage.ask(shows, "POST", route.path, ""),
+            "drain" | "undrain" if self.by == ProcessKind::Lottery => {
+                self.stage.ask(shows, "POST", route.path, "")
+            }
             _ => self.stage.do_route(shows, route),
         }
     }
 
-    /// Every verb, as somebody who may do some of them: nothing else is done, and nobody behind the doors told. How many there were.
+    /// Every verb, as somebody who may do some of them: nothing else is done, and nobody behind the endpoints
+    /// told. How many there were.
     pub(crate) fn holds(&self, who: &str, shows: &Shows, allowed: &[&[&str]]) -> usize {
         let mut tried = 0;
         for route in self.routes() {
@@ -211,8 +218,8 @@ impl Guarded {
                 // The scripted Supervisor's process does not run.
                 "process-reload" => 422,
                 // Once somebody has shut it down.
-                "health" if self.by == By::Supervisor && answer.status == 503 => 503,
-                _ => route.gives.0,
+                "health" if self.by == ProcessKind::Supervisor && answer.status == 503 => 503,
+                _ => route.response.0,
             };
             let name = format!("{:?}: {who}: {}", self.by, route.name);
             assert_eq!(answer.status, expected, "{name}: {}", answer.body);

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use plimsoll_brain::State;
+use plimsoll_brain::MemberState;
 use serde_json::json;
 
 use crate::script::{Answer, Open, open, open_as, tcp, unix, until};
@@ -102,7 +102,8 @@ fn nor_does_it_get_anything_of_what_programs_read() {
             assert_ne!(show(&open, path, host).status, 421, "{path} {host}");
         }
     }
-    // Checks of health come by any name; no browser gets to a unix socket, or changes anything at the door for reports.
+    // Checks of health come by any name; no browser gets to a unix socket, or changes anything at the
+    // endpoint for reports.
     assert_eq!(show(&open, "/healthz", "Host: evil.example\r\n").status, 200);
     let control = raw(unix(&open.control), "GET", "/status", "Host: plimsoll\r\n", "");
     let reports = raw(tcp(open.admin.reports().unwrap()), "GET", "/nothing", "Host: lb\r\n", "");
@@ -229,7 +230,7 @@ fn a_page_changes_as_the_balancer_does() {
     let mut stream = std::io::BufReader::new(stream);
     until(&mut stream, "event: page");
     assert!(until(&mut stream, "data: ").starts_with("<main"));
-    open.script.status.lock().unwrap().groups[0].members[1].state = State::Up;
+    open.script.status.lock().unwrap().groups[0].members[1].state = MemberState::Up;
     // The pages before it say otherwise.
     loop {
         let line = until(&mut stream, "data: ");

@@ -1,6 +1,6 @@
 //! The event log: as an array, as a stream, resumed.
 
-use plimsoll_admin::Entry;
+use plimsoll_admin::EventEntry;
 
 use crate::script::{Answer, entry, open, until};
 
@@ -10,10 +10,11 @@ fn the_log_as_an_array() {
     (1..=3).for_each(|seq| open.script.tell(seq));
     for answer in [open.show("/events?follow=0"), open.ask("GET", "/events", "Accept: application/json\r\n")]
     {
-        let entries: Vec<Entry> = serde_json::from_value(answer.json()).unwrap();
+        let entries: Vec<EventEntry> = serde_json::from_value(answer.json()).unwrap();
         assert_eq!(entries, [entry(1), entry(2), entry(3)]);
     }
-    let later: Vec<Entry> = serde_json::from_value(open.show("/events?since=2&follow=0").json()).unwrap();
+    let later: Vec<EventEntry> =
+        serde_json::from_value(open.show("/events?since=2&follow=0").json()).unwrap();
     assert_eq!(later, [entry(3)]);
 }
 
@@ -24,7 +25,7 @@ fn a_stream_replays_and_goes_on() {
     let mut stream = open.follow("/events", "");
     assert_eq!(until(&mut stream, "content-type: "), "text/event-stream");
     assert_eq!(until(&mut stream, "id: "), "1");
-    assert_eq!(serde_json::from_str::<Entry>(&until(&mut stream, "data: ")).unwrap(), entry(1));
+    assert_eq!(serde_json::from_str::<EventEntry>(&until(&mut stream, "data: ")).unwrap(), entry(1));
     assert_eq!(until(&mut stream, "id: "), "2");
     open.script.tell(3);
     assert_eq!(until(&mut stream, "id: "), "3");

@@ -1,6 +1,7 @@
-//! Control over TLS of a lottery's daemon and of a Supervisor: the same rules, the same audit log, every verb for every role.
+//! Control over TLS of a lottery's daemon and of a Supervisor: the same rules, the same audit log, every verb
+//! for every role.
 
-use plimsoll_admin::{By, ROUTES};
+use plimsoll_admin::{ProcessKind, ROUTES};
 use serde_json::{Value, json};
 
 use crate::behind::{Guarded, daemon, supervisor};
@@ -36,7 +37,9 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
             let answer = stage.do_route(&Shows::default(), route).unwrap();
             assert_eq!(answer.status, 401, "{}: {}", route.name, answer.body);
         }
-        let others = ROUTES.iter().filter(|route| !route.served(by) && !route.by.contains(&By::Balancer));
+        let others = ROUTES
+            .iter()
+            .filter(|route| !route.is_served_by(by) && !route.served_by.contains(&ProcessKind::Balancer));
         for route in others {
             let answer = stage.do_route(&told("rita"), route).unwrap();
             assert_eq!(answer.status, 404, "{}: {}", route.name, answer.body);

@@ -1,11 +1,11 @@
-//! Tickets at control over TLS, of a realm with a real KDC: who may do what by them, and what does not count. Tokens are made by
-//! another program than ours.
+//! Tickets at control over TLS, of a realm with a real KDC: who may do what by them, and what does not count.
+//! Tokens are made by another program than ours.
 
 use std::io::{Read as _, Write as _};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use plimsoll_admin::{Access, By, Config, Rules, Secured, Tls, start};
+use plimsoll_admin::{AccessRules, ActiveRules, Config, ProcessKind, SecuredConfig, TlsSettings, start};
 
 use crate::behind::{Guarded, each};
 use crate::pki::Authority;
@@ -40,7 +40,7 @@ fn every_verb_for_every_role_by_ticket() {
     for guarded in each(Some(&realm.path("services.keytab"))) {
         let [look, operate, administer] = guarded.verbs();
         // Nothing of what the test's own role has is of a single service, or of a Supervisor at all.
-        let own: &[&[&str]] = if guarded.by == By::Balancer { &[OWN] } else { &[] };
+        let own: &[&[&str]] = if guarded.by == ProcessKind::Balancer { &[OWN] } else { &[] };
         let roles: [Vec<&[&str]>; 6] = [
             vec![look],
             vec![look, operate],
@@ -173,15 +173,15 @@ fn without_a_keytab_it_does_not_start() {
         let ours = Authority::new("ours");
         let folder = scratch.path("");
         let (certificate, key) = ours.issue(&["spiffe://example.org/lb"], 1).write(&folder, "lb");
-        let tls = Tls {
+        let tls = TlsSettings {
             address: ([127, 0, 0, 1], 0).into(),
             certificate,
             key,
             client_ca: None,
             trust_domain: None,
         };
-        let rules = Arc::new(Rules::fixed(Access::default()));
-        let secured = Secured { tls, jwt: None, keytab: Some(scratch.path(name)), rules };
+        let rules = Arc::new(ActiveRules::fixed(AccessRules::default()));
+        let secured = SecuredConfig { tls, jwt: None, keytab: Some(scratch.path(name)), rules };
         let config = Config { secured: Some(secured), ..Config::default() };
         let error = start(config, Script::new()).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains("[admin.kerberos]"), "{error}");

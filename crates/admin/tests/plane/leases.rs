@@ -1,4 +1,4 @@
-//! Leases of members: what is asked and answered, and through which doors.
+//! Leases of members: what is asked and answered, and through which endpoints.
 
 use crate::script::{Answer, open, tcp};
 

@@ -1,6 +1,6 @@
-//! What both doors show.
+//! What both endpoints show.
 
-use plimsoll_brain::status::{GroupStatus, Status};
+use plimsoll_brain::status::{GroupStatus, StatusReport};
 
 use crate::script::{Answer, open};
 
@@ -51,7 +51,7 @@ fn status_is_the_whole_read_model_at_both_doors() {
     for answer in [open.show("/status"), open.act("GET", "/status", "")] {
         assert_eq!(answer.status, 200);
         assert!(answer.head.contains("cache-control: no-store"));
-        assert_eq!(serde_json::from_value::<Status>(answer.json()).unwrap(), said);
+        assert_eq!(serde_json::from_value::<StatusReport>(answer.json()).unwrap(), said);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reports: what they may look like, what is answered, what their door is for.
+//! Reports: what they may look like, what is answered, what their endpoint is for.
 
 use std::io::{Read, Write};
 

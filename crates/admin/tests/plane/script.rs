@@ -10,16 +10,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_admin::{
-    Admin, Changed, Config, Entry, Lease, Lessee, NoLease, Reference, Refused, Registered, Registration,
-    Report, Subject, Switch, Unregistered, UpgradeWish, Upgraded, Wish, start,
+    AdminServer, BalancerBackend, ChangeFuture, CompletedUpgrade, Config, EventEntry, Lease, LeaseError,
+    LeaseHolder, LeaseRequest, LoadReport, ObjectReference, RegisteredMember, Registration,
+    RegistrationError, ReportRejection, SwitchTarget, UpgradeRequest, start,
 };
-use plimsoll_brain::scale::Reason;
-use plimsoll_brain::scale::crew::Stage;
+use plimsoll_brain::autoscale::ScaleReason;
+use plimsoll_brain::autoscale::instances::InstanceState;
 use plimsoll_brain::status::{
-    GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, LoadLine, MemberLoadLine,
-    MemberStatus, Predicted, Recent, ScaledMember, ScalerStatus, Status, UrgencyStatus, WhatIf,
+    GroupExplanation, GroupRecent, GroupStatus, LatencySummary, ListenerStatus, LoadExplanation, LoadLine,
+    MemberLoadLine, MemberStatus, PredictedLatency, ScaledMember, ScalerStatus, StatusReport, UrgencyStatus,
+    WhatIf,
 };
-use plimsoll_brain::{EventKind, Shed, State};
+use plimsoll_brain::{EventKind, MemberState, ShedDecision};
 use tokio::sync::broadcast;
 
 /// Nothing that is waited for takes longer on the slowest machine.
@@ -29,9 +31,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const KEPT: usize = 5;
 
 pub(crate) struct Script {
-    pub(crate) status: Mutex<Status>,
+    pub(crate) status: Mutex<StatusReport>,
     pub(crate) calls: Mutex<Vec<String>>,
-    log: Mutex<Vec<Entry>>,
+    log: Mutex<Vec<EventEntry>>,
     news: broadcast::Sender<()>,
 }
 
@@ -59,8 +61,8 @@ impl Script {
     }
 }
 
-impl Subject for Script {
-    fn status(&self) -> Status {
+impl BalancerBackend for Script {
+    fn status(&self) -> StatusReport {
         self.status.lock().unwrap().clone()
     }
 
@@ -69,11 +71,11 @@ impl Subject for Script {
         if group == "web" { vec![(0.001, 3), (0.01, 9), (2.5, 12)] } else { vec![] }
     }
 
-    fn events(&self, since: u64) -> Vec<Entry> {
+    fn events(&self, since: u64) -> Vec<EventEntry> {
         self.log.lock().unwrap().iter().filter(|entry| entry.seq > since).cloned().collect()
     }
 
-    fn changed(&self) -> Changed {
+    fn next_change(&self) -> ChangeFuture {
         let mut news = self.news.subscribe();
         Box::pin(async move {
             let _ = news.recv().await;
@@ -90,10 +92,10 @@ impl Subject for Script {
         Ok(())
     }
 
-    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String> {
+    fn set_enabled(&self, what: &SwitchTarget, on: bool) -> Result<Vec<String>, String> {
         self.call(format!("{} {what:?}", if on { "enable" } else { "disable" }));
         match what {
-            Switch::Listener(address) if address == "nowhere:1" => {
+            SwitchTarget::Listener(address) if address == "nowhere:1" => {
                 Err("there is no listener nowhere:1".into())
             }
             _ => Ok(vec!["~ a".into()]),
@@ -105,11 +107,11 @@ impl Subject for Script {
         if self.status.lock().unwrap().stopping { Err("it stops".into()) } else { Ok(vec!["+ a".into()]) }
     }
 
-    fn upgrade(&self, wish: &UpgradeWish) -> Result<Upgraded, String> {
+    fn upgrade(&self, wish: &UpgradeRequest) -> Result<CompletedUpgrade, String> {
         self.call(format!("upgrade {:?} {:?}", wish.binary, wish.timeout_seconds));
         match wish.binary.as_deref() {
             Some("/nowhere") => Err("/nowhere cannot be started".into()),
-            _ => Ok(Upgraded { pid: 7, version: "1.2.3".into(), connections: 4 }),
+            _ => Ok(CompletedUpgrade { pid: 7, version: "1.2.3".into(), connections: 4 }),
         }
     }
 
@@ -121,14 +123,14 @@ impl Subject for Script {
         (group == "web").then(|| GroupExplanation { name: "web".into(), ..GroupExplanation::default() })
     }
 
-    fn reference(&self, group: &str) -> Option<Reference> {
+    fn reference(&self, group: &str) -> Option<ObjectReference> {
         let (type_id, ior, corbaloc) =
             ("IDL:Test/Latency:1.0".into(), "IOR:00".into(), "corbaloc::one:1/web".into());
-        (group == "web").then(|| Reference { group: group.into(), type_id, ior, corbaloc })
+        (group == "web").then(|| ObjectReference { group: group.into(), type_id, ior, corbaloc })
     }
 
-    fn recent(&self, group: &str) -> Option<Recent> {
-        (group != "nobody").then(Recent::default)
+    fn recent(&self, group: &str) -> Option<GroupRecent> {
+        (group != "nobody").then(GroupRecent::default)
     }
 
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
@@ -136,62 +138,67 @@ impl Subject for Script {
         if key == "strategy" { Ok(vec!["~ a".into()]) } else { Err(format!("{key} cannot be set")) }
     }
 
-    fn report(&self, report: Report) -> Result<Option<Shed>, Refused> {
+    fn report(&self, report: LoadReport) -> Result<Option<ShedDecision>, ReportRejection> {
         self.call(format!("report {:?} {} {:?}", report.group, report.member, report.values));
         match &*report.member {
-            "nobody:1" => Err(Refused::Unknown("no member nobody:1".into())),
-            "fast:1" => Err(Refused::TooFast("too fast".into())),
-            "wrong:1" => Err(Refused::Wrong("not a number".into())),
-            "busy:1" => Ok(Some(Shed { share: 0.25, epoch: 7, ..Shed::default() })),
+            "nobody:1" => Err(ReportRejection::Unknown("no member nobody:1".into())),
+            "fast:1" => Err(ReportRejection::RateLimited("too fast".into())),
+            "wrong:1" => Err(ReportRejection::Invalid("not a number".into())),
+            "busy:1" => Ok(Some(ShedDecision { share: 0.25, epoch: 7, ..ShedDecision::default() })),
             _ => Ok(None),
         }
     }
 
-    fn bind(&self, group: &str, wish: &Wish) -> Result<Lease, NoLease> {
+    fn grant_lease(&self, group: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError> {
         let from = wish.from.map_or_else(String::new, |from| format!(" from {from}"));
         self.call(format!("bind {group} {:?} {:?} {:?}{from}", wish.key, wish.lease_seconds, wish.exclude));
         match group {
             "web" => Ok(lease(false)),
-            "empty" => Err(NoLease::Nobody("nobody is there".into())),
-            "full" => Err(NoLease::Refused("all are full".into())),
-            _ => Err(NoLease::Unknown(format!("there is no group {group}"))),
+            "empty" => Err(LeaseError::NoMember("nobody is there".into())),
+            "full" => Err(LeaseError::LimitReached("all are full".into())),
+            _ => Err(LeaseError::Unknown(format!("there is no group {group}"))),
         }
     }
 
-    fn renew(&self, group: &str, lease: &str, wish: &Wish) -> Result<Lease, NoLease> {
+    fn renew_lease(&self, group: &str, lease: &str, wish: &LeaseRequest) -> Result<Lease, LeaseError> {
         self.call(format!("renew {group} {lease} {:?}", wish.exclude));
         match lease {
             "0a" => Ok(self::lease(true)),
-            _ => Err(NoLease::Unknown("no such lease".into())),
+            _ => Err(LeaseError::Unknown("no such lease".into())),
         }
     }
 
-    fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
+    fn release_lease(&self, group: &str, lease: &str) -> Result<(), LeaseError> {
         self.call(format!("release {group} {lease}"));
-        if lease == "0a" { Ok(()) } else { Err(NoLease::Unknown("no such lease".into())) }
+        if lease == "0a" { Ok(()) } else { Err(LeaseError::Unknown("no such lease".into())) }
     }
 
-    fn leases(&self, group: &str) -> Option<Vec<Lessee>> {
+    fn leases(&self, group: &str) -> Option<Vec<LeaseHolder>> {
         (group == "web").then(lessees)
     }
 
-    fn renewed(
+    fn renew_registration(
         &self,
         _group: &str,
         _member: &str,
         _asked: &Registration,
-    ) -> Option<Result<Registered, Unregistered>> {
+    ) -> Option<Result<RegisteredMember, RegistrationError>> {
         None
     }
 
-    fn register(&self, group: &str, member: &str, asked: &Registration) -> Result<Registered, Unregistered> {
+    fn register(
+        &self,
+        group: &str,
+        member: &str,
+        asked: &Registration,
+    ) -> Result<RegisteredMember, RegistrationError> {
         self.call(format!("register {group} {member} {asked:?}"));
         let (group, member) = (group.to_owned(), member.to_owned());
         let Registration { ttl_seconds, draining, .. } = *asked;
-        Ok(Registered { address: member.clone(), group, member, ttl_seconds, draining, in_flight: 0 })
+        Ok(RegisteredMember { address: member.clone(), group, member, ttl_seconds, draining, in_flight: 0 })
     }
 
-    fn deregister(&self, group: &str, member: &str) -> Result<(), Unregistered> {
+    fn deregister(&self, group: &str, member: &str) -> Result<(), RegistrationError> {
         self.call(format!("deregister {group} {member}"));
         Ok(())
     }
@@ -202,8 +209,8 @@ impl Subject for Script {
     }
 }
 
-fn lessees() -> Vec<Lessee> {
-    let of = |member: Option<&str>, from: Option<&str>, leases| Lessee {
+fn lessees() -> Vec<LeaseHolder> {
+    let of = |member: Option<&str>, from: Option<&str>, leases| LeaseHolder {
         member: member.map(str::to_owned),
         from: from.map(|from| from.parse().unwrap()),
         leases,
@@ -223,8 +230,8 @@ fn lease(moved: bool) -> Lease {
     }
 }
 
-pub(crate) fn entry(seq: u64) -> Entry {
-    Entry {
+pub(crate) fn entry(seq: u64) -> EventEntry {
+    EventEntry {
         seq,
         unix_ms: 1_800_000_000_000 + seq,
         kind: EventKind::Ejected,
@@ -252,7 +259,12 @@ fn load_line() -> LoadLine {
         error: Some(0.125),
         predictions_checked: 3,
         age_seconds: 2.5,
-        predicted: vec![Predicted { load: 0.95, requests_per_second: 190.0, p50: Some(0.02), p99: None }],
+        predicted: vec![PredictedLatency {
+            load: 0.95,
+            requests_per_second: 190.0,
+            p50: Some(0.02),
+            p99: None,
+        }],
         what_if: vec![what_if("minus_one", 100.0, false), what_if("double", 200.0, true)],
         ..LoadLine::default()
     }
@@ -274,7 +286,7 @@ fn scaler() -> ScalerStatus {
         index: 0,
         id: "4711-8".into(),
         member: Some("10.0.0.1:80".into()),
-        stage: Stage::Serving,
+        stage: InstanceState::Serving,
         since_seconds: 7.5,
     };
     ScalerStatus {
@@ -285,7 +297,7 @@ fn scaler() -> ScalerStatus {
         coming: 1,
         min: 1,
         max: 9,
-        reason: Reason::Forecast,
+        reason: ScaleReason::Forecast,
         why: "1 more".into(),
         actions: vec!["start 1 member".into()],
         inputs: BTreeMap::from([("demand".to_owned(), 1.5), ("forecast_upper".to_owned(), 2.25)]),
@@ -296,7 +308,7 @@ fn scaler() -> ScalerStatus {
     }
 }
 
-fn status() -> Status {
+fn status() -> StatusReport {
     let member = |name: &str, state| MemberStatus {
         name: name.into(),
         address: "10.0.0.1:80".into(),
@@ -310,10 +322,10 @@ fn status() -> Status {
         part: Some(4),
         max_rate: Some(50.0),
         limit: Some(12),
-        knee: (state == State::Up).then_some(5.5),
-        said_age_seconds: (state == State::Up).then_some(3.5),
-        load: (state == State::Up).then_some(LoadExplanation { value: 0.75, age_seconds: 2.5 }),
-        load_effective: (state == State::Up).then_some(0.5),
+        knee: (state == MemberState::Up).then_some(5.5),
+        said_age_seconds: (state == MemberState::Up).then_some(3.5),
+        load: (state == MemberState::Up).then_some(LoadExplanation { value: 0.75, age_seconds: 2.5 }),
+        load_effective: (state == MemberState::Up).then_some(0.5),
         refused: BTreeMap::from([("limit".to_owned(), 41)]),
         slow_seconds: None,
         alert_share: 0.25,
@@ -328,9 +340,9 @@ fn status() -> Status {
         moved: 3,
         leases: 9,
         host: None,
-        latency: Latency { count: 7, sum: 0.25, ..Latency::default() },
+        latency: LatencySummary { count: 7, sum: 0.25, ..LatencySummary::default() },
         load_line: Some(MemberLoadLine {
-            capacity: (state == State::Up).then_some(100.0),
+            capacity: (state == MemberState::Up).then_some(100.0),
             ..MemberLoadLine::default()
         }),
     };
@@ -344,22 +356,25 @@ fn status() -> Status {
         rejected: BTreeMap::from([("no_member".to_owned(), 2)]),
         shedding_share: (name == "web").then_some(0.125),
         urgencies: vec![UrgencyStatus { urgency: 1, served: 13, refused: 14 }],
-        latency: Latency { count: 11, sum: 0.5, ..Latency::default() },
+        latency: LatencySummary { count: 11, sum: 0.5, ..LatencySummary::default() },
         load_line: Some(if name == "web" { load_line() } else { range() }),
         scaler: (name == "web").then(scaler),
         ..GroupStatus::default()
     };
-    Status {
+    StatusReport {
         schema: 1,
         version: "0.1.0".into(),
         uptime_seconds: 12.5,
         last_reload_successful: true,
         listeners: vec![ListenerStatus { address: "[::]:80".into(), ..ListenerStatus::default() }],
         groups: vec![
-            group("web", vec![member("10.0.0.1:80", State::Up), member("10.0.0.3:80", State::Ejected)]),
-            group("odd \"\\\n one", vec![member("a\"b\\c\nd", State::SlowStart)]),
+            group(
+                "web",
+                vec![member("10.0.0.1:80", MemberState::Up), member("10.0.0.3:80", MemberState::Ejected)],
+            ),
+            group("odd \"\\\n one", vec![member("a\"b\\c\nd", MemberState::SlowStart)]),
         ],
-        ..Status::default()
+        ..StatusReport::default()
     }
 }
 
@@ -386,10 +401,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Both doors open in front of a script.
+/// Both endpoints open in front of a script.
 pub(crate) struct Open {
     pub(crate) script: Arc<Script>,
-    pub(crate) admin: Admin,
+    pub(crate) admin: AdminServer,
     pub(crate) control: PathBuf,
     pub(crate) scratch: Scratch,
 }
@@ -433,7 +448,7 @@ impl Open {
         Answer::to(unix(&self.control), method, target, "", body)
     }
 
-    /// Sends one request to the door for reports.
+    /// Sends one request to the endpoint for reports.
     pub(crate) fn tell(&self, method: &str, target: &str, body: &str) -> Answer {
         Answer::to(tcp(self.admin.reports().unwrap()), method, target, "", body)
     }
@@ -477,7 +492,8 @@ impl Answer {
         let length = body.len();
         write!(
             stream,
-            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: \
+             {length}\r\n\r\n{body}"
         )
         .unwrap();
         Self::read(stream)

@@ -1,9 +1,10 @@
-//! Control over TLS: every verb, every role, every kind of credential; what is written down; what changes while it runs.
+//! Control over TLS: every verb, every role, every kind of credential; what is written down; what changes
+//! while it runs.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
-use plimsoll_admin::{Config, Rules, Secured, Tls, start};
+use plimsoll_admin::{ActiveRules, Config, SecuredConfig, TlsSettings, start};
 use serde_json::{Value, json};
 
 use crate::behind::{Guarded, balancer, each};
@@ -46,8 +47,8 @@ fn gets_nowhere(guarded: &Guarded) {
     let theirs = Authority::new("theirs");
     let root = "spiffe://example.org/root/a";
     let good = stage.token("rita", json!({}));
-    // These do not even get a connection, or no word over it. What the audit log is asked for comes first: it has so many lines of
-    // those who are refused in a second and no more.
+    // These do not even get a connection, or no word over it. What the audit log is asked for comes first: it
+    // has so many lines of those who are refused in a second and no more.
     for (who, identity) in [
         ("foreign trust domain", stage.ours.issue(&["spiffe://example.com/root/a"], 1)),
         ("foreign authority", theirs.issue(&[root], 1)),
@@ -257,16 +258,16 @@ fn certificates_are_replaced_while_it_runs() {
 fn without_tokens_nobody_comes_in_without_a_certificate() {
     let stage = Stage::open();
     let folder = stage.scratch.path("");
-    let tls = Tls {
+    let tls = TlsSettings {
         address: ([127, 0, 0, 1], 0).into(),
         certificate: folder.join("server.pem"),
         key: folder.join("server.key"),
         client_ca: Some(folder.join("ca.pem")),
         trust_domain: Some("example.org".into()),
     };
-    let rules = Arc::new(Rules::file(folder.join("access"), rules).unwrap());
-    let config = |tls: Tls| Config {
-        secured: Some(Secured { tls, jwt: None, keytab: None, rules: rules.clone() }),
+    let rules = Arc::new(ActiveRules::file(folder.join("access"), rules).unwrap());
+    let config = |tls: TlsSettings| Config {
+        secured: Some(SecuredConfig { tls, jwt: None, keytab: None, rules: rules.clone() }),
         ..Config::default()
     };
     let stage = Stage { admin: start(config(tls.clone()), stage.script.clone()).unwrap(), ..stage };
@@ -278,9 +279,9 @@ fn without_tokens_nobody_comes_in_without_a_certificate() {
     assert_eq!(stage.ask(&both, "GET", "/healthz", "").unwrap().status, 401, "tokens do not count here");
 
     for (wrong, why) in [
-        (Tls { key: folder.join("ca.pem"), ..tls.clone() }, "ca.pem: no private key"),
-        (Tls { certificate: folder.join("server.key"), ..tls.clone() }, "no certificate in PEM form"),
-        (Tls { client_ca: Some(folder.join("none")), ..tls.clone() }, "none: No such file"),
+        (TlsSettings { key: folder.join("ca.pem"), ..tls.clone() }, "ca.pem: no private key"),
+        (TlsSettings { certificate: folder.join("server.key"), ..tls.clone() }, "no certificate in PEM form"),
+        (TlsSettings { client_ca: Some(folder.join("none")), ..tls.clone() }, "none: No such file"),
     ] {
         let error = start(config(wrong), Script::new()).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains("[admin.tls]"), "{error}");

@@ -1,4 +1,5 @@
-//! A balancer's control over TLS, with roles and grants, for tests: who comes, and by what they show who they are.
+//! A balancer's control over TLS, with roles and grants, for tests: who comes, and by what they show who they
+//! are.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,7 +10,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use plimsoll_admin::{
-    Access, Admin, Audit, Config, Grant, Jwt, KeySet, Role, Route, Rules, Secured, Takes, Tls, Verb, start,
+    AccessRules, ActiveRules, AdminServer, ApiRoute, AuditLog, Config, Grant, JwtSettings, KeySet, Operation,
+    RequestKind, Role, SecuredConfig, TlsSettings, start,
 };
 use rcgen::KeyPair;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -43,37 +45,45 @@ pub(crate) const OWN: &[&str] = &["status", "explain", "drain"];
 
 pub(crate) const GRANTS: &str = "spiffe://example.org/view/* viewer\nspiffe://example.org/ops/* operator\n\
     spiffe://example.org/root/* admin\nspiffe://example.org/own/* own\nspiffe://example.org/agent/* agent\n\
-    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:sue switcher\njwt:lee looker\njwt:agent agent\n\
+    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:sue switcher\njwt:lee \
+    looker\njwt:agent agent\n\
     krb5:victor@PLIMSOLL.TEST viewer\nkrb5:olga@PLIMSOLL.TEST operator\nkrb5:rita@PLIMSOLL.TEST admin\n\
     krb5:owen@PLIMSOLL.TEST own\nkrb5:agent@PLIMSOLL.TEST agent\n";
 
 /// Lines of pattern and role.
-pub(crate) fn rules(bytes: &[u8]) -> Result<Access, String> {
+pub(crate) fn rules(bytes: &[u8]) -> Result<AccessRules, String> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let own = Role {
         name: "own".into(),
-        verbs: OWN.iter().map(|name| name.parse().unwrap()).collect(),
+        operations: OWN.iter().map(|name| name.parse().unwrap()).collect(),
         groups: Some(["web".to_owned()].into()),
     };
-    let switcher = Role { name: "switcher".into(), verbs: [Verb::Disable].into(), ..own.clone() };
+    let switcher = Role { name: "switcher".into(), operations: [Operation::Disable].into(), ..own.clone() };
     let looker = Role {
         name: "looker".into(),
-        verbs: [Verb::Lottery, Verb::Processes, Verb::Process, Verb::Household, Verb::ProcessRestart].into(),
+        operations: [
+            Operation::Lottery,
+            Operation::Processes,
+            Operation::Process,
+            Operation::ProcessDetails,
+            Operation::ProcessRestart,
+        ]
+        .into(),
         ..own.clone()
     };
-    let agent = Role { name: "agent".into(), verbs: [Verb::Report].into(), groups: None };
+    let agent = Role { name: "agent".into(), operations: [Operation::Report].into(), groups: None };
     let mut grants = Vec::new();
     for line in text.lines() {
         let (pattern, role) = line.split_once(' ').ok_or("no role")?;
         grants.push(Grant { pattern: pattern.parse()?, role: role.into() });
     }
-    Access::new(vec![own, switcher, looker, agent], grants)
+    AccessRules::new(vec![own, switcher, looker, agent], grants)
         .map_err(|place| format!("line {place}: no such role"))
 }
 
 pub(crate) struct Stage {
     pub(crate) script: Arc<Script>,
-    pub(crate) admin: Admin,
+    pub(crate) admin: AdminServer,
     pub(crate) ours: Authority,
     pub(crate) signer: EncodingKey,
     pub(crate) audit: PathBuf,
@@ -91,12 +101,12 @@ impl Stage {
         Self::made(script.clone(), keytab, |config| start(config, script).unwrap())
     }
 
-    /// The doors before whoever `open` puts there.
-    pub(crate) fn before(keytab: Option<PathBuf>, open: impl FnOnce(Config) -> Admin) -> Self {
+    /// The endpoints before whoever `open` puts there.
+    pub(crate) fn before(keytab: Option<PathBuf>, open: impl FnOnce(Config) -> AdminServer) -> Self {
         Self::made(Script::new(), keytab, open)
     }
 
-    fn made(script: Arc<Script>, keytab: Option<PathBuf>, open: impl FnOnce(Config) -> Admin) -> Self {
+    fn made(script: Arc<Script>, keytab: Option<PathBuf>, open: impl FnOnce(Config) -> AdminServer) -> Self {
         let scratch = Scratch::new();
         let ours = Authority::new("ours");
         let folder = scratch.path("");
@@ -109,23 +119,23 @@ impl Stage {
         let jwk = json!({"kty": "EC", "crv": "P-256", "x": BASE64.encode(x), "y": BASE64.encode(y)});
         std::fs::write(&jwks_file, json!({"keys": [jwk]}).to_string()).unwrap();
         std::fs::write(scratch.path("access"), GRANTS).unwrap();
-        let tls = Tls {
+        let tls = TlsSettings {
             address: ([127, 0, 0, 1], 0).into(),
             certificate,
             key,
             client_ca: Some(client_ca),
             trust_domain: Some("example.org".into()),
         };
-        let jwt = Jwt {
+        let jwt = JwtSettings {
             issuer: "https://id".into(),
             audience: vec!["plimsoll".into()],
             keys: KeySet::File(jwks_file),
         };
-        let rules = Arc::new(Rules::file(scratch.path("access"), rules).unwrap());
+        let rules = Arc::new(ActiveRules::file(scratch.path("access"), rules).unwrap());
         let audit = scratch.path("audit.log");
         let config = Config {
-            secured: Some(Secured { tls, jwt: Some(jwt), keytab, rules }),
-            audit: Some(Arc::new(Audit::open(&audit).unwrap())),
+            secured: Some(SecuredConfig { tls, jwt: Some(jwt), keytab, rules }),
+            audit: Some(Arc::new(AuditLog::open(&audit).unwrap())),
             ..Config::default()
         };
         let admin = open(config);
@@ -162,7 +172,8 @@ impl Stage {
         let length = body.len();
         let beside = &shows.headers;
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{token}{beside}Content-Length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{token}{beside}Content-Length: \
+             {length}\r\n\r\n{body}"
         );
         let _ = stream.write_all(request.as_bytes());
         let mut text = Vec::new();
@@ -170,28 +181,28 @@ impl Stage {
         (!text.is_empty()).then(|| Answer::read(&*text))
     }
 
-    pub(crate) fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
-        let path = match route.takes {
-            Takes::Since => format!("{}?follow=0", route.path),
+    pub(crate) fn do_route(&self, shows: &Shows, route: &ApiRoute) -> Option<Answer> {
+        let path = match route.request {
+            RequestKind::Since => format!("{}?follow=0", route.path),
             _ => {
                 let path = route.path.replace("{group}", "web").replace("{process}", "web");
                 path.replace("{lease}", "0a").replace("{member}", "10.0.0.1:80")
             }
         };
-        let body = match route.takes {
-            Takes::Secret => {
+        let body = match route.request {
+            RequestKind::Secret => {
                 r#"{"id":7,"secret":"5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"}"#
             }
-            Takes::KeyId => r#"{"id":7}"#,
-            Takes::Member => r#"{"group":"web","member":"10.0.0.1:80"}"#,
-            Takes::Switch => r#"{"balancing":"web"}"#,
-            Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
-            Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
-            Takes::Registration => r#"{"ttl_seconds":9}"#,
-            Takes::Wish | Takes::Renewal => r#"{"lease_seconds":9}"#,
-            Takes::Lessees => r#"{"member":"10.0.0.1:80"}"#,
-            Takes::Upgrade => r#"{"timeout_seconds":9}"#,
-            Takes::Nothing | Takes::Groups | Takes::Since | Takes::Children => "",
+            RequestKind::KeyId => r#"{"id":7}"#,
+            RequestKind::Member => r#"{"group":"web","member":"10.0.0.1:80"}"#,
+            RequestKind::Switch => r#"{"balancing":"web"}"#,
+            RequestKind::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
+            RequestKind::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
+            RequestKind::Registration => r#"{"ttl_seconds":9}"#,
+            RequestKind::LeaseRequest | RequestKind::Renewal => r#"{"lease_seconds":9}"#,
+            RequestKind::EndLeases => r#"{"member":"10.0.0.1:80"}"#,
+            RequestKind::Upgrade => r#"{"timeout_seconds":9}"#,
+            RequestKind::Nothing | RequestKind::Groups | RequestKind::Since | RequestKind::ShutdownMode => "",
         };
         self.ask(shows, route.method, &path, body)
     }

@@ -1,13 +1,13 @@
-//! The doors of a Supervisor over real sockets.
+//! The endpoints of a Supervisor over real sockets.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_admin::{
-    Act, Admin, By, Children, Config, Denied, Household, LastExit, Nature, ProcessStatus, ROUTES, Says,
-    Supervisor, supervise,
+    AdminServer, Config, LastExit, OperationClass, ProcessActionError, ProcessCommand, ProcessKind,
+    ProcessStatus, ROUTES, SelfStatus, ShutdownMode, SupervisorBackend, SupervisorStatus, start_supervisor,
 };
-use plimsoll_brain::ward::{Ending, Phase};
+use plimsoll_brain::supervision::{ExitCause, ProcessPhase};
 use serde_json::Value;
 
 use crate::script::{Answer, Scratch, tcp, unix};
@@ -19,11 +19,11 @@ pub(crate) struct Told {
     stopping: Mutex<bool>,
 }
 
-fn household(stopping: bool) -> Household {
+fn household(stopping: bool) -> SupervisorStatus {
     let web = ProcessStatus {
         name: "web".into(),
         command: vec!["up".into(), "--config".into(), "/secret/place.toml".into()],
-        state: Phase::BackingOff,
+        state: ProcessPhase::BackingOff,
         why: "exit code 1".into(),
         since_unix_ms: 1_800_000_000_000,
         pid: None,
@@ -33,7 +33,7 @@ fn household(stopping: bool) -> Household {
         failures: 2,
         next_start_unix_ms: Some(1_800_000_000_500),
         last_exit: Some(LastExit {
-            ending: Ending::Code(1),
+            ending: ExitCause::Code(1),
             reason: "exit code 1".into(),
             unix_ms: 1_800_000_000_000,
             lines: vec!["error: /secret/key".into()],
@@ -41,34 +41,34 @@ fn household(stopping: bool) -> Household {
         says: None,
     };
     let mail = ProcessStatus { name: "mail".into(), ..web.clone() };
-    Household {
+    SupervisorStatus {
         schema: 1,
         version: "0.1.0".into(),
         pid: 7,
         stopping,
         processes: vec![web, mail],
-        ..Household::default()
+        ..SupervisorStatus::default()
     }
 }
 
-impl Supervisor for Told {
-    fn processes(&self) -> Household {
+impl SupervisorBackend for Told {
+    fn status(&self) -> SupervisorStatus {
         household(*self.stopping.lock().unwrap())
     }
 
-    fn view(&self) -> Household {
-        let mut household = self.processes();
-        let says = Says { well: true, lines: vec!["fine".into()], facts: Value::Null };
+    fn detailed_status(&self) -> SupervisorStatus {
+        let mut household = self.status();
+        let says = SelfStatus { well: true, lines: vec!["fine".into()], facts: Value::Null };
         household.processes[0].says = Some(says);
         household
     }
 
-    fn tell(&self, process: &str, act: Act) -> Result<ProcessStatus, Denied> {
+    fn perform(&self, process: &str, act: ProcessCommand) -> Result<ProcessStatus, ProcessActionError> {
         self.calls.lock().unwrap().push(format!("{act:?} {process}"));
         match (process, act) {
-            ("web", Act::Reload) => Err(Denied::Impossible("web does not run".into())),
-            ("web", _) => Ok(self.processes().processes.remove(0)),
-            _ => Err(Denied::Unknown(format!("there is no process {process}"))),
+            ("web", ProcessCommand::Reload) => Err(ProcessActionError::Impossible("web does not run".into())),
+            ("web", _) => Ok(self.status().processes.remove(0)),
+            _ => Err(ProcessActionError::Unknown(format!("there is no process {process}"))),
         }
     }
 
@@ -77,7 +77,7 @@ impl Supervisor for Told {
         Ok(vec!["+ process web".into()])
     }
 
-    fn shut_down(&self, children: Children) {
+    fn shut_down(&self, children: ShutdownMode) {
         self.calls.lock().unwrap().push(format!("{children:?}"));
         *self.stopping.lock().unwrap() = true;
     }
@@ -85,7 +85,7 @@ impl Supervisor for Told {
 
 struct Open {
     told: Arc<Told>,
-    admin: Admin,
+    admin: AdminServer,
     control: PathBuf,
     _scratch: Scratch,
 }
@@ -96,7 +96,7 @@ fn open() -> Open {
     let told = Arc::new(Told::default());
     let listen = Some(([127, 0, 0, 1], 0).into());
     let config = Config { listen, control: Some(control.clone()), ..Config::default() };
-    let admin = supervise(config, told.clone()).unwrap();
+    let admin = start_supervisor(config, told.clone()).unwrap();
     Open { told, admin, control, _scratch: scratch }
 }
 
@@ -165,9 +165,9 @@ fn what_there_is_to_see() {
 #[test]
 fn each_route_is_one_verb_and_the_listener_only_looks() {
     let open = open();
-    for route in ROUTES.iter().filter(|route| route.served(By::Supervisor)) {
+    for route in ROUTES.iter().filter(|route| route.is_served_by(ProcessKind::Supervisor)) {
         let path = route.path.replace("{process}", "web");
-        let looks = route.nature == Nature::Look;
+        let looks = route.class == OperationClass::Query;
         for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS"] {
             let shown = open.ask(method, &path);
             match (method, looks) {
@@ -183,8 +183,8 @@ fn each_route_is_one_verb_and_the_listener_only_looks() {
             }
         }
         let index = open.act("GET", "/").body;
-        assert!(index.contains(route.path) && index.contains(route.about), "{index}");
-        assert_eq!(open.ask("GET", "/").body.contains(route.about), looks);
+        assert!(index.contains(route.path) && index.contains(route.summary), "{index}");
+        assert_eq!(open.ask("GET", "/").body.contains(route.summary), looks);
     }
     assert!(open.told.calls.lock().unwrap().is_empty());
     let elsewhere = open.act("GET", "/status");

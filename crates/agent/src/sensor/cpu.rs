@@ -7,55 +7,56 @@
 
 use std::time::Duration;
 
-use super::{Look, Place, Sense, keyed};
-use crate::window::Window;
+use super::{SensorContext, SensorPaths, SensorReader, value_of_key};
+use crate::window::CounterWindow;
 
-struct Cpu {
-    host: Window<2>,
-    group: Window<3>,
+struct CpuSensor {
+    host: CounterWindow<2>,
+    group: CounterWindow<3>,
 }
 
-pub(super) fn open(_: &Place, span: Duration) -> Box<dyn Sense> {
-    Box::new(Cpu { host: Window::new(span), group: Window::new(span) })
+pub(super) fn open(_: &SensorPaths, span: Duration) -> Box<dyn SensorReader> {
+    Box::new(CpuSensor { host: CounterWindow::new(span), group: CounterWindow::new(span) })
 }
 
-impl Sense for Cpu {
-    fn look(&mut self, look: &mut Look<'_>) {
-        let stat = look.host("stat", stat);
+impl SensorReader for CpuSensor {
+    fn read_values(&mut self, look: &mut SensorContext<'_>) {
+        let stat = look.read_host("stat", parse_stat);
         let host = stat.and_then(|stat| {
-            let by = self.host.push(look.at, [stat.busy, stat.idle])?.by;
+            let by = self.host.push(look.at, [stat.busy, stat.idle])?.increases;
             let all = by[0] + by[1];
             (all > 0.0).then(|| by[0] / all)
         });
-        let quota = look.cgroup_if_there("cpu.max", quota).flatten();
+        let quota = look.read_optional_cgroup("cpu.max", parse_quota).flatten();
         let cpus = match (stat.map(|stat| stat.cpus), quota) {
             (Some(host), Some(quota)) => Some(quota.min(host)),
             (host, quota) => quota.or(host),
         };
-        let grown = look.cgroup("cpu.stat", group).and_then(|counters| self.group.push(look.at, counters));
-        let group = grown.zip(cpus).map(|(grown, cpus)| grown.by[0] / 1e6 / grown.seconds / cpus);
+        let grown =
+            look.read_cgroup("cpu.stat", parse_group).and_then(|counters| self.group.push(look.at, counters));
+        let group = grown.zip(cpus).map(|(grown, cpus)| grown.increases[0] / 1e6 / grown.seconds / cpus);
         if let Some(share) = host.into_iter().chain(group).reduce(f64::max) {
-            look.share("cpu", share);
+            look.record_share("cpu", share);
         }
         if let Some(share) = host {
-            look.share("cpu_host", share);
+            look.record_share("cpu_host", share);
         }
         if let Some(share) = group {
-            look.share("cpu_cgroup", share);
+            look.record_share("cpu_cgroup", share);
         }
         if let Some(grown) = grown.filter(|_| quota.is_some()) {
-            let [_, periods, throttled] = grown.by;
-            look.share("cpu_throttled", if periods > 0.0 { throttled / periods } else { 0.0 });
+            let [_, periods, throttled] = grown.increases;
+            look.record_share("cpu_throttled", if periods > 0.0 { throttled / periods } else { 0.0 });
         }
         if let Some(cpus) = cpus {
-            look.number("cpus", cpus);
+            look.record_number("cpus", cpus);
         }
     }
 }
 
 /// The contents of /proc/stat.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Stat {
+struct CpuTimes {
     /// The ticks of all processors.
     busy: f64,
     idle: f64,
@@ -63,7 +64,7 @@ struct Stat {
     cpus: f64,
 }
 
-fn stat(text: &str) -> Option<Stat> {
+fn parse_stat(text: &str) -> Option<CpuTimes> {
     let mut words = text.lines().next()?.split_ascii_whitespace();
     if words.next() != Some("cpu") {
         return None;
@@ -82,11 +83,11 @@ fn stat(text: &str) -> Option<Stat> {
     };
     let cpus = text.lines().filter(numbered).count().max(1) as f64;
     let busy = user + nice + system + irq + softirq + steal;
-    (known >= 4).then_some(Stat { busy, idle: idle + iowait, cpus })
+    (known >= 4).then_some(CpuTimes { busy, idle: idle + iowait, cpus })
 }
 
 /// Returns the quota in `cpu.max` as a number of processors; `Some(None)` if it is `max`.
-fn quota(text: &str) -> Option<Option<f64>> {
+fn parse_quota(text: &str) -> Option<Option<f64>> {
     let mut words = text.split_ascii_whitespace();
     let quota = words.next()?;
     let period: u64 = words.next()?.parse().ok().filter(|period| *period > 0)?;
@@ -98,9 +99,9 @@ fn quota(text: &str) -> Option<Option<f64>> {
 }
 
 /// Returns the microseconds used, the number of periods and the number of throttled periods.
-fn group(text: &str) -> Option<[f64; 3]> {
-    let count = |key| keyed(text, key).unwrap_or(0.0);
-    Some([keyed(text, "usage_usec")?, count("nr_periods"), count("nr_throttled")])
+fn parse_group(text: &str) -> Option<[f64; 3]> {
+    let count = |key| value_of_key(text, key).unwrap_or(0.0);
+    Some([value_of_key(text, "usage_usec")?, count("nr_periods"), count("nr_throttled")])
 }
 
 #[cfg(test)]
@@ -116,30 +117,35 @@ mod tests {
 
     #[test]
     fn what_kernels_say() {
-        let expected = Stat { busy: 2_575_062.0, idle: 1_940_465.0, cpus: 2.0 };
-        assert_eq!(stat(STAT), Some(expected));
-        assert_eq!(stat("cpu  1 2 3 4\n"), Some(Stat { busy: 6.0, idle: 4.0, cpus: 1.0 }), "Linux 2.4");
-        assert_eq!(stat("cpu  1 2 x 4\n"), None);
-        assert_eq!(stat("cpu0 1 2 3 4\n"), None);
-        assert_eq!(stat(""), None);
-        assert_eq!(quota("max 100000\n"), Some(None));
-        assert_eq!(quota("150000 100000\n"), Some(Some(1.5)));
+        let expected = CpuTimes { busy: 2_575_062.0, idle: 1_940_465.0, cpus: 2.0 };
+        assert_eq!(parse_stat(STAT), Some(expected));
+        assert_eq!(
+            parse_stat("cpu  1 2 3 4\n"),
+            Some(CpuTimes { busy: 6.0, idle: 4.0, cpus: 1.0 }),
+            "Linux 2.4"
+        );
+        assert_eq!(parse_stat("cpu  1 2 x 4\n"), None);
+        assert_eq!(parse_stat("cpu0 1 2 3 4\n"), None);
+        assert_eq!(parse_stat(""), None);
+        assert_eq!(parse_quota("max 100000\n"), Some(None));
+        assert_eq!(parse_quota("150000 100000\n"), Some(Some(1.5)));
         for wrong in ["", "max", "max 0", "0 100000", "-1 100000", "x 100000"] {
-            assert_eq!(quota(wrong), None, "{wrong}");
+            assert_eq!(parse_quota(wrong), None, "{wrong}");
         }
         let text = "usage_usec 5000\nuser_usec 4000\nnr_periods 10\nnr_throttled 3\nthrottled_usec 77\n";
-        assert_eq!(group(text), Some([5000.0, 10.0, 3.0]));
-        assert_eq!(group("usage_usec 5\n"), Some([5.0, 0.0, 0.0]));
-        assert_eq!(group("user_usec 5\n"), None);
+        assert_eq!(parse_group(text), Some([5000.0, 10.0, 3.0]));
+        assert_eq!(parse_group("usage_usec 5\n"), Some([5.0, 0.0, 0.0]));
+        assert_eq!(parse_group("user_usec 5\n"), None);
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_not(text in "(cpu[0-9]? |max |usage_usec |[0-9]{1,22} |\\n|.){0,40}") {
-            let read = stat(&text);
+            let read = parse_stat(&text);
             prop_assert!(read.is_none_or(|stat| stat.busy.is_finite() && stat.cpus >= 1.0));
-            prop_assert!(quota(&text).flatten().is_none_or(|cpus| cpus > 0.0 && cpus.is_finite()));
-            prop_assert!(group(&text).is_none_or(|counters| counters.iter().all(|counter| *counter >= 0.0)));
+            prop_assert!(parse_quota(&text).flatten().is_none_or(|cpus| cpus > 0.0 && cpus.is_finite()));
+            let group = parse_group(&text);
+            prop_assert!(group.is_none_or(|counters| counters.iter().all(|counter| *counter >= 0.0)));
         }
     }
 }

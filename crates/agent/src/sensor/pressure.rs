@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use super::{Look, Place, Sense};
-use crate::window::Window;
+use super::{SensorContext, SensorPaths, SensorReader};
+use crate::window::CounterWindow;
 
 /// The name of the value, the host's file and the control group's file.
 const RESOURCES: [(&str, &str, &str); 3] = [
@@ -17,27 +17,27 @@ const RESOURCES: [(&str, &str, &str); 3] = [
     ("memory_pressure", "pressure/memory", "memory.pressure"),
 ];
 
-struct Pressure {
-    groups: [Window<1>; 3],
-    hosts: [Window<1>; 3],
+struct PressureSensor {
+    groups: [CounterWindow<1>; 3],
+    hosts: [CounterWindow<1>; 3],
 }
 
-pub(super) fn open(_: &Place, span: Duration) -> Box<dyn Sense> {
-    let windows = || std::array::from_fn(|_| Window::new(span));
-    Box::new(Pressure { groups: windows(), hosts: windows() })
+pub(super) fn open(_: &SensorPaths, span: Duration) -> Box<dyn SensorReader> {
+    let windows = || std::array::from_fn(|_| CounterWindow::new(span));
+    Box::new(PressureSensor { groups: windows(), hosts: windows() })
 }
 
-impl Sense for Pressure {
-    fn look(&mut self, look: &mut Look<'_>) {
+impl SensorReader for PressureSensor {
+    fn read_values(&mut self, look: &mut SensorContext<'_>) {
         for (((name, host, group), of_group), of_host) in
             RESOURCES.into_iter().zip(&mut self.groups).zip(&mut self.hosts)
         {
-            let grown = match look.cgroup_if_there(group, total) {
+            let grown = match look.read_optional_cgroup(group, total) {
                 Some(total) => of_group.push(look.at, [total]),
-                None => look.host(host, total).and_then(|total| of_host.push(look.at, [total])),
+                None => look.read_host(host, total).and_then(|total| of_host.push(look.at, [total])),
             };
             if let Some(grown) = grown {
-                look.share(name, grown.by[0] / 1e6 / grown.seconds);
+                look.record_share(name, grown.increases[0] / 1e6 / grown.seconds);
             }
         }
     }

@@ -5,60 +5,60 @@
 
 use std::time::Duration;
 
-use super::{Look, Place, Sense};
+use super::{SensorContext, SensorPaths, SensorReader};
 
-struct Sockets {
+struct SocketSensor {
     port: Option<u16>,
     span: Duration,
     /// The time of the next count of connections.
-    next: Duration,
+    next_count: Duration,
     connections: Option<f64>,
 }
 
-pub(super) fn open(place: &Place, span: Duration) -> Box<dyn Sense> {
-    Box::new(Sockets { port: place.port, span, next: Duration::ZERO, connections: None })
+pub(super) fn open(place: &SensorPaths, span: Duration) -> Box<dyn SensorReader> {
+    Box::new(SocketSensor { port: place.port, span, next_count: Duration::ZERO, connections: None })
 }
 
-impl Sense for Sockets {
-    fn look(&mut self, look: &mut Look<'_>) {
-        if let Some(four) = look.host("net/sockstat", sockstat) {
+impl SensorReader for SocketSensor {
+    fn read_values(&mut self, look: &mut SensorContext<'_>) {
+        if let Some(four) = look.read_host("net/sockstat", parse_sockstat) {
             // The file is missing without IPv6.
-            let six = if look.place.proc.join("net/sockstat6").exists() {
-                look.host("net/sockstat6", sockstat).unwrap_or_default()
+            let six = if look.paths.proc.join("net/sockstat6").exists() {
+                look.read_host("net/sockstat6", parse_sockstat).unwrap_or_default()
             } else {
-                Counts::default()
+                SocketCounts::default()
             };
-            look.number("tcp_sockets", four.tcp + six.tcp);
-            look.number("tcp_time_wait", four.time_wait);
-            look.number("udp_sockets", four.udp + six.udp);
+            look.record_number("tcp_sockets", four.tcp + six.tcp);
+            look.record_number("tcp_time_wait", four.time_wait);
+            look.record_number("udp_sockets", four.udp + six.udp);
         }
         let Some(port) = self.port else { return };
-        if look.at >= self.next {
-            self.next = look.at + self.span;
-            let four = look.host("net/tcp", |text| established(text, port));
-            let six = if look.place.proc.join("net/tcp6").exists() {
-                look.host("net/tcp6", |text| established(text, port))
+        if look.at >= self.next_count {
+            self.next_count = look.at + self.span;
+            let four = look.read_host("net/tcp", |text| established_connections(text, port));
+            let six = if look.paths.proc.join("net/tcp6").exists() {
+                look.read_host("net/tcp6", |text| established_connections(text, port))
             } else {
                 Some(0.0)
             };
             self.connections = four.zip(six).map(|(four, six)| four + six);
         }
         if let Some(connections) = self.connections {
-            look.number("connections", connections);
+            look.record_number("connections", connections);
         }
     }
 }
 
 /// The counts in `sockstat` or `sockstat6`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counts {
+struct SocketCounts {
     tcp: f64,
     time_wait: f64,
     udp: f64,
 }
 
-fn sockstat(text: &str) -> Option<Counts> {
-    let mut counts = Counts::default();
+fn parse_sockstat(text: &str) -> Option<SocketCounts> {
+    let mut counts = SocketCounts::default();
     let mut known = false;
     for line in text.lines() {
         let Some((protocol, rest)) = line.split_once(':') else { continue };
@@ -81,7 +81,7 @@ fn sockstat(text: &str) -> Option<Counts> {
 
 /// Returns the number of connections in the state ESTABLISHED (01) with this local port, in `/proc/net/tcp`
 /// or `tcp6`.
-fn established(text: &str, port: u16) -> Option<f64> {
+fn established_connections(text: &str, port: u16) -> Option<f64> {
     let mut lines = text.lines();
     lines.next().filter(|heading| heading.contains("local_address"))?;
     let count = lines.filter(|line| {
@@ -108,26 +108,26 @@ mod tests {
     fn what_kernels_say() {
         let text = "sockets: used 14\nTCP: inuse 7 orphan 0 tw 3 alloc 1 mem 130\nUDP: inuse 2 mem 267\n\
             RAW: inuse 0\n";
-        assert_eq!(sockstat(text), Some(Counts { tcp: 7.0, time_wait: 3.0, udp: 2.0 }));
+        assert_eq!(parse_sockstat(text), Some(SocketCounts { tcp: 7.0, time_wait: 3.0, udp: 2.0 }));
         assert_eq!(
-            sockstat("TCP6: inuse 4\nUDP6: inuse 1\n"),
-            Some(Counts { tcp: 4.0, time_wait: 0.0, udp: 1.0 })
+            parse_sockstat("TCP6: inuse 4\nUDP6: inuse 1\n"),
+            Some(SocketCounts { tcp: 4.0, time_wait: 0.0, udp: 1.0 })
         );
         for wrong in ["", "TCP: inuse x", "UDP: inuse 3", "TCP: inuse"] {
-            assert_eq!(sockstat(wrong), None, "{wrong}");
+            assert_eq!(parse_sockstat(wrong), None, "{wrong}");
         }
-        assert_eq!(established(TCP, 80), Some(1.0));
-        assert_eq!(established(TCP, 0xd431), Some(1.0));
-        assert_eq!(established(TCP, 443), Some(0.0));
-        assert_eq!(established("", 80), None);
+        assert_eq!(established_connections(TCP, 80), Some(1.0));
+        assert_eq!(established_connections(TCP, 0xd431), Some(1.0));
+        assert_eq!(established_connections(TCP, 443), Some(0.0));
+        assert_eq!(established_connections("", 80), None);
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_not(text in "(TCP: |UDP: |inuse |tw |local_address|01 |:0050 |[0-9]{1,12} \
             |\\n|.){0,30}") {
-            let _ = sockstat(&text);
-            let _ = established(&text, 80);
+            let _ = parse_sockstat(&text);
+            let _ = established_connections(&text, 80);
         }
     }
 }

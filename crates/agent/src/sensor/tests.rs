@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 
 /// A temporary folder with the layout of /proc and of a control group.
-struct Fake(PathBuf);
+struct FakeHost(PathBuf);
 
-impl Fake {
+impl FakeHost {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -21,19 +21,20 @@ impl Fake {
         fs::write(path, text).unwrap();
     }
 
-    fn sensors(&self, cgroup: bool, port: Option<u16>) -> Sensors {
-        let place = Place { proc: self.0.join("proc"), cgroup: cgroup.then(|| self.0.join("group")), port };
-        Sensors::open(place, Duration::from_secs(1))
+    fn sensors(&self, cgroup: bool, port: Option<u16>) -> SensorSet {
+        let place =
+            SensorPaths { proc: self.0.join("proc"), cgroup: cgroup.then(|| self.0.join("group")), port };
+        SensorSet::open(place, Duration::from_secs(1))
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeHost {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn value(readings: &[Reading], name: &str) -> Option<f64> {
+fn value(readings: &[SensorReading], name: &str) -> Option<f64> {
     readings.iter().find(|reading| reading.name == name).map(|reading| (reading.value * 1e6).round() / 1e6)
 }
 
@@ -43,7 +44,7 @@ fn at(ms: u64) -> Duration {
 
 #[test]
 fn host_and_group_are_read_and_the_tighter_counts() {
-    let fake = Fake::new();
+    let fake = FakeHost::new();
     let cpus = "cpu0 0 0 0 0\ncpu1 0 0 0 0\ncpu2 0 0 0 0\ncpu3 0 0 0 0\n";
     let moment = |busy: u32, idle: u32, used: u32, periods: u32, throttled: u32, stalled: u32| {
         fake.write("proc/stat", &format!("cpu {busy} 0 0 {idle} 0 0 0 0 0 0\n{cpus}"));
@@ -63,13 +64,13 @@ fn host_and_group_are_read_and_the_tighter_counts() {
     };
     let mut sensors = fake.sensors(true, None);
     moment(100, 100, 0, 0, 0, 0);
-    let (first, unread) = sensors.look(at(0));
+    let (first, unread) = sensors.read_all(at(0));
     assert_eq!(unread, []);
     assert_eq!(value(&first, "cpu"), None, "one look says nothing of what grows");
     assert_eq!((value(&first, "memory"), value(&first, "memory_host")), (Some(0.5), Some(0.2)));
     // One second later: a quarter of four processors, and 1.5 of the two in the group's quota.
     moment(200, 400, 1_500_000, 10, 4, 300_000);
-    let (second, unread) = sensors.look(at(1000));
+    let (second, unread) = sensors.read_all(at(1000));
     assert_eq!(unread, []);
     let all = ["cpu_host", "cpu_cgroup", "cpu", "cpu_throttled", "cpus", "cpu_pressure", "io_pressure"];
     let all = all.map(|name| value(&second, name));
@@ -78,19 +79,22 @@ fn host_and_group_are_read_and_the_tighter_counts() {
     assert_eq!((value(&second, "tcp_sockets"), value(&second, "tcp_time_wait")), (Some(5.0), Some(2.0)));
     // The counters are reset: shares must stay within 0 to 1.
     moment(0, 0, 0, 0, 0, 0);
-    let (third, _) = sensors.look(at(2000));
-    assert!(third.iter().all(|reading| !reading.share || (0.0..=1.0).contains(&reading.value)), "{third:?}");
+    let (third, _) = sensors.read_all(at(2000));
+    assert!(
+        third.iter().all(|reading| !reading.is_share || (0.0..=1.0).contains(&reading.value)),
+        "{third:?}"
+    );
 }
 
 #[test]
 fn what_cannot_be_read_is_named_and_the_others_go_on() {
-    let fake = Fake::new();
+    let fake = FakeHost::new();
     fake.write("proc/loadavg", "0.50 0.40 0.30 3/90 7\n");
     fake.write("proc/meminfo", "what is this\n");
     fake.write("proc/net/sockstat", "TCP: inuse 5\n");
     fs::create_dir_all(fake.0.join("proc/stat")).unwrap();
     let mut sensors = fake.sensors(true, Some(80));
-    let (readings, unread) = sensors.look(at(0));
+    let (readings, unread) = sensors.read_all(at(0));
     assert_eq!((value(&readings, "run_queue"), value(&readings, "tcp_sockets")), (Some(2.0), Some(5.0)));
     let mut named: Vec<_> = unread
         .iter()
@@ -115,11 +119,11 @@ fn what_cannot_be_read_is_named_and_the_others_go_on() {
 
 #[test]
 fn a_group_that_goes_away_leaves_no_jump() {
-    let fake = Fake::new();
+    let fake = FakeHost::new();
     fake.write("group/cpu.pressure", "some total=1000\n");
     fake.write("proc/pressure/cpu", "some total=999999999\n");
     let mut sensors = fake.sensors(true, None);
-    let mut pressure = |ms| value(&sensors.look(at(ms)).0, "cpu_pressure");
+    let mut pressure = |ms| value(&sensors.read_all(at(ms)).0, "cpu_pressure");
     pressure(0);
     fake.write("group/cpu.pressure", "some total=101000\n");
     assert_eq!(pressure(1000), Some(0.1));
@@ -133,13 +137,13 @@ fn a_group_that_goes_away_leaves_no_jump() {
 
 #[test]
 fn a_port_has_its_connections_counted_once_in_a_span() {
-    let fake = Fake::new();
+    let fake = FakeHost::new();
     let connections = |count: usize| {
         let line = "   1: 0100007F:0050 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0\n";
         fake.write("proc/net/tcp", &format!("  sl  local_address rem_address   st\n{}", line.repeat(count)));
     };
     let mut sensors = fake.sensors(false, Some(80));
-    let mut count = |ms| value(&sensors.look(at(ms)).0, "connections");
+    let mut count = |ms| value(&sensors.read_all(at(ms)).0, "connections");
     connections(2);
     assert_eq!(count(0), Some(2.0));
     connections(3);
@@ -149,9 +153,9 @@ fn a_port_has_its_connections_counted_once_in_a_span() {
 
 #[test]
 fn this_machine_tells() {
-    let place = Place { proc: "/proc".into(), cgroup: None, port: None };
-    let mut sensors = Sensors::open(place, Duration::from_secs(1));
-    let (readings, unread) = sensors.look(at(0));
+    let place = SensorPaths { proc: "/proc".into(), cgroup: None, port: None };
+    let mut sensors = SensorSet::open(place, Duration::from_secs(1));
+    let (readings, unread) = sensors.read_all(at(0));
     for name in ["cpus", "run_queue", "load_average", "memory"] {
         assert!(value(&readings, name).is_some(), "{name} of {readings:?}, not read {unread:?}");
     }

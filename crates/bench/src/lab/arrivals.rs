@@ -6,48 +6,56 @@
 
 use std::collections::BTreeMap;
 
-use super::point::Tick;
+use super::point::TimelineTick;
 
 /// The known count of a member at the end of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Count {
-    /// The number of requests of this process; `life` numbers the member's processes.
-    Said { life: u32, requests: u64 },
+pub(super) enum ArrivalCount {
+    /// The number of requests of this process; `incarnation` numbers the member's processes.
+    Reported { incarnation: u32, requests: u64 },
     /// The process is dead or stopped: no request can have arrived.
-    Still,
+    NotRunning,
     /// The member did not answer.
-    Silent,
+    NoAnswer,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    life: u32,
+struct LastCount {
+    incarnation: u32,
     requests: u64,
     at: f64,
 }
 
 /// The last known count of each member.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals {
-    known: BTreeMap<String, Known>,
+pub(super) struct ArrivalCounter {
+    last_counts: BTreeMap<String, LastCount>,
 }
 
-impl Arrivals {
+impl ArrivalCounter {
     /// Returns the requests that arrived at the member in a tick of `seconds` that ends `now`; `None` if
     /// unknown.
-    pub(super) fn tick(&mut self, name: &str, count: Count, now: f64, seconds: f64) -> Option<u64> {
+    pub(super) fn count_tick(
+        &mut self,
+        name: &str,
+        count: ArrivalCount,
+        now: f64,
+        seconds: f64,
+    ) -> Option<u64> {
         match count {
-            Count::Silent => None,
-            Count::Still => {
-                if let Some(known) = self.known.get_mut(name) {
+            ArrivalCount::NoAnswer => None,
+            ArrivalCount::NotRunning => {
+                if let Some(known) = self.last_counts.get_mut(name) {
                     known.at = now;
                 }
                 Some(0)
             }
-            Count::Said { life, requests } => {
-                let last = self.known.insert(name.to_owned(), Known { life, requests, at: now });
+            ArrivalCount::Reported { incarnation: life, requests } => {
+                let last = self
+                    .last_counts
+                    .insert(name.to_owned(), LastCount { incarnation: life, requests, at: now });
                 let (before, since) = match last {
-                    Some(last) if last.life == life => (last.requests, last.at),
+                    Some(last) if last.incarnation == life => (last.requests, last.at),
                     _ => (0, now - seconds),
                 };
                 let new = requests.saturating_sub(before) as f64;
@@ -60,7 +68,7 @@ impl Arrivals {
 
 /// Returns the dispersion of the arrivals over the members in these ticks, standard deviation over mean;
 /// `None` if a member did not answer, or nothing arrived.
-pub(super) fn dispersion(ticks: &[Tick]) -> Option<f64> {
+pub(super) fn dispersion(ticks: &[TimelineTick]) -> Option<f64> {
     let first = ticks.first()?;
     let mut counts = Vec::new();
     for member in first.arrived.keys() {
@@ -75,11 +83,11 @@ pub(super) fn dispersion(ticks: &[Tick]) -> Option<f64> {
 /// Returns the swing over these ticks. A member's swing is the standard deviation of its part of the arrivals
 /// over the mean of that part. The result is the mean over the members that receive requests; `None` if one
 /// of them did not answer, or a tick has no arrivals.
-pub(super) fn swing(ticks: &[Tick]) -> Option<f64> {
+pub(super) fn swing(ticks: &[TimelineTick]) -> Option<f64> {
     let first = ticks.first()?;
     let (mut sum, mut count) = (0.0, 0.0);
     for member in first.arrived.keys() {
-        let part = |tick: &Tick| {
+        let part = |tick: &TimelineTick| {
             let all: u64 = tick.arrived.values().sum();
             let own = *tick.arrived.get(member)?;
             (all > 0).then(|| own as f64 / all as f64)
@@ -100,9 +108,9 @@ mod tests {
 
     #[test]
     fn dispersion_is_over_members_and_needs_all_of_them() {
-        let tick = |counts: &[(&str, u64)]| Tick {
+        let tick = |counts: &[(&str, u64)]| TimelineTick {
             arrived: counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
-            ..Tick::default()
+            ..TimelineTick::default()
         };
         let equal = [tick(&[("m1", 10), ("m2", 30)]), tick(&[("m1", 30), ("m2", 10)])];
         assert_eq!(dispersion(&equal), Some(0.0));
@@ -113,9 +121,9 @@ mod tests {
 
     #[test]
     fn what_goes_to_and_fro_swings_and_what_grows_for_all_does_not() {
-        let tick = |first: u64, second: u64| Tick {
+        let tick = |first: u64, second: u64| TimelineTick {
             arrived: [("m1".to_owned(), first), ("m2".to_owned(), second)].into(),
-            ..Tick::default()
+            ..TimelineTick::default()
         };
         assert_eq!(swing(&[tick(10, 30), tick(20, 60)]), Some(0.0));
         assert_eq!(swing(&[tick(10, 0), tick(0, 20)]), Some(1.0));
@@ -127,16 +135,16 @@ mod tests {
 
     #[test]
     fn silence_is_no_surge_and_a_new_life_counts_from_nothing() {
-        let mut arrivals = Arrivals::default();
-        let said = |life, requests| Count::Said { life, requests };
-        let mut tick = |now: f64, count| arrivals.tick("m1", count, now, 1.0);
+        let mut arrivals = ArrivalCounter::default();
+        let said = |life, requests| ArrivalCount::Reported { incarnation: life, requests };
+        let mut tick = |now: f64, count| arrivals.count_tick("m1", count, now, 1.0);
         assert_eq!(tick(1.0, said(1, 1000)), Some(1000));
         assert_eq!(tick(2.0, said(1, 1100)), Some(100));
-        assert_eq!(tick(3.0, Count::Silent), None);
+        assert_eq!(tick(3.0, ArrivalCount::NoAnswer), None);
         assert_eq!(tick(4.0, said(1, 1300)), Some(100));
         // Stopped: requests counted when it continues arrived then.
-        assert_eq!(tick(5.0, Count::Still), Some(0));
-        assert_eq!(tick(6.0, Count::Still), Some(0));
+        assert_eq!(tick(5.0, ArrivalCount::NotRunning), Some(0));
+        assert_eq!(tick(6.0, ArrivalCount::NotRunning), Some(0));
         assert_eq!(tick(7.0, said(1, 1360)), Some(60));
         assert_eq!(tick(8.0, said(2, 30)), Some(30));
         assert_eq!(tick(9.0, said(2, 70)), Some(40));

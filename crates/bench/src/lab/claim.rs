@@ -20,25 +20,25 @@ mod top_moves_right;
 #[cfg(test)]
 mod fixture;
 
-pub use bottleneck::Bottleneck;
-pub use bound::{Bound, Only};
-pub use changes::Changes;
+pub use bottleneck::BottleneckClaim;
+pub use bound::{BoundClaim, PointFilter};
+pub use changes::ChangeClaim;
 pub use exceeds_somewhere::ExceedsSomewhere;
-pub use falls_with::{FallsWith, Take};
+pub use falls_with::{CurveReduction, FallsWith};
 pub use less_in_a_region::LessInARegion;
 pub use model_error::ModelError;
 pub use ratio_to_best::RatioToBest;
 pub use refuses_no_more::RefusesNoMore;
 pub use top_moves_right::TopMovesRight;
 
-use super::experiment::{Factor, Level};
+use super::experiment::{Factor, FactorLevel};
 use super::metric::Metric;
-use super::table::{Levels, Table, name};
+use super::table::{EstimateTable, PointLevels, format_levels};
 
 /// The test of a claim.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Test {
+pub enum ClaimTest {
     /// One curve lies below another in a region.
     LessInARegion(LessInARegion),
     /// Every curve lies above a bound in a region.
@@ -50,17 +50,17 @@ pub enum Test {
     /// One level has a bounded ratio to the best of others, at every point.
     RatioToBest(RatioToBest),
     /// Every point is at or above a value.
-    AtLeast(Bound),
+    AtLeast(BoundClaim),
     /// Every point is at or below a value.
-    AtMost(Bound),
+    AtMost(BoundClaim),
     /// A metric changes by a given part from one level to another.
-    Changes(Changes),
+    Changes(ChangeClaim),
     /// The balancer rejects hardly more than it must.
     RefusesNoMore(RefusesNoMore),
     /// The error of the model against the measurement is bounded.
     ModelError(ModelError),
     /// The bottleneck of the model is the given one.
-    Bottleneck(Bottleneck),
+    Bottleneck(BottleneckClaim),
 }
 
 /// The result of a test.
@@ -84,42 +84,42 @@ impl Verdict {
     }
 
     /// Creates the verdict of a claim that fails because points are missing.
-    fn nothing(what: &str) -> Self {
+    fn missing_points(what: &str) -> Self {
         Self { pass: false, decided: true, numbers: vec![format!("{NOTHING}: {what}")] }
     }
 
     /// Creates the verdict of a claim that cannot be decided.
-    pub(super) fn open(why: &str) -> Self {
+    pub(super) fn undecided(why: &str) -> Self {
         Self { pass: false, decided: false, numbers: vec![why.to_owned()] }
     }
 
     /// Returns `true` if there were points to evaluate.
-    fn saw(&self) -> bool {
+    fn has_points(&self) -> bool {
         self.numbers.first().is_some_and(|number| !number.starts_with(NOTHING))
     }
 }
 
-impl Test {
+impl ClaimTest {
     /// Decides the claim. If points were skipped because this machine lacks something, a claim about them is
     /// undecided, unless the existing points refute it.
-    pub fn decide(&self, table: &Table) -> Verdict {
+    pub fn decide(&self, table: &EstimateTable) -> Verdict {
         let mut verdict = self.of_those_there(table);
-        let absent = table.absent(|levels| self.looks_at(levels));
+        let absent = table.skipped(|levels| self.uses_point(levels));
         // A single point can break a bound; a shape needs all its points.
-        let by_points = self.by_points();
-        let refuted = by_points && verdict.saw() && !verdict.pass && verdict.decided;
+        let by_points = self.is_pointwise();
+        let refuted = by_points && verdict.has_points() && !verdict.pass && verdict.decided;
         if !absent.is_empty() && !refuted {
             (verdict.pass, verdict.decided) = (false, false);
         }
-        verdict
-            .numbers
-            .extend(absent.iter().take(5).map(|(levels, why)| format!("left out: {}: {why}", name(levels))));
+        verdict.numbers.extend(
+            absent.iter().take(5).map(|(levels, why)| format!("left out: {}: {why}", format_levels(levels))),
+        );
         verdict
     }
 
     /// Returns `true` if the test evaluates every point by itself, or compares only points that differ in the
     /// factor it names.
-    pub fn by_points(&self) -> bool {
+    pub fn is_pointwise(&self) -> bool {
         matches!(
             self,
             Self::AtLeast(_)
@@ -133,23 +133,24 @@ impl Test {
     }
 
     /// Returns `true` if the test is about the model in any column of the claim.
-    pub fn of_model(&self) -> bool {
+    pub fn is_about_model(&self) -> bool {
         matches!(self, Self::ModelError(_) | Self::Bottleneck(_))
     }
 
     /// Returns the reason why the test is invalid for any measurement.
-    pub(super) fn wrong(&self) -> Option<&'static str> {
+    pub(super) fn error(&self) -> Option<&'static str> {
         match self {
-            Self::RatioToBest(test) => test.wrong(),
-            Self::ModelError(test) => test.wrong(),
-            Self::RefusesNoMore(test) => test.wrong(),
+            Self::RatioToBest(test) => test.error(),
+            Self::ModelError(test) => test.error(),
+            Self::RefusesNoMore(test) => test.error(),
             _ => None,
         }
     }
 
     /// Returns `true` if the test needs points with these levels.
-    fn looks_at(&self, levels: &Levels) -> bool {
-        let among = |factor: Factor, holds: &dyn Fn(&Level) -> bool| levels.get(&factor).is_some_and(holds);
+    fn uses_point(&self, levels: &PointLevels) -> bool {
+        let among =
+            |factor: Factor, holds: &dyn Fn(&FactorLevel) -> bool| levels.get(&factor).is_some_and(holds);
         match self {
             Self::LessInARegion(test) => {
                 among(test.series, &|level| *level == test.of || *level == test.than)
@@ -157,21 +158,23 @@ impl Test {
             Self::ExceedsSomewhere(test) => among(test.series, &|level| !test.except.contains(level)),
             Self::TopMovesRight(test) => among(test.series, &|level| !test.except.contains(level)),
             Self::FallsWith(test) => among(test.by, &|level| !test.except.contains(level)),
-            Self::RatioToBest(test) => test.looks_at(levels),
-            Self::AtLeast(bound) | Self::AtMost(bound) => bound.looks_at(levels),
-            Self::Changes(test) => test.looks_at(levels),
-            Self::RefusesNoMore(test) => test.looks_at(levels),
-            Self::ModelError(test) => test.looks_at(levels),
-            Self::Bottleneck(test) => test.looks_at(levels),
+            Self::RatioToBest(test) => test.uses_point(levels),
+            Self::AtLeast(bound) | Self::AtMost(bound) => bound.uses_point(levels),
+            Self::Changes(test) => test.uses_point(levels),
+            Self::RefusesNoMore(test) => test.uses_point(levels),
+            Self::ModelError(test) => test.uses_point(levels),
+            Self::Bottleneck(test) => test.uses_point(levels),
         }
     }
 
     /// Returns `true` if points with these levels can decide the test. The quick form of an experiment may
     /// have too few.
-    pub fn is_asked(&self, points: &[&Levels]) -> bool {
-        let points: Vec<&Levels> = points.iter().copied().filter(|levels| self.looks_at(levels)).collect();
-        let has =
-            |factor: Factor, level: &Level| points.iter().any(|levels| levels.get(&factor) == Some(level));
+    pub fn is_decidable_by(&self, points: &[&PointLevels]) -> bool {
+        let points: Vec<&PointLevels> =
+            points.iter().copied().filter(|levels| self.uses_point(levels)).collect();
+        let has = |factor: Factor, level: &FactorLevel| {
+            points.iter().any(|levels| levels.get(&factor) == Some(level))
+        };
         let several =
             |factor: Factor| points.iter().any(|levels| levels.get(&factor) != points[0].get(&factor));
         match self {
@@ -181,7 +184,7 @@ impl Test {
             }
             Self::Changes(test) => has(test.factor, &test.from) && has(test.factor, &test.to),
             Self::RefusesNoMore(test) => {
-                [test.share, test.full].iter().all(|share| has(Factor::Share, &Level::Number(*share)))
+                [test.share, test.full].iter().all(|share| has(Factor::Share, &FactorLevel::Number(*share)))
             }
             Self::TopMovesRight(test) => several(test.series),
             Self::FallsWith(test) => several(test.by),
@@ -193,7 +196,7 @@ impl Test {
         }
     }
 
-    fn of_those_there(&self, table: &Table) -> Verdict {
+    fn of_those_there(&self, table: &EstimateTable) -> Verdict {
         match self {
             Self::LessInARegion(test) => test.decide(table),
             Self::ExceedsSomewhere(test) => test.decide(table),
@@ -243,12 +246,12 @@ impl Test {
     }
 }
 
-fn factors(only: &[Only]) -> impl Iterator<Item = Factor> {
+fn factors(only: &[PointFilter]) -> impl Iterator<Item = Factor> {
     only.iter().map(|only| only.factor)
 }
 
 /// Formats a number with four significant digits.
-pub(super) fn digits(value: f64) -> String {
+pub(super) fn format_number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }
@@ -258,11 +261,11 @@ pub(super) fn digits(value: f64) -> String {
 }
 
 /// Formats an estimate like `1.52 ± 0.03`.
-pub(super) fn shown(estimate: &super::statistics::Estimate) -> String {
-    shown_pair((estimate.mean, estimate.half))
+pub(super) fn format_estimate(estimate: &super::statistics::Estimate) -> String {
+    format_interval((estimate.mean, estimate.half_width))
 }
 
 /// Formats a mean and a half width in the same way.
-pub fn shown_pair((mean, half): (f64, f64)) -> String {
-    format!("{} ± {}", digits(mean), digits(half))
+pub fn format_interval((mean, half): (f64, f64)) -> String {
+    format!("{} ± {}", format_number(mean), format_number(half))
 }

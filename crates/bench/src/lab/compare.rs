@@ -4,15 +4,15 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::Trouble;
+use super::LabError;
 use super::metric::Metric;
 use super::statistics::Estimate;
 use super::store::{self, RunFile};
-use super::table::name;
+use super::table::format_levels;
 
 /// One number of one point in both runs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Pair {
+pub struct ComparedNumber {
     /// The name of the point.
     pub point: String,
     /// The name of the metric.
@@ -36,45 +36,53 @@ const METRICS: [Metric; 5] =
 /// # Errors
 /// Fails if a folder cannot be read, the runs are of different experiments or lengths, or they have no point
 /// in common.
-pub fn compare(a: &Path, b: &Path) -> Result<Vec<Pair>, Trouble> {
+pub fn compare(a: &Path, b: &Path) -> Result<Vec<ComparedNumber>, LabError> {
     let (one, other) = (RunFile::read(a)?, RunFile::read(b)?);
     same(&one, &other)?;
-    let (ours, theirs) = (store::table(&store::points(a)?), store::table(&store::points(b)?));
+    let (ours, theirs) =
+        (store::build_table(&store::read_points(a)?), store::build_table(&store::read_points(b)?));
     let mut pairs = Vec::new();
     for metric in METRICS {
-        for (levels, first) in ours.all(metric, |_| true) {
-            let second = theirs.all(metric, |other| other == levels).next();
+        for (levels, first) in ours.values(metric, |_| true) {
+            let second = theirs.values(metric, |other| other == levels).next();
             if let Some((_, second)) = second {
-                pairs.push(pair(name(levels), metric, &first, &second));
+                pairs.push(pair(format_levels(levels), metric, &first, &second));
             }
         }
     }
     if pairs.is_empty() {
         let (a, b) = (a.display(), b.display());
-        return Err(Trouble::failed(format!("the runs in {a} and {b} have no point in common")));
+        return Err(LabError::failed(format!("the runs in {a} and {b} have no point in common")));
     }
     Ok(pairs)
 }
 
 /// Checks that both runs are of the same experiment: others do not compare, even if their levels have the
 /// same names.
-fn same(a: &RunFile, b: &RunFile) -> Result<(), Trouble> {
+fn same(a: &RunFile, b: &RunFile) -> Result<(), LabError> {
     let (one, other) = (format!("{} ({})", a.name, a.mode), format!("{} ({})", b.name, b.mode));
     if one != other {
-        return Err(Trouble::Refused(format!(
+        return Err(LabError::Refused(format!(
             "{one} and {other} are different experiments and do not compare"
         )));
     }
     if a.experiment_sha256 != b.experiment_sha256 {
-        return Err(Trouble::Refused(format!("the experiment file of {one} is not the same in both runs")));
+        return Err(LabError::Refused(format!("the experiment file of {one} is not the same in both runs")));
     }
     Ok(())
 }
 
-fn pair(point: String, metric: Metric, a: &Estimate, b: &Estimate) -> Pair {
+fn pair(point: String, metric: Metric, a: &Estimate, b: &Estimate) -> ComparedNumber {
     let ratio = if a.mean == b.mean { 1.0 } else { b.mean / a.mean };
-    let both = |estimate: &Estimate| (estimate.mean, estimate.half);
-    Pair { point, metric: metric.name(), a: both(a), b: both(b), ratio, apart: a.below(b) || b.below(a) }
+    let both = |estimate: &Estimate| (estimate.mean, estimate.half_width);
+    ComparedNumber {
+        point,
+        metric: metric.name(),
+        a: both(a),
+        b: both(b),
+        ratio,
+        apart: a.is_below(b) || b.is_below(a),
+    }
 }
 
 #[cfg(test)]
@@ -89,7 +97,7 @@ mod tests {
             ..RunFile::default()
         };
         assert!(same(&run("a", "1"), &run("a", "1")).is_ok());
-        assert!(matches!(same(&run("a", "1"), &run("b", "1")), Err(Trouble::Refused(_))));
-        assert!(matches!(same(&run("a", "1"), &run("a", "2")), Err(Trouble::Refused(_))));
+        assert!(matches!(same(&run("a", "1"), &run("b", "1")), Err(LabError::Refused(_))));
+        assert!(matches!(same(&run("a", "1"), &run("a", "2")), Err(LabError::Refused(_))));
     }
 }

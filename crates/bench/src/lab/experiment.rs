@@ -18,33 +18,33 @@ mod load;
 mod scaler;
 mod value;
 
-pub use application::{Application, Architecture, COPIES, Setting};
-pub use balancer::{Balancer, BalancerKind, Binding};
-pub use fleet::{Fleet, Members, Session};
-pub use level::{Factor, Level};
-pub use load::{Lasting, Load, Protocol, Sessions};
-pub use scaler::{Crew, Decider, Pods, Scaler};
-pub use value::{Bytes, Span};
+pub use application::{AgentArchitecture, ApplicationSettings, COPIES, PointApplication};
+pub use balancer::{BalancerKind, BalancerSpec, SessionBinding};
+pub use fleet::{MemberFleet, MemberGroup, SessionCost};
+pub use level::{Factor, FactorLevel};
+pub use load::{ClientGroup, LoadDuration, LoadProtocol, LoadSettings};
+pub use scaler::{HpaSettings, PointScaler, ScalerSettings, ScalingPolicy};
+pub use value::{ByteSize, DurationValue};
 
-use super::claim::{Only, Test};
-use super::column::Column;
+use super::claim::{ClaimTest, PointFilter};
 use super::metric::Metric;
 use super::model;
-use super::plan::Point;
-use crate::member::Refusal;
-use crate::pace::Arrival;
+use super::plan::ExperimentPoint;
+use super::result_source::ResultSource;
+use crate::member::FailureResponse;
+use crate::pace::ArrivalProcess;
 use crate::units;
 
 /// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum RunLength {
     /// Minutes: fewer levels, shorter points.
     Quick,
     /// The full length of the experiment.
     Full,
 }
 
-impl Mode {
+impl RunLength {
     /// Returns the name as on the command line and in file names.
     pub fn name(self) -> &'static str {
         match self {
@@ -69,35 +69,35 @@ pub struct Experiment {
     #[serde(default)]
     pub differs: String,
     /// The servers under test.
-    pub members: Fleet,
+    pub members: MemberFleet,
     /// The balancer.
     #[serde(default)]
-    pub balancer: Settings,
+    pub balancer: BalancerSettings,
     /// The network between clients, balancer and members.
     #[serde(default)]
-    pub network: Network,
+    pub network: NetworkSettings,
     /// The load.
-    pub load: Load,
+    pub load: LoadSettings,
     /// The scaler that starts and stops members by load, in place of a fixed number.
     #[serde(default)]
-    pub scaler: Option<Spanned<Scaler>>,
+    pub scaler: Option<Spanned<ScalerSettings>>,
     /// A cycle of calls of several servers, in place of independent requests.
     #[serde(default)]
-    pub application: Option<Spanned<Application>>,
+    pub application: Option<Spanned<ApplicationSettings>>,
     /// A model of the experiment; its results stand beside the measured ones.
     #[serde(default)]
-    pub model: Option<Spanned<model::Part>>,
+    pub model: Option<Spanned<model::ModelSettings>>,
     /// The lengths and numbers of runs.
-    pub plan: Plan,
+    pub plan: RunPlan,
     /// The varied factors; every combination of levels is a point. The last one varies fastest.
     #[serde(default, rename = "factor")]
-    pub factors: Vec<Vary>,
+    pub factors: Vec<VariedFactor>,
     /// The faults of every point, by the time since its load began.
     #[serde(default, rename = "fault")]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FaultInjection>,
     /// The figures.
     #[serde(default, rename = "figure")]
-    pub figures: Vec<Figure>,
+    pub figures: Vec<FigureSettings>,
     /// The claims about the results.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
@@ -106,27 +106,27 @@ pub struct Experiment {
 /// The balancer's settings, as far as each kind supports them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct BalancerSettings {
     /// The kind, where `balancer` is no factor: `plimsoll:round_robin`.
-    pub kind: Option<Balancer>,
+    pub kind: Option<BalancerSpec>,
     /// The idle connections kept for each member (and thread).
     pub pool: Option<u32>,
     /// The time for which they are kept (plimsoll and nginx; HAProxy's own purge is unchanged).
-    pub pool_idle: Option<Span>,
+    pub pool_idle: Option<DurationValue>,
     /// The maximum concurrent requests at each member; excess ones wait in the balancer.
     pub max_connections: Option<u32>,
     /// The maximum number of requests that wait in the balancer.
     pub queue: Option<u32>,
     /// The maximum time that they wait.
-    pub queue_timeout: Option<Span>,
+    pub queue_timeout: Option<DurationValue>,
     /// The time-out of a member's answer (plimsoll; HAProxy and nginx by their nearest setting).
-    pub per_try: Option<Span>,
+    pub per_try: Option<DurationValue>,
     /// The health checks.
-    pub health: Health,
+    pub health: HealthCheckKind,
     /// The time between two health checks of a member.
-    pub health_interval: Option<Span>,
+    pub health_interval: Option<DurationValue>,
     /// The time in which a returned member reaches its whole share (plimsoll, haproxy).
-    pub slow_start: Option<Span>,
+    pub slow_start: Option<DurationValue>,
     /// The threads that carry traffic (nginx has one).
     pub threads: Option<usize>,
     /// The number of balancers, each with its part of the load and independent of the others; 1 by default.
@@ -138,7 +138,7 @@ pub struct Settings {
     /// no factor; by default those of each balancer.
     pub retries: Option<u32>,
     /// The settings of plimsoll alone.
-    pub plimsoll: Own,
+    pub plimsoll: PlimsollSettings,
     /// Whether to eject members with failing traffic, after five failures in a row and for ten seconds at
     /// first. By default only balancers that do so by themselves eject members.
     pub ejection: Option<bool>,
@@ -147,24 +147,24 @@ pub struct Settings {
 /// Settings of plimsoll that the others do not have, in the form of its own file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Own {
+pub struct PlimsollSettings {
     /// The settings of its listener.
     pub listener: toml::Table,
     /// The settings of its group.
     pub group: toml::Table,
 }
 
-impl Own {
+impl PlimsollSettings {
     /// Returns the report interval of the members, if the group's monitor sets it.
-    pub(super) fn interval(&self) -> Option<Duration> {
-        units::duration(self.group.get("monitor")?.get("interval")?.as_str()?).ok()
+    pub(super) fn report_interval(&self) -> Option<Duration> {
+        units::parse_duration(self.group.get("monitor")?.get("interval")?.as_str()?).ok()
     }
 }
 
 /// The kind of a balancer's health checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Health {
+pub enum HealthCheckKind {
     /// A request, which waits for a worker like any other.
     #[default]
     Http,
@@ -177,23 +177,23 @@ pub enum Health {
 /// The network between clients, balancer and members; the loopback interface by default.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Network {
+pub struct NetworkSettings {
     /// Whether each is a host of its own, a network namespace, joined to the others by a switch. This needs
     /// root; without it the experiment is skipped.
     pub namespaces: bool,
     /// The delay of a packet from one host to another.
-    pub delay: Option<Span>,
+    pub delay: Option<DurationValue>,
 }
 
 /// The lengths and numbers of runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct RunPlan {
     /// The repetitions of each point.
-    pub repetitions: Graded<Spanned<usize>>,
+    pub repetitions: ByRunLength<Spanned<usize>>,
     /// The batches of equal length in each repetition, each a sample. In a closed loop a batch is at least as
     /// long as two rounds of a client, and at most ten times as long as this number gives.
-    pub batches: Graded<usize>,
+    pub batches: ByRunLength<usize>,
     /// Whether to run the balancers in turn, repetition by repetition, rather than one after the other: other
     /// activity of the machine then affects all of them alike.
     #[serde(default)]
@@ -201,34 +201,34 @@ pub struct Plan {
     /// The warm-up, which is left out of each repetition. In a closed loop it lasts until the number of
     /// answers is three times that of the clients: only then does every client meet the queue and the
     /// sessions in their steady state.
-    pub warmup: Graded<Span>,
+    pub warmup: ByRunLength<DurationValue>,
     /// The measured time of each repetition.
-    pub duration: Graded<Span>,
+    pub duration: ByRunLength<DurationValue>,
     /// The time between two samples of values over time; a second by default.
     #[serde(default)]
-    pub tick: Option<Graded<Span>>,
+    pub tick: Option<ByRunLength<DurationValue>>,
     /// The precision of a closed loop: it continues, batch by batch and at most ten times as long, until half
     /// of the 95 % interval of the response time is at most this part of it.
     #[serde(default)]
-    pub precision: Option<Spanned<Graded<f64>>>,
+    pub precision: Option<Spanned<ByRunLength<f64>>>,
 }
 
 /// One value for each length of a run.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Graded<T> {
+pub struct ByRunLength<T> {
     /// The value with `--full`.
     pub full: T,
     /// The value with `--quick`.
     pub quick: T,
 }
 
-impl<T> Graded<T> {
+impl<T> ByRunLength<T> {
     /// Returns the value for `mode`.
-    pub fn of(&self, mode: Mode) -> &T {
+    pub fn for_length(&self, mode: RunLength) -> &T {
         match mode {
-            Mode::Quick => &self.quick,
-            Mode::Full => &self.full,
+            RunLength::Quick => &self.quick,
+            RunLength::Full => &self.full,
         }
     }
 }
@@ -236,21 +236,21 @@ impl<T> Graded<T> {
 /// A varied factor.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vary {
+pub struct VariedFactor {
     /// The factor.
     pub vary: Spanned<Factor>,
     /// The levels with `--full`.
-    pub full: Spanned<Vec<Level>>,
+    pub full: Spanned<Vec<FactorLevel>>,
     /// The levels with `--quick`.
-    pub quick: Spanned<Vec<Level>>,
+    pub quick: Spanned<Vec<FactorLevel>>,
 }
 
-impl Vary {
+impl VariedFactor {
     /// Returns the levels for `mode`.
-    pub fn levels(&self, mode: Mode) -> &[Level] {
+    pub fn levels(&self, mode: RunLength) -> &[FactorLevel] {
         match mode {
-            Mode::Quick => self.quick.get_ref(),
-            Mode::Full => self.full.get_ref(),
+            RunLength::Quick => self.quick.get_ref(),
+            RunLength::Full => self.full.get_ref(),
         }
     }
 }
@@ -258,11 +258,11 @@ impl Vary {
 /// A fault, or the end of one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fault {
+pub struct FaultInjection {
     /// The time since the load began, the warm-up included.
-    pub at: Graded<Span>,
+    pub at: ByRunLength<DurationValue>,
     /// The action.
-    pub act: Act,
+    pub act: FaultAction,
     /// The number of the member, from 1 on; not for `add`.
     #[serde(default = "one")]
     pub member: usize,
@@ -274,16 +274,16 @@ pub struct Fault {
     pub rate: Option<f64>,
     /// The time after which they fail, for `fail`; at once by default.
     #[serde(default)]
-    pub after: Option<Span>,
+    pub after: Option<DurationValue>,
     /// The form of the failure, for `fail`: `close`, or a status such as `"503"`; 500 by default.
     #[serde(default, deserialize_with = "value::refusal")]
-    pub with: Option<Refusal>,
+    pub with: Option<FailureResponse>,
 }
 
 /// The action of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Act {
+pub enum FaultAction {
     /// Kills the process: connections are reset, its port refuses.
     Kill,
     /// Starts it again on the same port.
@@ -307,13 +307,13 @@ pub enum Act {
 /// A figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Figure {
+pub struct FigureSettings {
     /// The name of its file.
     pub name: String,
     /// The title above it.
     pub title: String,
     /// The horizontal axis.
-    pub x: Spanned<Along>,
+    pub x: Spanned<XAxis>,
     /// The vertical axis.
     pub y: Metric,
     /// Further metrics of the same kind, each with a line of its own, where there is no `series`.
@@ -324,7 +324,7 @@ pub struct Figure {
     pub series: Option<Spanned<Factor>>,
     /// The conditions on the points.
     #[serde(default)]
-    pub only: Vec<Only>,
+    pub only: Vec<PointFilter>,
     /// Whether the vertical axis is logarithmic.
     #[serde(default)]
     pub log: bool,
@@ -336,7 +336,7 @@ pub struct Figure {
 /// The quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Along {
+pub enum XAxis {
     /// Servers behind the balancer.
     Endpoints,
     /// Clients of a closed loop.
@@ -355,7 +355,7 @@ pub enum Along {
     Seconds,
 }
 
-impl Along {
+impl XAxis {
     /// Returns its factor; `None` for time.
     pub fn factor(self) -> Option<Factor> {
         match self {
@@ -386,29 +386,29 @@ pub struct Claim {
     pub required: bool,
     /// The conditions on the points.
     #[serde(default)]
-    pub only: Vec<Only>,
+    pub only: Vec<PointFilter>,
     /// The column: measurements, or the model's results for the same points.
     #[serde(default)]
-    pub column: Column,
+    pub column: ResultSource,
     /// The test.
-    pub test: Spanned<Test>,
+    pub test: Spanned<ClaimTest>,
 }
 
 impl Claim {
     /// Returns `true` if these points can decide the claim. Those of the quick form may be too few; those of
     /// the full form are not.
-    pub fn is_asked(&self, points: &[Point]) -> bool {
+    pub fn is_decidable_by(&self, points: &[ExperimentPoint]) -> bool {
         let levels = points.iter().map(|point| &point.levels);
-        let levels = levels.filter(|levels| self.only.iter().all(|only| only.keeps(levels)));
-        self.test.get_ref().is_asked(&levels.collect::<Vec<_>>())
+        let levels = levels.filter(|levels| self.only.iter().all(|only| only.matches(levels)));
+        self.test.get_ref().is_decidable_by(&levels.collect::<Vec<_>>())
     }
 }
 
 /// An error in an experiment file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wrong {
+pub struct ExperimentError {
     /// The place, in bytes of the text.
-    pub at: Range<usize>,
+    pub span: Range<usize>,
     /// The message, one sentence.
     pub message: String,
 }
@@ -418,48 +418,52 @@ impl Experiment {
     ///
     /// # Errors
     /// Returns all errors; only the first if the text cannot be read at all.
-    pub fn parse(text: &str) -> Result<Self, Vec<Wrong>> {
+    pub fn parse(text: &str) -> Result<Self, Vec<ExperimentError>> {
         let experiment: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().unwrap_or(text.len()..text.len());
-            vec![Wrong { at, message: error.message().to_owned() }]
+            vec![ExperimentError { span: at, message: error.message().to_owned() }]
         })?;
         let wrong = check::check(&experiment);
         if wrong.is_empty() { Ok(experiment) } else { Err(wrong) }
     }
 
     /// Returns `true` if the members must report the number of their requests.
-    pub fn counts(&self) -> bool {
-        !self.faults.is_empty() || self.asks(&[Metric::Arrivals, Metric::Dispersion, Metric::Swing])
+    pub fn needs_request_counts(&self) -> bool {
+        !self.faults.is_empty()
+            || self.uses_any_metric(&[Metric::Arrivals, Metric::Dispersion, Metric::Swing])
     }
 
     /// Returns `true` if the balancer must report the number of moved sessions.
-    pub fn follows(&self) -> bool {
-        self.asks(&[Metric::Moves, Metric::Moved])
+    pub fn needs_session_moves(&self) -> bool {
+        self.uses_any_metric(&[Metric::Moves, Metric::Moved])
     }
 
-    fn asks(&self, metrics: &[Metric]) -> bool {
+    fn uses_any_metric(&self, metrics: &[Metric]) -> bool {
         self.figures.iter().any(|figure| metrics.contains(&figure.y))
             || self.claims.iter().any(|claim| metrics.contains(&claim.test.get_ref().metric()))
     }
 
     /// Returns the protocol of clients, balancer and members, where `protocol` is no factor.
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> LoadProtocol {
         self.load.protocol.as_ref().map(|protocol| *protocol.get_ref()).unwrap_or_default()
     }
 
     /// Returns the factor's levels, if it is varied.
-    pub fn levels(&self, factor: Factor, mode: Mode) -> Option<&[Level]> {
+    pub fn levels(&self, factor: Factor, mode: RunLength) -> Option<&[FactorLevel]> {
         self.factors.iter().find(|vary| *vary.vary.get_ref() == factor).map(|vary| vary.levels(mode))
     }
 
     /// Returns a description of the network, for reports.
-    pub fn joined(&self) -> String {
+    pub fn network_description(&self) -> String {
         if !self.network.namespaces {
             return "all on the loopback interface of one machine".to_owned();
         }
-        let way = |Span(delay)| format!("; from one to another a packet takes {}", units::short(delay));
+        let way = |DurationValue(delay)| {
+            format!("; from one to another a packet takes {}", units::format_duration(delay))
+        };
         format!(
-            "client, balancer and each member are hosts of their own at a switch (network namespaces of one machine){}",
+            "client, balancer and each member are hosts of their own at a switch (network namespaces of one \
+             machine){}",
             self.network.delay.map_or_else(String::new, way)
         )
     }
@@ -481,12 +485,12 @@ const fn yes() -> bool {
     true
 }
 
-const fn poisson() -> Arrival {
-    Arrival::Poisson
+const fn poisson() -> ArrivalProcess {
+    ArrivalProcess::Poisson
 }
 
-const fn five_seconds() -> Span {
-    Span(Duration::from_secs(5))
+const fn five_seconds() -> DurationValue {
+    DurationValue(Duration::from_secs(5))
 }
 
 #[cfg(test)]

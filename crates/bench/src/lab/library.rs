@@ -1,7 +1,7 @@
 //! The experiments that are part of the program.
 
 /// The names and texts, in the order of `lab list`.
-pub const ALL: &[(&str, &str)] = &[
+pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("smoke", include_str!("../../../../experiments/smoke.toml")),
     ("l3b", include_str!("../../../../experiments/l3b.toml")),
     ("l3b-real", include_str!("../../../../experiments/l3b-real.toml")),
@@ -66,25 +66,29 @@ pub fn model(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the text of the experiment with this name.
-pub fn find(name: &str) -> Option<&'static str> {
-    ALL.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+pub fn find_experiment(name: &str) -> Option<&'static str> {
+    EXPERIMENTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::experiment::{Experiment, Mode};
+    use crate::lab::experiment::{Experiment, RunLength};
     use crate::lab::plan;
 
     #[test]
     fn all_can_be_read_and_have_points_and_claims() {
-        for (name, text) in ALL {
+        for (name, text) in EXPERIMENTS {
             let experiment = Experiment::parse(text).unwrap_or_else(|wrong| panic!("{name}: {wrong:?}"));
             assert!(!experiment.claims.is_empty() && !experiment.figures.is_empty(), "{name}");
-            for mode in [Mode::Quick, Mode::Full] {
+            for mode in [RunLength::Quick, RunLength::Full] {
                 assert!(!plan::points(&experiment, mode).is_empty(), "{name}");
             }
-            let budget = plan::budget(&experiment, Mode::Quick, &plan::points(&experiment, Mode::Quick));
+            let budget = plan::estimated_time(
+                &experiment,
+                RunLength::Quick,
+                &plan::points(&experiment, RunLength::Quick),
+            );
             assert!(budget.as_secs() < 600, "{name}: a quick run takes {budget:?}");
         }
     }
@@ -95,7 +99,11 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            assert_eq!(find(&name), std::fs::read_to_string(&path).ok().as_deref(), "{name} is not embedded");
+            assert_eq!(
+                find_experiment(&name),
+                std::fs::read_to_string(&path).ok().as_deref(),
+                "{name} is not embedded"
+            );
         }
     }
 }

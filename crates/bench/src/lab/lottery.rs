@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::child::{Child, LOOK, Tie};
-use super::experiment::{Experiment, Health, Members, Settings};
-use super::front::{GROUP, INTERVAL, ask_within};
-use super::network::{Network, Seat};
-use super::{Trouble, ports, usage};
+use super::child_process::{ChildProcess, POLL_INTERVAL, ProcessLauncher};
+use super::experiment::{BalancerSettings, Experiment, HealthCheckKind, MemberGroup};
+use super::network::{PointHost, PointNetwork};
+use super::proxy_under_test::{GROUP, HEALTH_INTERVAL, http_request_within};
+use super::{LabError, cpu_time, ports};
 use crate::pick;
 
 /// The time within which the daemons must refer to all members.
@@ -33,29 +33,29 @@ const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 47);
 
 /// All daemons. Dropping it ends them.
 #[derive(Debug)]
-pub(super) struct Cluster {
-    daemons: Vec<Daemon>,
+pub(super) struct LotteryCluster {
+    daemons: Vec<LotteryDaemon>,
     folder: PathBuf,
     multicast: Option<SocketAddr>,
     /// The way in which clients ask it: `referral`, `multicast` or `unicast`.
-    way: String,
+    query_mode: String,
 }
 
 #[derive(Debug)]
-struct Daemon {
+struct LotteryDaemon {
     /// `None` while it is dead.
-    child: Option<Child>,
+    child: Option<ChildProcess>,
     address: SocketAddr,
     status: SocketAddr,
     /// Its file, without its address and those of its peers.
     file: Value,
     /// The counts of its earlier processes.
-    past: Counts,
+    earlier_counters: DaemonCounters,
 }
 
 /// The counters and the use of the daemons.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Counts {
+pub(super) struct DaemonCounters {
     /// Answers that name a member, without repetitions.
     pub(super) answers: f64,
     /// Answers that another daemon gave as well.
@@ -68,34 +68,44 @@ pub(super) struct Counts {
 
 /// Chooses the address at which the daemon beside a member takes reports and shows its status, before either
 /// runs.
-pub(super) fn status(network: &Network, number: usize) -> Result<SocketAddr, Trouble> {
-    network.at(Seat::Member(number), || ports::free(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+pub(super) fn choose_status_address(network: &PointNetwork, number: usize) -> Result<SocketAddr, LabError> {
+    network.run_on(PointHost::Member(number), || ports::free_address(IpAddr::V4(Ipv4Addr::LOCALHOST)))
 }
 
-impl Cluster {
-    /// Starts a daemon beside each of these members; [`ready`](Self::ready) waits until all of them are
-    /// drawn.
+impl LotteryCluster {
+    /// Starts a daemon beside each of these members; [`wait_until_ready`](Self::wait_until_ready) waits until
+    /// all of them are drawn.
     pub(super) fn start(
-        tie: &Tie,
-        network: &Network,
+        tie: &ProcessLauncher,
+        network: &PointNetwork,
         experiment: &Experiment,
         way: &str,
         members: &[SocketAddr],
         statuses: &[SocketAddr],
         folder: &Path,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, LabError> {
         let multicast = if way == "multicast" { Some(group()?) } else { None };
         let (folder, way) = (folder.to_owned(), way.to_owned());
-        let mut cluster = Self { daemons: Vec::new(), folder, multicast, way };
+        let mut cluster = Self { daemons: Vec::new(), folder, multicast, query_mode: way };
         for ((number, member), status) in (1..).zip(members).zip(statuses) {
-            let mut file =
-                about(number, *member, *status, experiment.members.of(number), &experiment.balancer);
+            let mut file = daemon_config(
+                number,
+                *member,
+                *status,
+                experiment.members.group_of(number),
+                &experiment.balancer,
+            );
             if let Some(group) = cluster.multicast {
                 file["multicast"] = group.to_string().into();
             }
-            let listen = network.listen(Seat::Member(number))?;
-            let daemon =
-                Daemon { child: None, address: listen, status: *status, file, past: Counts::default() };
+            let listen = network.free_address(PointHost::Member(number))?;
+            let daemon = LotteryDaemon {
+                child: None,
+                address: listen,
+                status: *status,
+                file,
+                earlier_counters: DaemonCounters::default(),
+            };
             cluster.daemons.push(daemon);
             cluster.run(tie, network, number)?;
         }
@@ -103,26 +113,26 @@ impl Cluster {
     }
 
     /// Starts the daemon of a member, at its address and with all current others as peers.
-    fn run(&mut self, tie: &Tie, network: &Network, number: usize) -> Result<(), Trouble> {
+    fn run(&mut self, tie: &ProcessLauncher, network: &PointNetwork, number: usize) -> Result<(), LabError> {
         let index = number.wrapping_sub(1);
         let others = self.daemons.iter().enumerate().filter(|(other, _)| *other != index);
         let peers: Vec<String> = others.map(|(_, daemon)| daemon.address.to_string()).collect();
         let Some(daemon) = self.daemons.get_mut(index) else {
-            return Err(Trouble::failed(format!("there is no daemon {number}")));
+            return Err(LabError::failed(format!("there is no daemon {number}")));
         };
         (daemon.file["listen"], daemon.file["peers"]) = (daemon.address.to_string().into(), peers.into());
         let (name, file) = (format!("d{number}"), format!("d{number}.toml"));
         let text = toml::to_string(&daemon.file)
-            .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))?;
+            .map_err(|error| LabError::failed(format!("cannot write the configuration: {error}")))?;
         let path = self.folder.join(&file);
         std::fs::write(&path, text)
-            .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
+            .map_err(|error| LabError::failed(format!("cannot write {}: {error}", path.display())))?;
         let mut arguments = vec!["lottery".to_owned(), "-c".to_owned(), file];
         if !self.folder.join(KEYS).exists() {
             arguments.push("--new-keys".to_owned());
         }
-        let start = || Child::start(tie, &name, &tie.program, &arguments, &self.folder);
-        let mut child = network.at(Seat::Member(number), start)?;
+        let start = || ChildProcess::start(tie, &name, &tie.program, &arguments, &self.folder);
+        let mut child = network.run_on(PointHost::Member(number), start)?;
         // After a restart it is the same address.
         daemon.address = child.address("lottery")?;
         daemon.child = Some(child);
@@ -130,8 +140,8 @@ impl Cluster {
     }
 
     /// Returns the picker settings of clients at this address.
-    pub(super) fn known(&self, client: IpAddr) -> pick::Settings {
-        pick::Settings {
+    pub(super) fn picker_settings(&self, client: IpAddr) -> pick::PickerSettings {
+        pick::PickerSettings {
             service: GROUP.to_owned(),
             daemons: self.daemons.iter().map(|daemon| daemon.address).collect(),
             keys: self.folder.join(KEYS),
@@ -140,43 +150,43 @@ impl Cluster {
                 IpAddr::V4(client) => self.multicast.map(|_| client),
                 IpAddr::V6(_) => None,
             },
-            lottery: self.way != "referral",
+            lottery: self.query_mode != "referral",
         }
     }
 
     /// Waits until every member is drawn.
-    pub(super) fn ready(
+    pub(super) fn wait_until_ready(
         &mut self,
-        tie: &Tie,
-        network: &Network,
+        tie: &ProcessLauncher,
+        network: &PointNetwork,
         members: &[SocketAddr],
-    ) -> Result<(), Trouble> {
-        let client = network.host(Seat::Client)?;
-        let mut picker = network.at(Seat::Client, || {
-            (tie.picker)(&self.known(client))
-                .map_err(|why| Trouble::failed(format!("cannot ask the lottery: {why}")))
+    ) -> Result<(), LabError> {
+        let client = network.host(PointHost::Client)?;
+        let mut picker = network.run_on(PointHost::Client, || {
+            (tie.open_picker)(&self.picker_settings(client))
+                .map_err(|why| LabError::failed(format!("cannot ask the lottery: {why}")))
         })?;
         let end = Instant::now() + PATIENCE;
         let round = ROUND * members.len() as u64;
         loop {
             let (mut seen, mut left) = (BTreeSet::new(), 0);
             for tag in 0..round {
-                left += u64::from(picker.ask(tag));
+                left += u64::from(picker.request_pick(tag));
             }
             while left > 0 && Instant::now() < end {
                 picker.process();
-                while let Some((_, picked)) = picker.next() {
+                while let Some((_, picked)) = picker.next_pick() {
                     left -= 1;
                     seen.extend(picked.map(|picked| picked.address));
                 }
-                std::thread::sleep(LOOK / 5);
+                std::thread::sleep(POLL_INTERVAL / 5);
             }
             if members.iter().all(|member| seen.contains(member)) {
                 return Ok(());
             }
-            self.alive()?;
+            self.check_alive()?;
             if Instant::now() > end {
-                return Err(Trouble::failed(format!(
+                return Err(LabError::failed(format!(
                     "the lottery draws {} of {} members after {} s",
                     seen.len(),
                     members.len(),
@@ -187,8 +197,11 @@ impl Cluster {
     }
 
     /// Fails if a daemon has ended that no fault killed.
-    pub(super) fn alive(&mut self) -> Result<(), Trouble> {
-        self.daemons.iter_mut().filter_map(|daemon| daemon.child.as_mut()).try_for_each(Child::alive)
+    pub(super) fn check_alive(&mut self) -> Result<(), LabError> {
+        self.daemons
+            .iter_mut()
+            .filter_map(|daemon| daemon.child.as_mut())
+            .try_for_each(ChildProcess::check_alive)
     }
 
     /// Returns the command lines.
@@ -197,27 +210,32 @@ impl Cluster {
     }
 
     /// Kills the daemon of a member.
-    pub(super) fn kill(&mut self, network: &Network, number: usize) {
+    pub(super) fn kill(&mut self, network: &PointNetwork, number: usize) {
         let Some(daemon) = self.daemons.get_mut(number.wrapping_sub(1)) else { return };
-        daemon.past = daemon.counts(network, number).unwrap_or(daemon.past);
+        daemon.earlier_counters = daemon.counts(network, number).unwrap_or(daemon.earlier_counters);
         if let Some(mut child) = daemon.child.take() {
             child.kill();
         }
     }
 
     /// Starts the daemon of a member again.
-    pub(super) fn again(&mut self, tie: &Tie, network: &Network, number: usize) -> Result<(), Trouble> {
+    pub(super) fn restart(
+        &mut self,
+        tie: &ProcessLauncher,
+        network: &PointNetwork,
+        number: usize,
+    ) -> Result<(), LabError> {
         self.run(tie, network, number)
     }
 
     /// Returns the processor time of all daemons, in seconds.
-    pub(super) fn cpu(&self) -> f64 {
-        self.daemons.iter().map(Daemon::cpu).sum()
+    pub(super) fn cpu_time(&self) -> f64 {
+        self.daemons.iter().map(LotteryDaemon::cpu).sum()
     }
 
     /// Returns the sum of all daemons' counters; `None` if one does not answer.
-    pub(super) fn counts(&self, network: &Network) -> Option<Counts> {
-        let mut sum = Counts::default();
+    pub(super) fn counters(&self, network: &PointNetwork) -> Option<DaemonCounters> {
+        let mut sum = DaemonCounters::default();
         for (number, daemon) in (1..).zip(&self.daemons) {
             let one = daemon.counts(network, number)?;
             sum.answers += one.answers;
@@ -229,7 +247,7 @@ impl Cluster {
     }
 
     /// Returns the status of each daemon, by its name.
-    pub(super) fn said(&self, network: &Network) -> String {
+    pub(super) fn statuses(&self, network: &PointNetwork) -> String {
         let all = (1..).zip(&self.daemons).map(|(number, daemon)| {
             (format!("d{number}"), daemon.load(network, number, PATIENCE).unwrap_or(Value::Null))
         });
@@ -237,48 +255,48 @@ impl Cluster {
     }
 }
 
-impl Daemon {
-    fn load(&self, network: &Network, number: usize, patience: Duration) -> Option<Value> {
+impl LotteryDaemon {
+    fn load(&self, network: &PointNetwork, number: usize, patience: Duration) -> Option<Value> {
         // The query runs on the daemon's own host, which works even while that is cut off.
-        let ask = || Ok(ask_within(patience, self.status, "GET", "/load").ok());
-        let text = network.at(Seat::Member(number), ask).ok()??;
+        let ask = || Ok(http_request_within(patience, self.status, "GET", "/load").ok());
+        let text = network.run_on(PointHost::Member(number), ask).ok()??;
         serde_json::from_str(&text).ok()
     }
 
-    fn counts(&self, network: &Network, number: usize) -> Option<Counts> {
+    fn counts(&self, network: &PointNetwork, number: usize) -> Option<DaemonCounters> {
         if self.child.is_none() {
-            return Some(self.past);
+            return Some(self.earlier_counters);
         }
         let load = self.load(network, number, TELL)?;
         let value = |name: &str| load["values"][name]["value"].as_f64();
-        Some(Counts {
-            answers: self.past.answers + value("lottery_referred")? + value("lottery_won")?,
-            duplicates: self.past.duplicates + value("lottery_duplicates")?,
+        Some(DaemonCounters {
+            answers: self.earlier_counters.answers + value("lottery_referred")? + value("lottery_won")?,
+            duplicates: self.earlier_counters.duplicates + value("lottery_duplicates")?,
             commit_delay: value("lottery_commit_delay_seconds").unwrap_or(0.0),
             cpu: self.cpu(),
         })
     }
 
     fn cpu(&self) -> f64 {
-        let now = self.child.as_ref().and_then(|child| usage::of_threads(child.pid()));
-        self.past.cpu + now.unwrap_or(0.0)
+        let now = self.child.as_ref().and_then(|child| cpu_time::of_threads(child.pid()));
+        self.earlier_counters.cpu + now.unwrap_or(0.0)
     }
 }
 
 /// Returns the multicast group with a port that is free now.
-fn group() -> Result<SocketAddr, Trouble> {
+fn group() -> Result<SocketAddr, LabError> {
     let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| socket.local_addr());
-    let port = port.map_err(|error| Trouble::failed(format!("no port is free: {error}")))?.port();
+    let port = port.map_err(|error| LabError::failed(format!("no port is free: {error}")))?.port();
     Ok(SocketAddr::from((MULTICAST, port)))
 }
 
 /// Returns the file of a daemon.
-fn about(
+fn daemon_config(
     number: usize,
     server: SocketAddr,
     status: SocketAddr,
-    members: &Members,
-    settings: &Settings,
+    members: &MemberGroup,
+    settings: &BalancerSettings,
 ) -> Value {
     let places = members.cores.map_or(members.workers as f64, |cores| cores * members.speed.unwrap_or(1.0));
     let mut service = json!({
@@ -288,12 +306,12 @@ fn about(
         "capacity": (places * 100.0).round().clamp(1.0, f64::from(u16::MAX)) as u16,
         "load": format!("in_flight / {places}"),
     });
-    let interval = settings.health_interval.map_or(INTERVAL, |span| span.0).as_micros();
+    let interval = settings.health_interval.map_or(HEALTH_INTERVAL, |span| span.0).as_micros();
     let interval = format!("{interval}us");
     match settings.health {
-        Health::Http => service["health"] = json!({ "http": "/healthz", "interval": interval }),
-        Health::Tcp => service["health"] = json!({ "tcp": true, "interval": interval }),
-        Health::Off => {}
+        HealthCheckKind::Http => service["health"] = json!({ "http": "/healthz", "interval": interval }),
+        HealthCheckKind::Tcp => service["health"] = json!({ "tcp": true, "interval": interval }),
+        HealthCheckKind::Off => {}
     }
     let mut file = json!({
         "member": number,
@@ -312,16 +330,19 @@ fn about(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::experiment::Span;
+    use crate::lab::experiment::DurationValue;
     use crate::lab::fixture;
 
     #[test]
     fn a_daemon_is_told_what_its_member_can_do_and_how_to_know_its_load() {
         let experiment = fixture::experiment();
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let mut settings = Settings { slow_start: Some(Span(Duration::from_secs(3))), ..Settings::default() };
-        let members = Members { workers: 2, ..experiment.members.first().clone() };
-        let file = about(2, at(5001), at(5002), &members, &settings);
+        let mut settings = BalancerSettings {
+            slow_start: Some(DurationValue(Duration::from_secs(3))),
+            ..BalancerSettings::default()
+        };
+        let members = MemberGroup { workers: 2, ..experiment.members.first().clone() };
+        let file = daemon_config(2, at(5001), at(5002), &members, &settings);
         let text = toml::to_string(&file).unwrap();
         for part in [
             "member = 2",
@@ -334,9 +355,9 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        settings.health = Health::Tcp;
-        let cores = Members { cores: Some(1.5), speed: Some(2.0), ..members };
-        let text = toml::to_string(&about(1, at(1), at(2), &cores, &settings)).unwrap();
+        settings.health = HealthCheckKind::Tcp;
+        let cores = MemberGroup { cores: Some(1.5), speed: Some(2.0), ..members };
+        let text = toml::to_string(&daemon_config(1, at(1), at(2), &cores, &settings)).unwrap();
         assert!(
             text.contains("capacity = 300") && text.contains("in_flight / 3") && text.contains("tcp = true"),
             "{text}"

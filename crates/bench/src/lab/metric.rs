@@ -210,7 +210,7 @@ impl Metric {
     }
 
     /// Returns `true` if the metric is known for every second of a run.
-    pub fn over_time(self) -> bool {
+    pub fn is_per_second(self) -> bool {
         matches!(
             self,
             Self::Throughput

@@ -6,22 +6,22 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::ask::bottleneck::{Kind, bottleneck};
-use plimsoll_lqn::ask::{self, lines};
-use plimsoll_lqn::{Effort, Findings, Model, read, simulate, solve};
+use plimsoll_lqn::analysis::bottleneck::{BottleneckKind, find_bottleneck};
+use plimsoll_lqn::analysis::{self, result_lines};
+use plimsoll_lqn::{Model, ModelResults, SimulationEffort, read, simulate, solve};
 use serde::{Deserialize, Serialize};
 
-use super::column::Column;
-use super::experiment::{Factor, Level};
+use super::calibration::WireTimes;
+use super::experiment::{Factor, FactorLevel};
 use super::library;
-use super::measure::Wire;
 use super::metric::Metric;
-use super::plan::{self, Point};
+use super::plan::{self, ExperimentPoint};
+use super::result_source::ResultSource;
 
 /// The model of an experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub struct ModelSettings {
     /// The name of a model of the program.
     #[serde(default)]
     pub name: Option<String>,
@@ -31,9 +31,9 @@ pub struct Part {
     #[serde(default)]
     pub lqn: Option<String>,
     /// The parameters. Each is a number, the name of a factor with a value at the point, or that of a
-    /// measurement before the first point in milliseconds: `relay`, `reach` ([`Wire`]).
+    /// measurement before the first point in milliseconds: `relay`, `reach` ([`WireTimes`]).
     #[serde(default)]
-    pub set: BTreeMap<String, Level>,
+    pub set: BTreeMap<String, FactorLevel>,
     /// The results of the model for each metric: `["client.response"]`; of several the mean. Times are in
     /// seconds.
     pub metrics: BTreeMap<Metric, Vec<String>>,
@@ -41,16 +41,16 @@ pub struct Part {
 
 /// The model's results for a point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Predicted {
+pub struct ModelPrediction {
     /// The means and the halves of 95 % intervals; for formulas these are 0.
     pub values: BTreeMap<Metric, (f64, f64)>,
     /// The bottleneck.
-    pub bottleneck: Option<Held>,
+    pub bottleneck: Option<ModelBottleneck>,
 }
 
 /// The bottleneck of a system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct ModelBottleneck {
     /// The kind: `software` (threads of a task) or `hardware` (a processor).
     pub kind: String,
     /// The name in the model; several if they are equally used.
@@ -60,19 +60,20 @@ pub struct Held {
 }
 
 /// The length of the simulation.
-const EFFORT: Effort = Effort { seed: 1, events: 4_000_000, precision: 0.004 };
+const EFFORT: SimulationEffort = SimulationEffort { seed: 1, events: 4_000_000, precision: 0.004 };
 
-impl Part {
+impl ModelSettings {
     /// Returns an error of the model at one of these points.
-    pub(super) fn wrong(&self, points: &[Point]) -> Option<String> {
-        let wrong = |point| self.model(point, Wire::default()).and_then(|model| self.named(&model)).err();
+    pub(super) fn error(&self, points: &[ExperimentPoint]) -> Option<String> {
+        let wrong = |point| {
+            self.model(point, WireTimes::default()).and_then(|model| self.check_metrics(&model)).err()
+        };
         points.iter().find_map(wrong)
     }
 
     /// Returns `true` if a parameter is measured before the first point.
-    pub(super) fn knows_the_way(&self) -> bool {
-        let named =
-            |level: &Level| matches!(level, Level::Text(name) if Wire::default().named(name).is_some());
+    pub(super) fn needs_wire_times(&self) -> bool {
+        let named = |level: &FactorLevel| matches!(level, FactorLevel::Text(name) if WireTimes::default().parameter(name).is_some());
         self.set.values().any(named)
     }
 
@@ -81,22 +82,26 @@ impl Part {
     ///
     /// # Errors
     /// Fails if there is no such model, or it cannot be simulated to the end.
-    pub fn predict(&self, point: &Point, wire: Wire) -> Result<BTreeMap<Column, Predicted>, String> {
+    pub fn predict(
+        &self,
+        point: &ExperimentPoint,
+        wire: WireTimes,
+    ) -> Result<BTreeMap<ResultSource, ModelPrediction>, String> {
         let model = self.model(point, wire)?;
         let (solved, convergence) = solve(&model);
         let mut all = BTreeMap::new();
         // A solution that did not converge is no result.
         if convergence.converged && !convergence.overloaded {
-            all.insert(Column::Model, self.predicted(&model, &solved)?);
+            all.insert(ResultSource::Model, self.predicted(&model, &solved)?);
         }
         let played =
             simulate(&model, &EFFORT).map_err(|stuck| format!("the model cannot be simulated: {stuck}"))?;
-        all.insert(Column::Simulated, self.predicted(&model, &played)?);
+        all.insert(ResultSource::Simulated, self.predicted(&model, &played)?);
         Ok(all)
     }
 
     /// Returns the model of a point.
-    fn model(&self, point: &Point, wire: Wire) -> Result<Model, String> {
+    fn model(&self, point: &ExperimentPoint, wire: WireTimes) -> Result<Model, String> {
         let text = match (&self.name, &self.lqn) {
             (Some(name), None) => {
                 let known = || library::MODELS.map(|(name, _)| name).join("`, `");
@@ -105,7 +110,7 @@ impl Part {
             (None, Some(text)) => text,
             _ => return Err("[model] needs either a `name` or its text, `lqn`".to_owned()),
         };
-        if self.knows_the_way() && point.application.is_none() {
+        if self.needs_wire_times() && point.application.is_none() {
             return Err(
                 "[model] `relay` and `reach` are measured of an [application], and there is none".to_owned()
             );
@@ -113,14 +118,16 @@ impl Part {
         let mut given = BTreeMap::new();
         for (parameter, level) in &self.set {
             let value = match level {
-                Level::Number(number) => *number,
-                Level::Text(name) => {
-                    let factor: Option<Factor> = Factor::named(name);
-                    let value =
-                        factor.and_then(|factor| plan::value(point, factor)).or_else(|| wire.named(name));
+                FactorLevel::Number(number) => *number,
+                FactorLevel::Text(name) => {
+                    let factor: Option<Factor> = Factor::from_name(name);
+                    let value = factor
+                        .and_then(|factor| plan::factor_value(point, factor))
+                        .or_else(|| wire.parameter(name));
                     value.ok_or_else(|| {
                         format!(
-                            "[model] `{parameter} = \"{name}\"`: expected a number, a factor that has one here, or what \
+                            "[model] `{parameter} = \"{name}\"`: expected a number, a factor that has one \
+                             here, or what \
                              is measured: `relay`, `reach`"
                         )
                     })?
@@ -134,7 +141,7 @@ impl Part {
     }
 
     /// Checks that the model has every result that the metrics name.
-    fn named(&self, model: &Model) -> Result<(), String> {
+    fn check_metrics(&self, model: &Model) -> Result<(), String> {
         let entries = model.entries.iter().map(|own| &own.name);
         let tasks = model.tasks.iter().map(|own| &own.name);
         let names: Vec<&String> =
@@ -144,7 +151,7 @@ impl Part {
                 return Err(format!("[model] `{}` needs at least one number of the model", metric.name()));
             }
             for part in parts {
-                let asked = ask::metric::Metric::parse(part)?;
+                let asked = analysis::metric::MetricSelector::parse(part)?;
                 if asked.name.as_ref().is_some_and(|name| !names.contains(&name)) {
                     return Err(format!("[model] `{part}`: the model has nothing of this name"));
                 }
@@ -153,14 +160,14 @@ impl Part {
         Ok(())
     }
 
-    fn predicted(&self, model: &Model, found: &Findings) -> Result<Predicted, String> {
-        let lines = lines(model, found);
+    fn predicted(&self, model: &Model, found: &ModelResults) -> Result<ModelPrediction, String> {
+        let lines = result_lines(model, found);
         let mut values = BTreeMap::new();
         for (metric, parts) in &self.metrics {
             let mut each = Vec::new();
             for part in parts {
-                let asked = ask::metric::Metric::parse(part)?;
-                let first = asked.of(&lines).first().map(|line| line.value);
+                let asked = analysis::metric::MetricSelector::parse(part)?;
+                let first = asked.select(&lines).first().map(|line| line.value);
                 each.push(first.ok_or_else(|| format!("[model] `{part}`: the model has no such number"))?);
             }
             let count = each.len() as f64;
@@ -169,20 +176,20 @@ impl Part {
             let half = each.iter().map(|value| value.half_width).sum::<f64>() / count;
             values.insert(*metric, (mean, half));
         }
-        let held = bottleneck(model, found).map(|held| Held {
+        let held = find_bottleneck(model, found).map(|held| ModelBottleneck {
             kind: match held.kind {
-                Kind::Software => "software".to_owned(),
-                Kind::Hardware => "hardware".to_owned(),
+                BottleneckKind::Software => "software".to_owned(),
+                BottleneckKind::Hardware => "hardware".to_owned(),
             },
-            of: held.of.iter().map(|own| own.name(model).to_owned()).collect(),
-            limits: held.limits,
+            of: held.resources.iter().map(|own| own.name(model).to_owned()).collect(),
+            limits: held.is_saturated,
         });
-        Ok(Predicted { values, bottleneck: held })
+        Ok(ModelPrediction { values, bottleneck: held })
     }
 }
 
 /// Returns the text with the policy of the point's balancer in place of `random` in the routing pragmas.
-fn routed(text: &str, point: &Point) -> Result<String, String> {
+fn routed(text: &str, point: &ExperimentPoint) -> Result<String, String> {
     let line = |line: &str| match line.trim().strip_suffix("=random") {
         Some(begin) if begin.starts_with("#pragma route.") => Ok(format!("{begin}={}", route(point)?)),
         _ => Ok(line.to_owned()),
@@ -191,8 +198,8 @@ fn routed(text: &str, point: &Point) -> Result<String, String> {
 }
 
 /// Returns the policy of the point's balancer in the terms of a model.
-fn route(point: &Point) -> Result<String, String> {
-    let (name, knobs) = point.balancer.knobs();
+fn route(point: &ExperimentPoint) -> Result<String, String> {
+    let (name, knobs) = point.balancer.strategy_settings();
     let two = knobs.get("choices").is_none_or(|choices| *choices == 2.0);
     match (name, point.application.and_then(|application| application.age)) {
         ("random", _) => Ok("random".to_owned()),
@@ -201,7 +208,8 @@ fn route(point: &Point) -> Result<String, String> {
         ("least_connections", _) => Ok("least_loaded".to_owned()),
         ("least_request", _) if two => Ok("power_of_two".to_owned()),
         _ => Err(format!(
-            "[model] no policy of a model is like `{}` of {}: write one in the model (`#pragma route.ENTRY=POLICY`), \
+            "[model] no policy of a model is like `{}` of {}: write one in the model (`#pragma \
+             route.ENTRY=POLICY`), \
              or take random, round_robin, least_connections, least_request (of two) or least_loaded",
             if name.is_empty() { "the usual strategy" } else { name },
             point.balancer.kind.name()
@@ -212,7 +220,7 @@ fn route(point: &Point) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::experiment::{Experiment, Mode};
+    use crate::lab::experiment::{Experiment, RunLength};
     use crate::lab::fixture::TEXT;
 
     /// One server, which each of N clients calls again at once.
@@ -243,11 +251,11 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
     fn parameters_follow_the_levels_and_both_ways_agree() {
         let experiment = Experiment::parse(&format!("{TEXT}{MODEL}")).unwrap();
         let part = experiment.model.as_ref().unwrap().get_ref();
-        let points = plan::points(&experiment, Mode::Full);
+        let points = plan::points(&experiment, RunLength::Full);
         let point =
-            points.iter().find(|point| plan::value(point, Factor::Concurrency) == Some(20.0)).unwrap();
-        let said = part.predict(point, Wire::default()).unwrap();
-        for column in Column::OF_MODEL {
+            points.iter().find(|point| plan::factor_value(point, Factor::Concurrency) == Some(20.0)).unwrap();
+        let said = part.predict(point, WireTimes::default()).unwrap();
+        for column in ResultSource::OF_MODEL {
             let predicted = &said[&column];
             // Twenty clients at a server that takes half a second: ten seconds each.
             let (response, _) = predicted.values[&Metric::Response];

@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::child::LOOK;
+use super::child_process::POLL_INTERVAL;
 use super::experiment;
-use super::front::find;
-use super::{Trouble, ports};
+use super::proxy_under_test::find_program;
+use super::{LabError, ports};
 
 /// A participant of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seat {
+pub(super) enum PointHost {
     Client,
     Balancer,
     /// A member, counted from 1.
@@ -38,21 +38,21 @@ pub(super) enum Seat {
 
 /// The network of a point. After it is dropped, the kernel removes it once its processes have ended.
 #[derive(Debug)]
-pub(super) struct Network(Option<Hosts>);
+pub(super) struct PointNetwork(Option<NamespaceHosts>);
 
 #[derive(Debug)]
-struct Hosts {
+struct NamespaceHosts {
     /// The namespace of the runner.
     home: File,
     hub: File,
-    client: Host,
-    balancer: Host,
-    members: Vec<Host>,
+    client: NamespaceHost,
+    balancer: NamespaceHost,
+    members: Vec<NamespaceHost>,
     delay: Option<Duration>,
 }
 
 #[derive(Debug)]
-struct Host {
+struct NamespaceHost {
     /// Its port in the hub.
     port: String,
     address: Ipv4Addr,
@@ -65,47 +65,48 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const HELD: u32 = 100_000;
 
 /// Returns the reason why this machine cannot have the experiment's network; `None` if it can.
-pub(super) fn lacking(wanted: &experiment::Network) -> Option<String> {
+pub(super) fn missing_reason(wanted: &experiment::NetworkSettings) -> Option<String> {
     let trial = || {
         if !wanted.namespaces {
             return Ok(());
         }
-        let mut network = Network::build(wanted)?;
+        let mut network = PointNetwork::build(wanted)?;
         network.add()?;
-        network.cut(1)?;
-        network.join(1)
+        network.disconnect(1)?;
+        network.reconnect(1)
     };
     trial().err().map(|why| why.to_string())
 }
 
-impl Network {
+impl PointNetwork {
     /// Creates the network with client and balancer, or none if none is configured.
-    pub(super) fn build(wanted: &experiment::Network) -> Result<Self, Trouble> {
+    pub(super) fn build(wanted: &experiment::NetworkSettings) -> Result<Self, LabError> {
         if !wanted.namespaces {
             return Ok(Self(None));
         }
         let home = open(Path::new("/proc/thread-self/ns/net"))?;
         let hub = namespace()?;
-        within(&home, &hub, || ip("link add br0 type bridge\nlink set br0 up\n"))?;
+        run_in_namespace(&home, &hub, || ip("link add br0 type bridge\nlink set br0 up\n"))?;
         let delay = wanted.delay.map(|span| span.0).filter(|delay| !delay.is_zero());
-        let client = Host::plug(&home, &hub, "client", Ipv4Addr::new(198, 18, 0, 1), delay)?;
-        let balancer = Host::plug(&home, &hub, "balancer", Ipv4Addr::new(198, 18, 0, 2), delay)?;
-        Ok(Self(Some(Hosts { home, hub, client, balancer, members: Vec::new(), delay })))
+        let client = NamespaceHost::connect(&home, &hub, "client", Ipv4Addr::new(198, 18, 0, 1), delay)?;
+        let balancer = NamespaceHost::connect(&home, &hub, "balancer", Ipv4Addr::new(198, 18, 0, 2), delay)?;
+        Ok(Self(Some(NamespaceHosts { home, hub, client, balancer, members: Vec::new(), delay })))
     }
 
     /// Creates the host of the next member.
-    pub(super) fn add(&mut self) -> Result<(), Trouble> {
+    pub(super) fn add(&mut self) -> Result<(), LabError> {
         let Some(hosts) = &mut self.0 else { return Ok(()) };
         let number = hosts.members.len() + 1;
         // The block is reserved for tests of networks: 198.18.1.1 is the first.
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 1, 0).to_bits() + number as u32);
-        let host = Host::plug(&hosts.home, &hosts.hub, &format!("m{number}"), address, hosts.delay)?;
+        let host =
+            NamespaceHost::connect(&hosts.home, &hosts.hub, &format!("m{number}"), address, hosts.delay)?;
         hosts.members.push(host);
         Ok(())
     }
 
     /// Returns the address of a participant's host.
-    pub(super) fn host(&self, seat: Seat) -> Result<IpAddr, Trouble> {
+    pub(super) fn host(&self, seat: PointHost) -> Result<IpAddr, LabError> {
         Ok(IpAddr::V4(match &self.0 {
             None => Ipv4Addr::LOCALHOST,
             Some(hosts) => hosts.host(seat)?.address,
@@ -114,102 +115,110 @@ impl Network {
 
     /// Chooses a free address on a participant's host; it stays free while a process that listened there is
     /// dead.
-    pub(super) fn listen(&self, seat: Seat) -> Result<SocketAddr, Trouble> {
+    pub(super) fn free_address(&self, seat: PointHost) -> Result<SocketAddr, LabError> {
         let host = self.host(seat)?;
-        self.at(seat, || ports::free(host))
+        self.run_on(seat, || ports::free_address(host))
     }
 
     /// Performs `act` on a participant's host. Processes and threads that it starts stay there.
-    pub(super) fn at<T>(&self, seat: Seat, act: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    pub(super) fn run_on<T>(
+        &self,
+        seat: PointHost,
+        act: impl FnOnce() -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
         match &self.0 {
             None => act(),
-            Some(hosts) => within(&hosts.home, &hosts.host(seat)?.namespace, act),
+            Some(hosts) => run_in_namespace(&hosts.home, &hosts.host(seat)?.namespace, act),
         }
     }
 
     /// Pulls the cable of a member.
-    pub(super) fn cut(&self, member: usize) -> Result<(), Trouble> {
+    pub(super) fn disconnect(&self, member: usize) -> Result<(), LabError> {
         self.port(member, "down")
     }
 
     /// Plugs it in again.
-    pub(super) fn join(&self, member: usize) -> Result<(), Trouble> {
+    pub(super) fn reconnect(&self, member: usize) -> Result<(), LabError> {
         self.port(member, "up")
     }
 
-    fn port(&self, member: usize, state: &str) -> Result<(), Trouble> {
+    fn port(&self, member: usize, state: &str) -> Result<(), LabError> {
         let Some(hosts) = &self.0 else {
-            return Err(Trouble::failed("a member on the loopback interface has no cable"));
+            return Err(LabError::failed("a member on the loopback interface has no cable"));
         };
-        let port = &hosts.host(Seat::Member(member))?.port;
-        within(&hosts.home, &hosts.hub, || ip(&format!("link set {port} {state}\n")))
+        let port = &hosts.host(PointHost::Member(member))?.port;
+        run_in_namespace(&hosts.home, &hosts.hub, || ip(&format!("link set {port} {state}\n")))
     }
 }
 
-impl Hosts {
-    fn host(&self, seat: Seat) -> Result<&Host, Trouble> {
+impl NamespaceHosts {
+    fn host(&self, seat: PointHost) -> Result<&NamespaceHost, LabError> {
         let host = match seat {
-            Seat::Client => Some(&self.client),
-            Seat::Balancer => Some(&self.balancer),
-            Seat::Member(number) => number.checked_sub(1).and_then(|index| self.members.get(index)),
+            PointHost::Client => Some(&self.client),
+            PointHost::Balancer => Some(&self.balancer),
+            PointHost::Member(number) => number.checked_sub(1).and_then(|index| self.members.get(index)),
         };
-        host.ok_or_else(|| Trouble::failed(format!("{seat:?} has no host")))
+        host.ok_or_else(|| LabError::failed(format!("{seat:?} has no host")))
     }
 }
 
-impl Host {
+impl NamespaceHost {
     /// Creates a namespace and joins it to the hub.
-    fn plug(
+    fn connect(
         home: &File,
         hub: &File,
         port: &str,
         address: Ipv4Addr,
         delay: Option<Duration>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, LabError> {
         let namespace = namespace()?;
         let place = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
-        within(home, hub, || {
+        run_in_namespace(home, hub, || {
             let mut lines = String::new();
             let _ = writeln!(lines, "link add {port} type veth peer name eth0 netns {place}");
             let _ = writeln!(lines, "link set {port} master br0 up");
             ip(&lines)
         })?;
-        within(home, &namespace, || {
+        run_in_namespace(home, &namespace, || {
             ip(&format!("address add {address}/16 dev eth0\nlink set lo up\nlink set eth0 up\n"))?;
             // The kernel does this by itself on the loopback interface: it reuses a port within the minute
             // for which it remembers a closed connection. The file belongs to this namespace. If it cannot be
             // written, there are 28,000 ports per minute for each pair of hosts.
             let _ = std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1");
-            delay.map_or(Ok(()), slow)
+            delay.map_or(Ok(()), add_delay)
         })?;
         Ok(Self { port: port.to_owned(), address, namespace })
     }
 }
 
 /// Delays packets that leave by `eth0`.
-fn slow(delay: Duration) -> Result<(), Trouble> {
+fn add_delay(delay: Duration) -> Result<(), LabError> {
     let (delay, held) = (format!("{}us", delay.as_micros()), HELD.to_string());
     let words = ["qdisc", "add", "dev", "eth0", "root", "netem", "delay", &delay, "limit", &held];
     run("tc", &words, "")
-        .map_err(|why| Trouble::failed(format!("a `delay` needs the netem module of the kernel: {why}")))
+        .map_err(|why| LabError::failed(format!("a `delay` needs the netem module of the kernel: {why}")))
 }
 
 /// Performs `act` in a namespace and returns to the old one.
-fn within<T>(home: &File, place: &File, act: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+fn run_in_namespace<T>(
+    home: &File,
+    place: &File,
+    act: impl FnOnce() -> Result<T, LabError>,
+) -> Result<T, LabError> {
     enter(place)?;
     let done = act();
     enter(home)?;
     done
 }
 
-fn enter(place: &File) -> Result<(), Trouble> {
+fn enter(place: &File) -> Result<(), LabError> {
     move_into_link_name_space(place.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| Trouble::failed(format!("cannot enter a network namespace: {error}")))
+        .map_err(|error| LabError::failed(format!("cannot enter a network namespace: {error}")))
 }
 
 /// Creates a network namespace.
-fn namespace() -> Result<File, Trouble> {
-    let failed = |error: io::Error| Trouble::failed(format!("cannot make a network namespace: {error}"));
+fn namespace() -> Result<File, LabError> {
+    let failed = |error: io::Error| LabError::failed(format!("cannot make a network namespace: {error}"));
     let program = tool("unshare")?;
     // The process reads until its input ends, at the latest with this process.
     let mut holder = Command::new(program)
@@ -229,9 +238,9 @@ fn namespace() -> Result<File, Trouble> {
             break open(Path::new(&link));
         }
         if !matches!(holder.try_wait(), Ok(None)) || Instant::now() > end {
-            break Err(Trouble::failed("cannot make a network namespace"));
+            break Err(LabError::failed("cannot make a network namespace"));
         }
-        std::thread::sleep(LOOK / 5);
+        std::thread::sleep(POLL_INTERVAL / 5);
     };
     drop(holder.stdin.take());
     if namespace.is_err() {
@@ -244,24 +253,24 @@ fn namespace() -> Result<File, Trouble> {
     let _ = holder.wait();
     namespace.map_err(|why| match said.lines().last() {
         Some(said) => {
-            Trouble::failed(format!("{why} ({said}); it takes root, or `unshare -Urn plimsoll lab …`"))
+            LabError::failed(format!("{why} ({said}); it takes root, or `unshare -Urn plimsoll lab …`"))
         }
         None => why,
     })
 }
 
-fn open(path: &Path) -> Result<File, Trouble> {
-    File::open(path).map_err(|error| Trouble::failed(format!("cannot open {}: {error}", path.display())))
+fn open(path: &Path) -> Result<File, LabError> {
+    File::open(path).map_err(|error| LabError::failed(format!("cannot open {}: {error}", path.display())))
 }
 
 /// Executes lines of `ip`.
-fn ip(lines: &str) -> Result<(), Trouble> {
+fn ip(lines: &str) -> Result<(), LabError> {
     run("ip", &["-batch", "-"], lines)
 }
 
 /// Runs a program to its end, with `input`.
-fn run(name: &str, words: &[&str], input: &str) -> Result<(), Trouble> {
-    let failed = |error: io::Error| Trouble::failed(format!("cannot run {name}: {error}"));
+fn run(name: &str, words: &[&str], input: &str) -> Result<(), LabError> {
+    let failed = |error: io::Error| LabError::failed(format!("cannot run {name}: {error}"));
     let mut process = Command::new(tool(name)?)
         .args(words)
         .process_group(0)
@@ -280,12 +289,13 @@ fn run(name: &str, words: &[&str], input: &str) -> Result<(), Trouble> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let why = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
-    Err(Trouble::failed(format!("{name} failed: {why}")))
+    Err(LabError::failed(format!("{name} failed: {why}")))
 }
 
-fn tool(name: &str) -> Result<std::path::PathBuf, Trouble> {
+fn tool(name: &str) -> Result<std::path::PathBuf, LabError> {
     let package = if name == "unshare" { "util-linux" } else { "iproute2" };
-    find(name).map_err(|_| Trouble::failed(format!("`{name}` is not installed; it comes with {package}")))
+    find_program(name)
+        .map_err(|_| LabError::failed(format!("`{name}` is not installed; it comes with {package}")))
 }
 
 #[cfg(test)]
@@ -296,38 +306,39 @@ mod tests {
 
     #[test]
     fn without_namespaces_all_is_on_the_loopback_interface() {
-        let mut network = Network::build(&experiment::Network::default()).unwrap();
+        let mut network = PointNetwork::build(&experiment::NetworkSettings::default()).unwrap();
         network.add().unwrap();
-        assert_eq!(network.host(Seat::Member(7)).unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let place = network.listen(Seat::Member(7)).unwrap();
+        assert_eq!(network.host(PointHost::Member(7)).unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let place = network.free_address(PointHost::Member(7)).unwrap();
         assert!(TcpListener::bind(place).is_ok_and(|listener| listener.local_addr().unwrap() == place));
-        assert_eq!(network.at(Seat::Client, || Ok(5)).unwrap(), 5);
-        assert!(network.cut(1).is_err() && network.join(1).is_err());
-        assert_eq!(lacking(&experiment::Network::default()), None);
+        assert_eq!(network.run_on(PointHost::Client, || Ok(5)).unwrap(), 5);
+        assert!(network.disconnect(1).is_err() && network.reconnect(1).is_err());
+        assert_eq!(missing_reason(&experiment::NetworkSettings::default()), None);
     }
 
     #[test]
     fn hosts_hear_one_another_until_the_cable_is_pulled() {
-        let wanted = experiment::Network { namespaces: true, delay: None };
+        let wanted = experiment::NetworkSettings { namespaces: true, delay: None };
         // The machine's permissions, tested independently of this module.
         let possible = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
         if !possible.is_ok_and(|status| status.success()) {
-            assert!(lacking(&wanted).is_some_and(|why| why.contains("namespace")), "it was not told");
+            assert!(missing_reason(&wanted).is_some_and(|why| why.contains("namespace")), "it was not told");
             return;
         }
-        assert_eq!(lacking(&wanted), None);
+        assert_eq!(missing_reason(&wanted), None);
         let home = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
-        let mut network = Network::build(&wanted).unwrap();
+        let mut network = PointNetwork::build(&wanted).unwrap();
         network.add().unwrap();
         network.add().unwrap();
-        let place = network.listen(Seat::Member(2)).unwrap();
-        let listener = network.at(Seat::Member(2), || Ok(TcpListener::bind(place).unwrap())).unwrap();
+        let place = network.free_address(PointHost::Member(2)).unwrap();
+        let listener =
+            network.run_on(PointHost::Member(2), || Ok(TcpListener::bind(place).unwrap())).unwrap();
         let address = listener.local_addr().unwrap();
         let reach = |seat, millis| {
             let patience = Duration::from_millis(millis);
-            network.at(seat, || Ok(TcpStream::connect_timeout(&address, patience).map_err(|e| e.kind())))
+            network.run_on(seat, || Ok(TcpStream::connect_timeout(&address, patience).map_err(|e| e.kind())))
         };
-        for seat in [Seat::Client, Seat::Balancer, Seat::Member(1), Seat::Member(2)] {
+        for seat in [PointHost::Client, PointHost::Balancer, PointHost::Member(1), PointHost::Member(2)] {
             assert!(reach(seat, 60_000).unwrap().is_ok(), "{seat:?}");
         }
         // The hosts are not reachable from outside, whatever else answers at that address.
@@ -336,12 +347,12 @@ mod tests {
         assert_eq!(arrived(), 4);
         let _ = TcpStream::connect_timeout(&address, Duration::from_millis(100));
         assert_eq!(arrived(), 0);
-        network.cut(2).unwrap();
-        assert_eq!(reach(Seat::Balancer, 100).unwrap().err(), Some(io::ErrorKind::TimedOut));
-        assert!(reach(Seat::Member(2), 60_000).unwrap().is_ok());
-        network.join(2).unwrap();
-        assert!(reach(Seat::Balancer, 60_000).unwrap().is_ok());
-        assert!(network.at(Seat::Member(3), || Ok(())).is_err());
+        network.disconnect(2).unwrap();
+        assert_eq!(reach(PointHost::Balancer, 100).unwrap().err(), Some(io::ErrorKind::TimedOut));
+        assert!(reach(PointHost::Member(2), 60_000).unwrap().is_ok());
+        network.reconnect(2).unwrap();
+        assert!(reach(PointHost::Balancer, 60_000).unwrap().is_ok());
+        assert!(network.run_on(PointHost::Member(3), || Ok(())).is_err());
         assert_eq!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), home);
     }
 }

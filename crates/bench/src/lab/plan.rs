@@ -3,35 +3,36 @@
 use std::time::Duration;
 
 use super::experiment::{
-    Architecture, Balancer, BalancerKind, Binding, Crew, Experiment, Factor, Level, Mode, Protocol, Setting,
+    AgentArchitecture, BalancerKind, BalancerSpec, Experiment, Factor, FactorLevel, LoadProtocol,
+    PointApplication, PointScaler, RunLength, SessionBinding,
 };
-use super::table::Levels;
+use super::table::PointLevels;
 
 /// One combination of levels.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct ExperimentPoint {
     /// The levels.
-    pub levels: Levels,
+    pub levels: PointLevels,
     /// The number of members to start.
     pub members: usize,
     /// The balancer.
-    pub balancer: Balancer,
+    pub balancer: BalancerSpec,
     /// The load.
-    pub offer: Offer,
+    pub load: OfferedLoad,
     /// The protocol of all participants.
-    pub protocol: Protocol,
+    pub protocol: LoadProtocol,
     /// Whether each member has plimsoll's agent as a side-car.
     pub side_cars: bool,
     /// The maximum retries of the balancer; its own default if `None`.
     pub retries: Option<u32>,
     /// The scaler, if there is one.
-    pub crew: Option<Crew>,
+    pub scaler: Option<PointScaler>,
     /// The balancers at once.
     pub instances: Option<usize>,
     /// The number of the balancer's groups, each with a member at every server.
     pub groups: Option<usize>,
     /// The application, if the clients perform its cycles.
-    pub application: Option<Setting>,
+    pub application: Option<PointApplication>,
     /// The seed of service times and arrivals. Points that differ in the balancer alone have the same: luck
     /// is no part of the comparison.
     pub seed: u64,
@@ -39,7 +40,7 @@ pub struct Point {
 
 /// The load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Offer {
+pub enum OfferedLoad {
     /// An open loop, in requests per second.
     Rate(f64),
     /// An open loop, as a share of the capacity.
@@ -52,15 +53,15 @@ pub enum Offer {
 const SETUP: Duration = Duration::from_millis(700);
 
 /// The number of answers per client after which a closed loop is in its steady state.
-pub(super) const SETTLED: usize = 3;
+pub(super) const SETTLING_ANSWERS: usize = 3;
 
 /// The maximum factor by which a point is lengthened for its precision.
-pub(super) const LONGER: u32 = 10;
+pub(super) const MAX_LENGTHENING: u32 = 10;
 
 /// Returns all points, the last factor varying fastest. Equivalent combinations are one: without a balancer
 /// its strategy does not matter.
-pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
-    let mut all = vec![Levels::new()];
+pub fn points(experiment: &Experiment, mode: RunLength) -> Vec<ExperimentPoint> {
+    let mut all = vec![PointLevels::new()];
     for vary in &experiment.factors {
         let factor = *vary.vary.get_ref();
         let levels = vary.levels(mode);
@@ -75,29 +76,29 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
             })
             .collect();
     }
-    let mut points: Vec<Point> = Vec::new();
+    let mut points: Vec<ExperimentPoint> = Vec::new();
     for mut levels in all {
-        let number = |factor| levels.get(&factor).and_then(Level::number);
+        let number = |factor| levels.get(&factor).and_then(FactorLevel::number);
         let endpoints = number(Factor::Endpoints).map(|count| count as usize);
         let balancer = match levels.get(&Factor::Balancer) {
-            Some(Level::Text(text)) => text.parse().unwrap_or_default(),
+            Some(FactorLevel::Text(text)) => text.parse().unwrap_or_default(),
             _ => experiment.balancer.kind.clone().unwrap_or_default(),
         };
         let load = &experiment.load;
         let protocol = match levels.get(&Factor::Protocol) {
-            Some(Level::Text(text)) => Protocol::named(text).unwrap_or_default(),
+            Some(FactorLevel::Text(text)) => LoadProtocol::from_name(text).unwrap_or_default(),
             _ => experiment.protocol(),
         };
         let clients = number(Factor::Concurrency).map(|count| count as usize).or(load.concurrency);
         // Without rates, a client of a group counts as any other of a closed loop.
-        let each = load.each(clients.unwrap_or(0));
-        let clients = if each.is_empty() { clients } else { load.answered().then_some(each.len()) };
+        let each = load.client_groups(clients.unwrap_or(0));
+        let clients = if each.is_empty() { clients } else { load.is_closed_loop().then_some(each.len()) };
         let offer = match (clients, number(Factor::Share).or(load.share)) {
-            (Some(clients), _) => Offer::Concurrency(clients),
-            (None, Some(share)) => Offer::Share(share),
+            (Some(clients), _) => OfferedLoad::Concurrency(clients),
+            (None, Some(share)) => OfferedLoad::Share(share),
             (None, None) => {
                 let sessions: f64 = each.iter().filter_map(|client| client.rate).sum();
-                Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(sessions))
+                OfferedLoad::Rate(number(Factor::Rate).or(load.rate).unwrap_or(sessions))
             }
         };
         let instances =
@@ -108,40 +109,40 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
         let (members, balancer) = match endpoints {
             Some(0) => {
                 levels.remove(&Factor::Balancer);
-                (1, Balancer { kind: BalancerKind::None, ..balancer })
+                (1, BalancerSpec { kind: BalancerKind::None, ..balancer })
             }
             count => (count.unwrap_or_else(|| experiment.members.count()), balancer),
         };
         let application =
-            experiment.application.as_ref().map(|application| application.get_ref().at(&levels));
+            experiment.application.as_ref().map(|application| application.get_ref().at_levels(&levels));
         let balancer = match &application {
             Some(application) => agent(balancer, application, protocol),
             None => balancer,
         };
         let said = experiment.members.groups().iter().any(|members| members.side_car);
         let side_cars = balancer.kind == BalancerKind::Plimsoll
-            && (said || balancer.agents && protocol == Protocol::Iiop);
+            && (said || balancer.has_agents && protocol == LoadProtocol::Iiop);
         let crew = experiment.scaler.as_ref().map(|scaler| {
             let level = match levels.get(&Factor::Scaler) {
-                Some(Level::Text(text)) => Some(text.as_str()),
+                Some(FactorLevel::Text(text)) => Some(text.as_str()),
                 _ => None,
             };
-            let (own, full) = (experiment.plan.duration.of(mode).0, experiment.plan.duration.full.0);
+            let (own, full) = (experiment.plan.duration.for_length(mode).0, experiment.plan.duration.full.0);
             let part = own.as_secs_f64() / full.as_secs_f64().max(f64::MIN_POSITIVE);
-            scaler.get_ref().at(level, part, experiment.members.capacity(1).unwrap_or(1.0))
+            scaler.get_ref().for_run(level, part, experiment.members.capacity(1).unwrap_or(1.0))
         });
         if points.iter().all(|point| point.levels != levels) {
             let alike = points.iter().find(|point| comparable(&point.levels, &levels));
             let seed = alike.map_or(points.len() as u64 + 1, |point| point.seed);
-            points.push(Point {
+            points.push(ExperimentPoint {
                 levels,
                 members,
                 balancer,
-                offer,
+                load: offer,
                 protocol,
                 side_cars,
                 retries,
-                crew,
+                scaler: crew,
                 instances,
                 groups,
                 application,
@@ -154,20 +155,20 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
 
 /// Configures the balancer as the application's agent. Over iiop, clients that ask for a server are bound for
 /// a session; everything else is relayed. The agent chooses members at random, or by loads up to a given age.
-fn agent(balancer: Balancer, application: &Setting, protocol: Protocol) -> Balancer {
-    let located = application.architecture == Architecture::Handle && protocol == Protocol::Iiop;
-    let binding = if located { Binding::PerSession } else { Binding::PerRequest };
+fn agent(balancer: BalancerSpec, application: &PointApplication, protocol: LoadProtocol) -> BalancerSpec {
+    let located = application.architecture == AgentArchitecture::Handle && protocol == LoadProtocol::Iiop;
+    let binding = if located { SessionBinding::PerSession } else { SessionBinding::PerRequest };
     let strategy = if application.age.is_some() { "least_loaded" } else { "random" };
-    Balancer { strategy: strategy.to_owned(), binding: Some(binding), ..balancer }
+    BalancerSpec { strategy: strategy.to_owned(), binding: Some(binding), ..balancer }
 }
 
 /// Returns the factor's value at this point: its level, or the experiment's setting where it is not varied.
 /// Times of the application are in milliseconds.
-pub fn value(point: &Point, factor: Factor) -> Option<f64> {
-    let own = |get: fn(&Setting) -> f64| point.application.as_ref().map(get);
-    point.levels.get(&factor).and_then(Level::number).or_else(|| match (factor, point.offer) {
-        (Factor::Concurrency, Offer::Concurrency(clients)) => Some(clients as f64),
-        (Factor::Rate, Offer::Rate(rate)) => Some(rate),
+pub fn factor_value(point: &ExperimentPoint, factor: Factor) -> Option<f64> {
+    let own = |get: fn(&PointApplication) -> f64| point.application.as_ref().map(get);
+    point.levels.get(&factor).and_then(FactorLevel::number).or_else(|| match (factor, point.load) {
+        (Factor::Concurrency, OfferedLoad::Concurrency(clients)) => Some(clients as f64),
+        (Factor::Rate, OfferedLoad::Rate(rate)) => Some(rate),
         (Factor::Endpoints, _) => Some(point.members as f64),
         (Factor::Instances, _) => point.instances.map(|count| count as f64),
         (Factor::Groups, _) => point.groups.map(|count| count as f64),
@@ -182,9 +183,9 @@ pub fn value(point: &Point, factor: Factor) -> Option<f64> {
 
 /// Returns `true` if both differ only in a compared factor: the balancer, the number of balancers or of
 /// groups, or the scaler.
-fn comparable(one: &Levels, other: &Levels) -> bool {
+fn comparable(one: &PointLevels, other: &PointLevels) -> bool {
     const COMPARED: [Factor; 4] = [Factor::Balancer, Factor::Instances, Factor::Groups, Factor::Scaler];
-    let rest = |levels: &Levels| {
+    let rest = |levels: &PointLevels| {
         let mut rest = levels.clone();
         let before = rest.len();
         rest.retain(|factor, _| !COMPARED.contains(factor));
@@ -194,8 +195,8 @@ fn comparable(one: &Levels, other: &Levels) -> bool {
 }
 
 /// Returns `true` if both differ in the balancer alone.
-pub(super) fn rivals(one: &Levels, other: &Levels) -> bool {
-    let rest = |levels: &Levels| {
+pub(super) fn differ_in_balancer(one: &PointLevels, other: &PointLevels) -> bool {
+    let rest = |levels: &PointLevels| {
         let mut rest = levels.clone();
         rest.remove(&Factor::Balancer).map(|_| rest)
     };
@@ -203,34 +204,37 @@ pub(super) fn rivals(one: &Levels, other: &Levels) -> bool {
 }
 
 /// Returns the estimated time of these points.
-pub fn budget<'a>(
+pub fn estimated_time<'a>(
     experiment: &Experiment,
-    mode: Mode,
-    points: impl IntoIterator<Item = &'a Point>,
+    mode: RunLength,
+    points: impl IntoIterator<Item = &'a ExperimentPoint>,
 ) -> Duration {
     let repetitions = repetitions(experiment, mode) as u32;
     points
         .into_iter()
-        .map(|point| (each(experiment, mode) + SETUP + settling(experiment, point)) * repetitions)
+        .map(|point| {
+            (repetition_length(experiment, mode) + SETUP + settling(experiment, point)) * repetitions
+        })
         .sum()
 }
 
 /// Returns the estimated time after which sessions and queues of a closed loop are in their steady state.
-fn settling(experiment: &Experiment, point: &Point) -> Duration {
-    let Offer::Concurrency(clients) = point.offer else { return Duration::ZERO };
+fn settling(experiment: &Experiment, point: &ExperimentPoint) -> Duration {
+    let OfferedLoad::Concurrency(clients) = point.load else { return Duration::ZERO };
     let service = experiment.members.first().service.map_or(Duration::ZERO, |service| service.mean());
-    let rounds = (SETTLED * clients) as f64 / (experiment.members.first().workers * point.members) as f64;
+    let rounds =
+        (SETTLING_ANSWERS * clients) as f64 / (experiment.members.first().workers * point.members) as f64;
     service.min(Duration::from_secs(60)).mul_f64(rounds)
 }
 
 /// Returns the number of repetitions of each point.
-pub fn repetitions(experiment: &Experiment, mode: Mode) -> usize {
-    *experiment.plan.repetitions.of(mode).get_ref()
+pub fn repetitions(experiment: &Experiment, mode: RunLength) -> usize {
+    *experiment.plan.repetitions.for_length(mode).get_ref()
 }
 
 /// Returns the length of one repetition, its warm-up included.
-pub fn each(experiment: &Experiment, mode: Mode) -> Duration {
-    experiment.plan.warmup.of(mode).0 + experiment.plan.duration.of(mode).0
+pub fn repetition_length(experiment: &Experiment, mode: RunLength) -> Duration {
+    experiment.plan.warmup.for_length(mode).0 + experiment.plan.duration.for_length(mode).0
 }
 
 #[cfg(test)]
@@ -241,8 +245,9 @@ mod tests {
     #[test]
     fn every_combination_once_and_one_without_a_balancer() {
         let experiment = fixture::experiment();
-        let points = points(&experiment, Mode::Full);
-        let names: Vec<String> = points.iter().map(|point| crate::lab::table::name(&point.levels)).collect();
+        let points = points(&experiment, RunLength::Full);
+        let names: Vec<String> =
+            points.iter().map(|point| crate::lab::table::format_levels(&point.levels)).collect();
         assert_eq!(
             names,
             [
@@ -257,7 +262,7 @@ mod tests {
         assert_eq!(points[0].members, 1);
         assert_eq!(points[0].balancer.kind, BalancerKind::None);
         assert_eq!(points[5].balancer.kind, BalancerKind::Haproxy);
-        assert_eq!(points[5].offer, Offer::Concurrency(20));
+        assert_eq!(points[5].load, OfferedLoad::Concurrency(20));
         // All balancers have the same arrivals and service times.
         assert_eq!(points.iter().map(|point| point.seed).collect::<Vec<_>>(), [1, 2, 3, 4, 3, 4]);
     }
@@ -265,13 +270,15 @@ mod tests {
     #[test]
     fn the_budget_counts_every_repetition() {
         let experiment = fixture::experiment();
-        let points = points(&experiment, Mode::Full);
+        let points = points(&experiment, RunLength::Full);
         // Two repetitions of 1 s of warm-up and 3 s; three rounds of 20 clients of 1 ms on 4 workers.
         let settling = Duration::from_millis(15);
         assert_eq!(
-            budget(&experiment, Mode::Full, &points[1..2]),
+            estimated_time(&experiment, RunLength::Full, &points[1..2]),
             (Duration::from_secs(4) + SETUP + settling) * 2
         );
-        assert!(budget(&experiment, Mode::Full, &points) > (Duration::from_secs(4) + SETUP) * 12);
+        assert!(
+            estimated_time(&experiment, RunLength::Full, &points) > (Duration::from_secs(4) + SETUP) * 12
+        );
     }
 }

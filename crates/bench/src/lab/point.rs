@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::arrivals::{Arrivals, dispersion, swing};
-use super::back::back;
-use super::child::Tie;
-use super::crew::{self, Roll};
-use super::drive::{Clients, Drive};
-use super::experiment::{Experiment, Fault, Lasting, Mode, Protocol};
-use super::lottery::Counts;
+use super::app_utilization::{BusyTimes, is_precise};
+use super::arrivals::{ArrivalCounter, dispersion, swing};
+use super::child_process::ProcessLauncher;
+use super::experiment::{Experiment, FaultInjection, LoadDuration, LoadProtocol, RunLength};
+use super::load_driver::{LoadClients, LoadLoop};
+use super::lottery::DaemonCounters;
 use super::metric::Metric;
-use super::moves::Moves;
-use super::plan::{LONGER, Point, SETTLED, each, repetitions};
-use super::served::{Served, precise};
-use super::stage::Stage;
-use super::{Trouble, Watch, usage};
-use crate::record::{Fault as Failure, Record};
+use super::plan::{ExperimentPoint, MAX_LENGTHENING, SETTLING_ANSWERS, repetition_length, repetitions};
+use super::recovery::measure_recovery;
+use super::scaling::{self, MemberCounts};
+use super::session_moves::SessionMoves;
+use super::testbed::Testbed;
+use super::{LabError, RunObserver, cpu_time};
+use crate::record::{FailureKind as Failure, RunRecord};
 
 /// The results of a point.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct PointOutcome {
     /// The samples of every repetition and batch.
     pub samples: BTreeMap<Metric, Vec<f64>>,
     /// The ticks of every repetition.
-    pub timelines: Vec<Vec<Tick>>,
+    pub timelines: Vec<Vec<TimelineTick>>,
     /// The command lines of the processes.
     pub commands: Vec<String>,
     /// The minimum share of requests sent on time (open loop).
@@ -40,7 +40,7 @@ pub struct Outcome {
 
 /// A second, or a batch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Tick {
+pub struct TimelineTick {
     /// Its end in seconds since the load began.
     pub at: f64,
     /// Its length.
@@ -62,7 +62,7 @@ pub struct Tick {
     pub arrived: BTreeMap<String, u64>,
     /// The numbers of members, with a scaler.
     #[serde(default)]
-    pub roll: Option<Roll>,
+    pub roll: Option<MemberCounts>,
 }
 
 /// The default maximum between two ticks.
@@ -82,9 +82,9 @@ const STEP: Duration = Duration::from_millis(100);
 /// | two cycles | 94 % |
 const CYCLES: u32 = 2;
 /// The minimum punctuality of a valid open loop.
-pub(super) const PUNCTUAL: f64 = 0.99;
+pub(super) const MIN_PUNCTUALITY: f64 = 0.99;
 
-impl Outcome {
+impl PointOutcome {
     /// Creates the outcome of no repetition.
     pub(super) fn new() -> Self {
         Self { punctuality: 1.0, ..Self::default() }
@@ -92,11 +92,11 @@ impl Outcome {
 
     /// Returns `true` if the punctuality is too low for a valid result.
     pub(super) fn is_late(&self) -> bool {
-        self.punctuality < PUNCTUAL
+        self.punctuality < MIN_PUNCTUALITY
     }
 
     /// Adds the outcome of another repetition.
-    pub(super) fn add(&mut self, other: Self) {
+    pub(super) fn merge(&mut self, other: Self) {
         for (metric, samples) in other.samples {
             self.samples.entry(metric).or_default().extend(samples);
         }
@@ -113,22 +113,22 @@ impl Outcome {
     clippy::too_many_arguments,
     reason = "each is one thing the repetition needs, and there is one caller"
 )]
-pub(super) fn run(
-    tie: &Tie,
+pub(super) fn run_repetition(
+    tie: &ProcessLauncher,
     experiment: &Experiment,
-    mode: Mode,
-    point: &Point,
+    mode: RunLength,
+    point: &ExperimentPoint,
     repetition: usize,
-    before: &super::Before,
+    before: &super::Calibration,
     folder: &Path,
-    outcome: &mut Outcome,
-    watch: &mut dyn Watch,
-) -> Result<(), Trouble> {
+    outcome: &mut PointOutcome,
+    watch: &mut dyn RunObserver,
+) -> Result<(), LabError> {
     let only = repetitions(experiment, mode) == 1;
     let folder = if only { folder.to_owned() } else { folder.join(format!("{repetition}")) };
     // A repeated run must not find old files: addresses are read from logs.
     let cannot = |what: &str, error: std::io::Error| {
-        Trouble::failed(format!("cannot {what} {}: {error}", folder.display()))
+        LabError::failed(format!("cannot {what} {}: {error}", folder.display()))
     };
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(|error| cannot("clear", error))?;
@@ -136,14 +136,14 @@ pub(super) fn run(
     std::fs::create_dir_all(&folder).map_err(|error| cannot("make", error))?;
     let mut point = point.clone();
     point.seed = point.seed.wrapping_mul(100).wrapping_add(repetition as u64);
-    let mut stage = Stage::build(tie, experiment, &point, before.session(experiment), &folder)?;
+    let mut stage = Testbed::build(tie, experiment, &point, before.session_time(experiment), &folder)?;
     outcome.commands = stage.commands().to_vec();
-    let drive = before.drive(point.offer)?;
-    once(experiment, mode, &point, drive, &mut stage, before.capacity(), outcome, watch)?;
+    let drive = before.load_loop(point.load)?;
+    measure_repetition(experiment, mode, &point, drive, &mut stage, before.capacity(), outcome, watch)?;
     if let Some(status) = stage.status() {
         let path = folder.join("status.json");
         std::fs::write(&path, status)
-            .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
+            .map_err(|error| LabError::failed(format!("cannot write {}: {error}", path.display())))?;
     }
     Ok(())
 }
@@ -153,45 +153,47 @@ pub(super) fn run(
     clippy::too_many_arguments,
     reason = "each is one thing the repetition needs, and there is one caller"
 )]
-fn once(
+fn measure_repetition(
     experiment: &Experiment,
-    mode: Mode,
-    point: &Point,
-    drive: Drive,
-    stage: &mut Stage,
+    mode: RunLength,
+    point: &ExperimentPoint,
+    drive: LoadLoop,
+    stage: &mut Testbed,
     capacity: Option<f64>,
-    outcome: &mut Outcome,
-    watch: &mut dyn Watch,
-) -> Result<(), Trouble> {
-    let warmup = experiment.plan.warmup.of(mode).0;
-    let batches = (*experiment.plan.batches.of(mode)).max(1);
-    let planned = experiment.plan.duration.of(mode).0 / batches as u32;
-    let often = experiment.plan.tick.map_or(TICK, |tick| tick.of(mode).0);
-    let mut faults: Vec<&Fault> = experiment.faults.iter().collect();
-    faults.sort_by_key(|fault| fault.at.of(mode).0);
+    outcome: &mut PointOutcome,
+    watch: &mut dyn RunObserver,
+) -> Result<(), LabError> {
+    let warmup = experiment.plan.warmup.for_length(mode).0;
+    let batches = (*experiment.plan.batches.for_length(mode)).max(1);
+    let planned = experiment.plan.duration.for_length(mode).0 / batches as u32;
+    let often = experiment.plan.tick.map_or(TICK, |tick| tick.for_length(mode).0);
+    let mut faults: Vec<&FaultInjection> = experiment.faults.iter().collect();
+    faults.sort_by_key(|fault| fault.at.for_length(mode).0);
     let mut faults = faults.into_iter().peekable();
 
-    let precision = experiment.plan.precision.as_ref().map(|precision| *precision.get_ref().of(mode));
+    let precision = experiment.plan.precision.as_ref().map(|precision| *precision.get_ref().for_length(mode));
     let first = outcome.samples.get(&Metric::Response).map_or(0, Vec::len);
     // A closed loop is stopped explicitly, because the length of its warm-up varies.
     let (clients, length) = match drive {
-        Drive::Open(_) => (0, each(experiment, mode)),
-        Drive::Closed(clients) => (clients as u64, each(experiment, mode) * LONGER + WARM),
+        LoadLoop::Open(_) => (0, repetition_length(experiment, mode)),
+        LoadLoop::Closed(clients) => {
+            (clients as u64, repetition_length(experiment, mode) * MAX_LENGTHENING + WARM)
+        }
     };
-    let moves = Moves::of(experiment, point);
-    let lasting = Lasting { warmup, whole: length };
-    let run = stage.load(&experiment.load, drive, point.offer, lasting, point.seed)?;
-    let mut wait = |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
+    let moves = SessionMoves::of(experiment, point);
+    let lasting = LoadDuration { warmup, total: length };
+    let run = stage.start_load(&experiment.load, drive, point.load, lasting, point.seed)?;
+    let mut wait = |run: &LoadClients, stage: &mut Testbed, until: Duration| -> Result<(), LabError> {
         loop {
             let now = run.elapsed();
-            if let Some(fault) = faults.next_if(|fault| fault.at.of(mode).0 <= now) {
-                stage.act(fault)?;
+            if let Some(fault) = faults.next_if(|fault| fault.at.for_length(mode).0 <= now) {
+                stage.inject_fault(fault)?;
                 continue;
             }
-            if watch.interrupted() {
-                return Err(Trouble::Interrupted);
+            if watch.is_interrupted() {
+                return Err(LabError::Interrupted);
             }
-            stage.tend(now)?;
+            stage.run_scaler(now)?;
             if now >= until {
                 return Ok(());
             }
@@ -200,54 +202,57 @@ fn once(
     };
 
     let mut timeline = Vec::new();
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = ArrivalCounter::default();
     // Warm-up and measured batches are divided in the same way, so that a timeline begins with the load.
     let mut last = Duration::ZERO;
-    let mut tick =
-        |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(Record, Duration), Trouble> {
-            wait(run, stage, until)?;
-            let now = run.elapsed();
-            let record = run.take();
-            if let Some(moves) = &moves {
-                moves.forwarded(record.forwarded);
+    let mut tick = |run: &LoadClients,
+                    stage: &mut Testbed,
+                    until: Duration|
+     -> Result<(RunRecord, Duration), LabError> {
+        wait(run, stage, until)?;
+        let now = run.elapsed();
+        let record = run.take_record();
+        if let Some(moves) = &moves {
+            moves.record_forwards(record.forwarded);
+        }
+        let iiop = point.protocol == LoadProtocol::Iiop;
+        let counts =
+            if experiment.needs_request_counts() && !iiop { stage.arrival_counts() } else { Vec::new() };
+        let (end, seconds) = (now.as_secs_f64(), (now - last).as_secs_f64());
+        let arrived = stage.names().into_iter().zip(counts).filter_map(|(name, count)| {
+            let came = arrivals.count_tick(&name, count, end, seconds)?;
+            Some((name, came))
+        });
+        let mut arrived: BTreeMap<String, u64> = arrived.collect();
+        if iiop {
+            // Over iiop the answers name the member, and no other counter exists.
+            arrived.extend(stage.names().into_iter().map(|name| {
+                let came = record.members.get(name.as_str()).map_or(0, |tally| tally.ok + tally.failed);
+                (name, came)
+            }));
+        }
+        timeline.push(TimelineTick {
+            at: end,
+            seconds,
+            due: record.due,
+            late: record.due - record.on_time,
+            ok: record.ok,
+            failed: record.failures(),
+            response: record.service.mean().as_secs_f64(),
+            p99: record.latency.quantile(0.99).as_secs_f64(),
+            arrived,
+            roll: None,
+        });
+        if let Some(crew) = &point.scaler {
+            let rate = rate(experiment, drive, (last + now) / 2, lasting);
+            let roll = stage.member_counts(crew, rate)?;
+            if let Some(tick) = timeline.last_mut() {
+                tick.roll = Some(roll);
             }
-            let iiop = point.protocol == Protocol::Iiop;
-            let counts = if experiment.counts() && !iiop { stage.counts() } else { Vec::new() };
-            let (end, seconds) = (now.as_secs_f64(), (now - last).as_secs_f64());
-            let arrived = stage.names().into_iter().zip(counts).filter_map(|(name, count)| {
-                let came = arrivals.tick(&name, count, end, seconds)?;
-                Some((name, came))
-            });
-            let mut arrived: BTreeMap<String, u64> = arrived.collect();
-            if iiop {
-                // Over iiop the answers name the member, and no other counter exists.
-                arrived.extend(stage.names().into_iter().map(|name| {
-                    let came = record.members.get(name.as_str()).map_or(0, |tally| tally.ok + tally.failed);
-                    (name, came)
-                }));
-            }
-            timeline.push(Tick {
-                at: end,
-                seconds,
-                due: record.due,
-                late: record.due - record.on_time,
-                ok: record.ok,
-                failed: record.failures(),
-                response: record.service.mean().as_secs_f64(),
-                p99: record.latency.quantile(0.99).as_secs_f64(),
-                arrived,
-                roll: None,
-            });
-            if let Some(crew) = &point.crew {
-                let rate = rate(experiment, drive, (last + now) / 2, lasting);
-                let roll = stage.roll(crew, rate)?;
-                if let Some(tick) = timeline.last_mut() {
-                    tick.roll = Some(roll);
-                }
-            }
-            last = now;
-            Ok((record, now))
-        };
+        }
+        last = now;
+        Ok((record, now))
+    };
     let ticks = (warmup.as_secs_f64() / often.as_secs_f64()).ceil() as u32;
     let mut answered = 0;
     // The time of the last record: results after it belong to the next one, however long the rest of a tick
@@ -259,7 +264,7 @@ fn once(
         previous = now;
     }
     let mut begin = warmup;
-    while answered < SETTLED as u64 * clients && run.elapsed() < warmup + WARM {
+    while answered < SETTLING_ANSWERS as u64 * clients && run.elapsed() < warmup + WARM {
         begin = run.elapsed() + STEP;
         let (record, now) = tick(&run, stage, begin)?;
         answered += record.ok;
@@ -268,35 +273,36 @@ fn once(
     // An open loop has no cycles: the cycle is 0.
     let batch = match answered {
         0 => planned,
-        _ => lengthened(planned, begin.mul_f64(clients as f64 / answered as f64)),
+        _ => batch_length(planned, begin.mul_f64(clients as f64 / answered as f64)),
     };
     let parts = (batch.as_secs_f64() / often.as_secs_f64()).ceil().max(1.0) as u32;
     let mut due = 0;
-    let mut drawn = stage.drawn();
-    let most = precision.map_or(0, |_| (planned * batches as u32 * LONGER).div_duration_f64(batch) as u32);
+    let mut drawn = stage.daemon_counters();
+    let most =
+        precision.map_or(0, |_| (planned * batches as u32 * MAX_LENGTHENING).div_duration_f64(batch) as u32);
     let most = most.max(batches as u32);
-    let mut servers = Served::look(stage, &run);
+    let mut servers = BusyTimes::read(stage, &run);
     for number in 1..=most {
-        if number > batches as u32 && precise(outcome, first, precision) {
+        if number > batches as u32 && is_precise(outcome, first, precision) {
             break;
         }
-        let (start, host) = (stage.used(), usage::of_host());
-        let moved = moves.as_ref().and_then(|moves| moves.so_far(stage));
-        let mut whole = Record::new();
+        let (start, host) = (stage.cpu_times(), cpu_time::of_host());
+        let moved = moves.as_ref().and_then(|moves| moves.moves_per_session(stage));
+        let mut whole = RunRecord::new();
         let mut now = previous;
         for part in 1..=parts {
             let (record, taken) = tick(&run, stage, begin + batch * (number - 1) + batch * part / parts)?;
-            whole.add(&record);
+            whole.merge(&record);
             now = taken;
         }
-        let drawn_before = std::mem::replace(&mut drawn, stage.drawn());
-        let seen = Seen {
+        let drawn_before = std::mem::replace(&mut drawn, stage.daemon_counters());
+        let seen = SideMeasurements {
             seconds: (now - previous).as_secs_f64(),
-            balancer: stage.used().0 - start.0,
-            host: host.zip(usage::of_host()),
-            drawn: drawn_before.zip(drawn),
+            balancer: stage.cpu_times().0 - start.0,
+            host: host.zip(cpu_time::of_host()),
+            daemon_counters: drawn_before.zip(drawn),
         };
-        let now_moved = moves.as_ref().and_then(|moves| moves.so_far(stage));
+        let now_moved = moves.as_ref().and_then(|moves| moves.moves_per_session(stage));
         if let (Some(before), Some(after)) = (moved, now_moved) {
             let each_minute = (after - before) / (seen.seconds / 60.0);
             outcome.samples.entry(Metric::Moves).or_default().push(each_minute);
@@ -304,49 +310,49 @@ fn once(
                 outcome.samples.entry(Metric::Moved).or_default().push(after);
             }
         }
-        let now_servers = Served::look(stage, &run);
+        let now_servers = BusyTimes::read(stage, &run);
         if let (Some(before), Some(after), Some(application)) = (&servers, &now_servers, &point.application) {
-            before.keep(after, application, outcome);
+            before.add_samples(after, application, outcome);
         }
         servers = now_servers;
         previous = now;
         due += whole.due;
-        if matches!(drive, Drive::Open(_)) {
+        if matches!(drive, LoadLoop::Open(_)) {
             outcome.punctuality = outcome.punctuality.min(whole.punctuality());
         }
         // Requests in flight end within their time-out; they are a part of the last batch. A closed loop
         // never ends.
-        let open = matches!(drive, Drive::Open(_));
+        let open = matches!(drive, LoadLoop::Open(_));
         let timeout = experiment.load.timeout.0;
         let last = open && number == batches as u32;
-        let tail = if last { tail(&run, timeout) } else { Record::new() };
-        keep(outcome, drive, capacity, timeout, &whole, &tail, &seen);
+        let tail = if last { wait_for_in_flight(&run, timeout) } else { RunRecord::new() };
+        add_samples(outcome, drive, capacity, timeout, &whole, &tail, &seen);
     }
-    stage.alive()?;
+    stage.check_alive()?;
     if due == 0 {
-        return Err(Trouble::failed("no request was due in all of it: give more load or more time"));
+        return Err(LabError::failed("no request was due in all of it: give more load or more time"));
     }
     if let Some(fault) = faults.peek() {
-        let at = fault.at.of(mode).0.as_secs_f64();
-        return Err(Trouble::failed(format!("a fault at {at} s did not happen before the end")));
+        let at = fault.at.for_length(mode).0.as_secs_f64();
+        return Err(LabError::failed(format!("a fault at {at} s did not happen before the end")));
     }
-    if let Some(back) = back(experiment, mode, &timeline) {
+    if let Some(back) = measure_recovery(experiment, mode, &timeline) {
         let mut put = |metric, value: f64| {
             if value.is_finite() {
                 outcome.samples.entry(metric).or_default().push(value);
             }
         };
         put(Metric::Surge, back.surge);
-        put(Metric::FirstSecond, back.first);
-        if let Some(regained) = back.regained {
+        put(Metric::FirstSecond, back.first_second);
+        if let Some(regained) = back.regained_share {
             put(Metric::Regained, regained);
         }
     }
     let measured = &timeline[timeline.len().saturating_sub(batches * parts as usize)..];
-    if let Some(day) = point.crew.as_ref().and_then(|crew| crew::judge(crew, measured)) {
+    if let Some(day) = point.scaler.as_ref().and_then(|crew| scaling::rate_scaling(crew, measured)) {
         let members = measured.iter().filter_map(|tick| Some(tick.roll?.there)).sum::<f64>();
         let all = [
-            (Metric::Met, day.met),
+            (Metric::Met, day.goal_met),
             (Metric::Cost, day.cost),
             (Metric::Members, members / measured.len() as f64),
         ];
@@ -354,59 +360,59 @@ fn once(
             outcome.samples.entry(metric).or_default().push(value);
         }
     }
-    if experiment.counts() {
+    if experiment.needs_request_counts() {
         let samples = measured.chunks(parts as usize).filter_map(dispersion);
         outcome.samples.entry(Metric::Dispersion).or_default().extend(samples);
         let samples = measured.chunks(parts as usize).filter_map(swing);
         outcome.samples.entry(Metric::Swing).or_default().extend(samples);
     }
     outcome.timelines.push(timeline);
-    run.end()
+    run.stop()
 }
 
 /// Returns the length of a batch in a closed loop with this `cycle` of a client: at least [`CYCLES`] of them,
-/// but at most [`LONGER`] times the planned length.
-fn lengthened(planned: Duration, cycle: Duration) -> Duration {
-    planned.max((cycle * CYCLES).min(planned * LONGER))
+/// but at most [`MAX_LENGTHENING`] times the planned length.
+fn batch_length(planned: Duration, cycle: Duration) -> Duration {
+    planned.max((cycle * CYCLES).min(planned * MAX_LENGTHENING))
 }
 
 /// Returns the requests per second of the load's curve at a time since it began; 0 in a closed loop.
-fn rate(experiment: &Experiment, drive: Drive, at: Duration, lasting: Lasting) -> f64 {
-    let Drive::Open(rate) = drive else { return 0.0 };
-    let measured = lasting.whole.saturating_sub(lasting.warmup).as_secs_f64();
-    rate * experiment.load.curved(at.saturating_sub(lasting.warmup).as_secs_f64() / measured)
+fn rate(experiment: &Experiment, drive: LoadLoop, at: Duration, lasting: LoadDuration) -> f64 {
+    let LoadLoop::Open(rate) = drive else { return 0.0 };
+    let measured = lasting.total.saturating_sub(lasting.warmup).as_secs_f64();
+    rate * experiment.load.curve_at(at.saturating_sub(lasting.warmup).as_secs_f64() / measured)
 }
 
 /// Measurements beside the requests.
-struct Seen {
+struct SideMeasurements {
     seconds: f64,
     balancer: f64,
     host: Option<((f64, f64), (f64, f64))>,
     /// The counters of a lottery's daemons before and after.
-    drawn: Option<(Counts, Counts)>,
+    daemon_counters: Option<(DaemonCounters, DaemonCounters)>,
 }
 
 /// Waits for requests in flight.
-fn tail(run: &Clients, timeout: Duration) -> Record {
+fn wait_for_in_flight(run: &LoadClients, timeout: Duration) -> RunRecord {
     let end = Instant::now() + timeout + Duration::from_millis(200);
-    while !run.finished() && Instant::now() < end {
+    while !run.is_finished() && Instant::now() < end {
         std::thread::sleep(NAP);
     }
-    run.take()
+    run.take_record()
 }
 
 /// Adds a sample of every metric that the record supports.
-fn keep(
-    outcome: &mut Outcome,
-    drive: Drive,
+fn add_samples(
+    outcome: &mut PointOutcome,
+    drive: LoadLoop,
     capacity: Option<f64>,
     timeout: Duration,
-    part: &Record,
-    tail: &Record,
-    seen: &Seen,
+    part: &RunRecord,
+    tail: &RunRecord,
+    seen: &SideMeasurements,
 ) {
     let mut all = part.clone();
-    all.add(tail);
+    all.merge(tail);
     let ended = (all.ok + all.failures() + all.cut) as f64;
     let failed = |fault| all.failed.get(&fault).copied().unwrap_or(0) as f64;
     let throughput = part.ok as f64 / seen.seconds;
@@ -426,11 +432,12 @@ fn keep(
         put(Metric::TimedOut, (failed(Failure::Timeout) + failed(Failure::ConnectTimeout)) / ended);
         put(Metric::Refused, (failed(Failure::Status) + failed(Failure::Shed)) / ended);
         put(Metric::Shed, failed(Failure::Shed) / ended);
-        if all.picks.count() > 0 || failed(Failure::Unpicked) > 0.0 {
-            put(Metric::Unpicked, failed(Failure::Unpicked) / ended);
+        if all.picks.count() > 0 || failed(Failure::NoPick) > 0.0 {
+            put(Metric::Unpicked, failed(Failure::NoPick) / ended);
         }
         put(Metric::BalancerCpu, seen.balancer / ended * 1e6);
-    } else if part.due > 0 || (matches!(drive, Drive::Closed(_)) && seen.seconds >= timeout.as_secs_f64()) {
+    } else if part.due > 0 || (matches!(drive, LoadLoop::Closed(_)) && seen.seconds >= timeout.as_secs_f64())
+    {
         // Requests were due and none ended: the worst result, not a missing sample. In a closed loop all
         // requests may take longer than a batch.
         put(Metric::Success, 0.0);
@@ -439,19 +446,19 @@ fn keep(
     }
     if all.ok > 0 {
         put(Metric::Response, mean(&all));
-        if let Drive::Closed(clients) = drive {
+        if let LoadLoop::Closed(clients) = drive {
             put(Metric::Speed, clients as f64 / mean(&all));
         }
     }
-    if matches!(drive, Drive::Open(_)) && part.due > 0 {
+    if matches!(drive, LoadLoop::Open(_)) && part.due > 0 {
         put(Metric::Delivered, part.ok as f64 / part.due as f64);
     }
     if all.picks.count() > 0 {
         put(Metric::Pick, all.picks.mean().as_secs_f64());
         put(Metric::PickP99, all.picks.quantile(0.99).as_secs_f64());
-        put(Metric::TwoMembers, all.picked_twice as f64 / all.picks.count() as f64);
+        put(Metric::TwoMembers, all.duplicate_picks as f64 / all.picks.count() as f64);
     }
-    if let Some((before, after)) = seen.drawn {
+    if let Some((before, after)) = seen.daemon_counters {
         let answers = after.answers - before.answers;
         put(Metric::DaemonBusy, (after.cpu - before.cpu) / seen.seconds);
         if answers > 0.0 {
@@ -469,7 +476,7 @@ fn keep(
 
 /// Returns the mean time of the requests that were answered without fault, from when they were sent; NaN if
 /// there are none. In a punctual open loop that is when they were due.
-fn mean(record: &Record) -> f64 {
+fn mean(record: &RunRecord) -> f64 {
     if record.service.count() == 0 { f64::NAN } else { record.service.mean().as_secs_f64() }
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::Trouble;
+use super::LabError;
 
 /// The range of these ports: services use those below, manual choices are often above.
 const FIRST: u32 = 10_240;
@@ -15,7 +15,7 @@ const LAST: u32 = 17_999;
 const USUAL: u32 = 32_768;
 
 /// Returns a port of this host that is free now, and that this process assigns only once.
-pub(super) fn free(host: IpAddr) -> Result<SocketAddr, Trouble> {
+pub(super) fn free_address(host: IpAddr) -> Result<SocketAddr, LabError> {
     static COUNT: LazyLock<AtomicU32> =
         LazyLock::new(|| AtomicU32::new(RandomState::new().build_hasher().finish() as u32));
     let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
@@ -30,7 +30,7 @@ pub(super) fn free(host: IpAddr) -> Result<SocketAddr, Trouble> {
         }
     }
     let port = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
-    port.map_err(|error| Trouble::failed(format!("no port is free on {host}: {error}")))
+    port.map_err(|error| LabError::failed(format!("no port is free on {host}: {error}")))
 }
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn nobody_who_connects_is_given_one_and_none_is_given_twice() {
         let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let given: Vec<SocketAddr> = (0..50).map(|_| free(host).unwrap()).collect();
+        let given: Vec<SocketAddr> = (0..50).map(|_| free_address(host).unwrap()).collect();
         let mut ports: Vec<u16> = given.iter().map(SocketAddr::port).collect();
         ports.sort_unstable();
         ports.dedup();

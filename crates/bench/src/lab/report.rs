@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::claim::{Verdict, shown};
+use super::claim::{Verdict, format_estimate};
 use super::experiment::Experiment;
 use super::metric::Metric;
-use super::point::PUNCTUAL;
+use super::point::MIN_PUNCTUALITY;
 use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
-use super::table::{Table, name};
-use super::{Trouble, figure, plan};
+use super::table::{EstimateTable, format_levels};
+use super::{LabError, figure, plan};
 use crate::plot::{escape, page};
 
 mod model;
 
 /// The summary of a report.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct RunReport {
     /// The version of this format.
     pub version: u32,
     /// The name of the experiment.
@@ -40,7 +40,7 @@ pub struct Report {
     /// The points with a late load.
     pub invalid: Vec<String>,
     /// The claims.
-    pub claims: Vec<Decided>,
+    pub claims: Vec<DecidedClaim>,
     /// The differences of the results from the paper's.
     pub differs: String,
     /// The path of the page.
@@ -50,7 +50,7 @@ pub struct Report {
 
 /// A claim and its verdict.
 #[derive(Clone, Debug, Serialize)]
-pub struct Decided {
+pub struct DecidedClaim {
     /// The claim as a sentence.
     pub says: String,
     /// The paper's statement.
@@ -69,28 +69,28 @@ pub struct Decided {
 ///
 /// # Errors
 /// Fails if the run cannot be read or a file cannot be written.
-pub fn write(folder: &Path) -> Result<Report, Trouble> {
+pub fn write(folder: &Path) -> Result<RunReport, LabError> {
     let run = RunFile::read(folder)?;
     let experiment = run.experiment()?;
-    let points = store::points(folder)?;
-    let mut table = store::table(&points);
+    let points = store::read_points(folder)?;
+    let mut table = store::build_table(&points);
     let mut expected = run.points;
     let planned = plan::points(&experiment, run.mode());
     for point in &planned {
-        if let Some(why) = run.lacks(&point.levels) {
-            table.leave_out(point.levels.clone(), why);
+        if let Some(why) = run.skip_reason(&point.levels) {
+            table.push_skipped(point.levels.clone(), why);
             expected = expected.saturating_sub(1);
         }
     }
     let claims = experiment.claims.iter().map(|claim| {
         let Verdict { pass, decided, numbers } = match &run.skipped {
-            None if !claim.is_asked(&planned) => {
-                Verdict::open("not asked: the quick form has no points for it")
+            None if !claim.is_decidable_by(&planned) => {
+                Verdict::undecided("not asked: the quick form has no points for it")
             }
-            None => claim.test.get_ref().decide(&table.only(&claim.only).column(claim.column)),
-            Some(_) => Verdict::open("not decided: the run was skipped"),
+            None => claim.test.get_ref().decide(&table.filtered(&claim.only).with_source(claim.column)),
+            Some(_) => Verdict::undecided("not decided: the run was skipped"),
         };
-        Decided {
+        DecidedClaim {
             says: claim.says.clone(),
             paper: claim.paper.clone(),
             pass,
@@ -99,10 +99,10 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
             numbers,
         }
     });
-    let claims: Vec<Decided> = claims.collect();
+    let claims: Vec<DecidedClaim> = claims.collect();
     let late = points.iter().filter(|point| point.outcome.is_late());
-    let invalid: Vec<String> = late.map(|point| name(&point.levels)).collect();
-    let report = Report {
+    let invalid: Vec<String> = late.map(|point| format_levels(&point.levels)).collect();
+    let report = RunReport {
         version: store::VERSION,
         name: run.name.clone(),
         mode: run.mode.clone(),
@@ -123,9 +123,10 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         let chart = figure::chart(drawn, &experiment, &points, &table);
         let svg = chart.svg();
         store::write_text(&folder.join(format!("{}.svg", drawn.name)), &svg)?;
-        let paper = said("The paper: ", &drawn.paper);
+        let paper = labelled_paragraphs("The paper: ", &drawn.paper);
         let few = if chart.series.is_empty() { "No point of it has been measured yet. " } else { "" };
-        let what = if figure::over_time(drawn) { "Mean of the repetitions, second by second. " } else { "" };
+        let what =
+            if figure::is_over_time(drawn) { "Mean of the repetitions, second by second. " } else { "" };
         let _ = writeln!(figures, "<figure>{svg}<figcaption>{few}{what}{paper}</figcaption></figure>");
     }
     let body = [
@@ -141,7 +142,7 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     Ok(report)
 }
 
-fn head(run: &RunFile, experiment: &Experiment, report: &Report, again: u32) -> String {
+fn head(run: &RunFile, experiment: &Experiment, report: &RunReport, again: u32) -> String {
     let mut out = format!(
         "<h1>{}</h1>\n<p class=\"dim\">{} · {} run · {} of {} points · {} · plimsoll {}</p>\n",
         escape(&experiment.title),
@@ -176,10 +177,11 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report, again: u32) -> 
     for name in &report.invalid {
         let _ = writeln!(
             out,
-            "<p class=\"bad\">INVALID: {}: less than {:.0} % of the requests left on time; the load generator was the \
+            "<p class=\"bad\">INVALID: {}: less than {:.0} % of the requests left on time; the load \
+             generator was the \
              bottleneck and the point proves nothing.</p>",
             escape(name),
-            PUNCTUAL * 100.0
+            MIN_PUNCTUALITY * 100.0
         );
     }
     if again > 0 {
@@ -194,16 +196,17 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report, again: u32) -> 
     for paragraph in paragraphs(&experiment.about) {
         let _ = writeln!(out, "<p>{}</p>", escape(&paragraph));
     }
-    let _ = writeln!(out, "<p>Servers: {}.</p>", escape(&experiment.members.about()));
-    let _ = writeln!(out, "<p>Network: {}.</p>", escape(&experiment.joined()));
+    let _ = writeln!(out, "<p>Servers: {}.</p>", escape(&experiment.members.description()));
+    let _ = writeln!(out, "<p>Network: {}.</p>", escape(&experiment.network_description()));
     for sentence in run.before.sentences(experiment) {
         let _ = writeln!(out, "<p>Measured before: {}.</p>", escape(&sentence));
     }
     out
 }
 
-fn verdicts(report: &Report) -> String {
-    let mut out = "<h2>Claims</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"text\">claim</th><th class=\"text\">\
+fn verdicts(report: &RunReport) -> String {
+    let mut out = "<h2>Claims</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"text\">claim</th><th \
+                   class=\"text\">\
                    holds</th><th class=\"text\">decided by</th></tr>\n"
         .to_owned();
     for claim in &report.claims {
@@ -214,10 +217,11 @@ fn verdicts(report: &Report) -> String {
             (false, true, false) => ("bad", "✘ fails, see below"),
         };
         let numbers: Vec<String> = claim.numbers.iter().map(|number| escape(number)).collect();
-        let paper = said("<br>The paper: ", &claim.paper);
+        let paper = labelled_paragraphs("<br>The paper: ", &claim.paper);
         let _ = writeln!(
             out,
-            "<tr><td class=\"text\">{}<span class=\"dim\">{paper}</span></td><td class=\"text {class}\" style=\"white-space:nowrap\">{word}</td>\
+            "<tr><td class=\"text\">{}<span class=\"dim\">{paper}</span></td><td class=\"text {class}\" \
+             style=\"white-space:nowrap\">{word}</td>\
              <td class=\"text\">{}</td></tr>",
             escape(&claim.says),
             numbers.join("<br>")
@@ -234,7 +238,7 @@ fn verdicts(report: &Report) -> String {
 }
 
 /// Returns a table of every estimate of every point.
-fn numbers(table: &Table, points: &[PointFile]) -> String {
+fn numbers(table: &EstimateTable, points: &[PointFile]) -> String {
     let metrics = [
         Metric::Throughput,
         Metric::Response,
@@ -274,7 +278,7 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::Members,
     ];
     let found: Vec<(Metric, Vec<_>)> =
-        metrics.map(|metric| (metric, table.all(metric, |_| true).collect())).into_iter().collect();
+        metrics.map(|metric| (metric, table.values(metric, |_| true).collect())).into_iter().collect();
     let shown_ones: Vec<_> = found.iter().filter(|(_, values)| !values.is_empty()).collect();
     let mut out =
         "<h2>Numbers</h2>\n<details><summary>All points, with 95 % confidence intervals</summary>\n<div \
@@ -285,10 +289,14 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
     }
     out += "</tr>\n";
     for point in points {
-        let _ = write!(out, "<tr><td class=\"text\">{}</td>", escape(&name(&point.levels)));
+        let _ = write!(out, "<tr><td class=\"text\">{}</td>", escape(&format_levels(&point.levels)));
         for (_, values) in &shown_ones {
             let own: Option<&(_, Estimate)> = values.iter().find(|(levels, _)| **levels == point.levels);
-            let _ = write!(out, "<td>{}</td>", own.map_or_else(String::new, |(_, estimate)| shown(estimate)));
+            let _ = write!(
+                out,
+                "<td>{}</td>",
+                own.map_or_else(String::new, |(_, estimate)| format_estimate(estimate))
+            );
         }
         out += "</tr>\n";
     }
@@ -299,21 +307,23 @@ fn origin(run: &RunFile, experiment: &Experiment) -> String {
     let mode = run.mode();
     let plan = &experiment.plan;
     let turns = if plan.interleaved { ", the balancers in turn" } else { "" };
-    let closed = |point: &plan::Point| matches!(point.offer, plan::Offer::Concurrency(_));
+    let closed = |point: &plan::ExperimentPoint| matches!(point.load, plan::OfferedLoad::Concurrency(_));
     let longer = match plan::points(experiment, mode).iter().any(closed) {
         true => " (both longer where clients take long to go around)",
         false => "",
     };
     format!(
-        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{turns}, after {} s of warm-up{longer}; the \
-         samples of all of them give the intervals (Student's t). The load came from this program's own generator, \
+        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{turns}, after {} s of \
+         warm-up{longer}; the \
+         samples of all of them give the intervals (Student's t). The load came from this program's own \
+         generator, \
          in a process apart from balancer and members, on the same machine. The run took {:.0} s.</p>\n\
          <p class=\"dim\">SHA-256 of the experiment <code>{}</code>, of the binary <code>{}</code></p>\n\
          <details><summary>The experiment file</summary><pre>{}</pre></details>\n",
-        plan.repetitions.of(mode).get_ref(),
-        plan.duration.of(mode).0.as_secs_f64(),
-        plan.batches.of(mode),
-        plan.warmup.of(mode).0.as_secs_f64(),
+        plan.repetitions.for_length(mode).get_ref(),
+        plan.duration.for_length(mode).0.as_secs_f64(),
+        plan.batches.for_length(mode),
+        plan.warmup.for_length(mode).0.as_secs_f64(),
         run.took,
         run.experiment_sha256,
         run.binary_sha256,
@@ -321,7 +331,7 @@ fn origin(run: &RunFile, experiment: &Experiment) -> String {
     )
 }
 
-fn said(what: &str, text: &str) -> String {
+fn labelled_paragraphs(what: &str, text: &str) -> String {
     if text.trim().is_empty() { String::new() } else { format!("{what}{}", escape(text.trim())) }
 }
 

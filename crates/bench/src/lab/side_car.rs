@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use super::child::{Child, Tie};
-use super::experiment::Protocol;
-use super::front::{GROUP, KEY, Wiring};
-use super::{Trouble, ports};
+use super::child_process::{ChildProcess, ProcessLauncher};
+use super::experiment::LoadProtocol;
+use super::proxy_under_test::{GROUP, OBJECT_KEY, ProxyWiring};
+use super::{LabError, ports};
 
 /// An agent that runs before a member.
 #[derive(Debug)]
@@ -20,51 +20,51 @@ pub(super) struct SideCar {
     /// The address for its clients.
     pub(super) address: SocketAddr,
     /// Its process.
-    pub(super) child: Child,
+    pub(super) child: ChildProcess,
 }
 
 impl SideCar {
     /// Starts the side-car of member `number`, on its host.
     pub(super) fn start(
-        tie: &Tie,
-        wiring: &Wiring,
+        tie: &ProcessLauncher,
+        wiring: &ProxyWiring,
         number: usize,
         member: SocketAddr,
         folder: &Path,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, LabError> {
         let name = format!("a{number}");
         let what = format!("side-car {}", wiring.protocol.name());
-        let address = ports::free(member.ip())?;
+        let address = ports::free_address(member.ip())?;
         let arguments = arguments(wiring, address, member);
-        let mut child = Child::start(tie, &name, &tie.program, &arguments, folder)?;
+        let mut child = ChildProcess::start(tie, &name, &tie.program, &arguments, folder)?;
         child.address(&what)?;
         Ok(Self { address, child })
     }
 }
 
 /// Returns the reason why this program has no side-car for the protocol; `None` if it has one.
-pub(super) fn missing(tie: &Tie, protocol: Protocol) -> Option<String> {
+pub(super) fn missing_reason(tie: &ProcessLauncher, protocol: LoadProtocol) -> Option<String> {
     let help = Command::new(&tie.program).args(["agent", "--help"]).output();
     let known = help.is_ok_and(|help| {
-        protocol == Protocol::Http || String::from_utf8_lossy(&help.stdout).contains("--iiop")
+        protocol == LoadProtocol::Http || String::from_utf8_lossy(&help.stdout).contains("--iiop")
     });
     (!known).then(|| format!("this program's agent has no side-car for {}", protocol.name()))
 }
 
-fn arguments(wiring: &Wiring, address: SocketAddr, member: SocketAddr) -> Vec<String> {
+fn arguments(wiring: &ProxyWiring, address: SocketAddr, member: SocketAddr) -> Vec<String> {
     let mut arguments = vec!["agent".to_owned()];
     match wiring.protocol {
-        Protocol::Http => arguments.push(format!("--side-car=http:{address}={member}")),
-        Protocol::Iiop => {
+        LoadProtocol::Http => arguments.push(format!("--side-car=http:{address}={member}")),
+        LoadProtocol::Iiop => {
             arguments.push(format!("--iiop={address}"));
-            arguments.push(format!("--server-ior=corbaloc:iiop:1.2@{member}/{KEY}"));
+            arguments.push(format!("--server-ior=corbaloc:iiop:1.2@{member}/{OBJECT_KEY}"));
             let home = wiring.listen.map(|home| format!("--group-ior=corbaloc:iiop:1.2@{home}/{GROUP}"));
             arguments.extend(home);
         }
     }
     arguments.extend([format!("--member={address}"), format!("--group={GROUP}")]);
-    arguments.extend(wiring.reports.map(|reports| format!("--report-to=http://{reports}")));
-    arguments.extend(wiring.interval.map(|each| format!("--interval={}us", each.as_micros())));
+    arguments.extend(wiring.report_address.map(|reports| format!("--report-to=http://{reports}")));
+    arguments.extend(wiring.report_interval.map(|each| format!("--interval={}us", each.as_micros())));
     arguments
 }
 
@@ -79,7 +79,13 @@ mod tests {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let interval = Some(Duration::from_secs(3));
         let (listen, reports) = (Some(at(1)), Some(at(2)));
-        let wiring = Wiring { protocol: Protocol::Iiop, listen, reports, interval, ..Wiring::default() };
+        let wiring = ProxyWiring {
+            protocol: LoadProtocol::Iiop,
+            listen,
+            report_address: reports,
+            report_interval: interval,
+            ..ProxyWiring::default()
+        };
         let told = arguments(&wiring, at(3), at(4)).join(" ");
         assert_eq!(
             told,
@@ -87,7 +93,7 @@ mod tests {
              --group-ior=corbaloc:iiop:1.2@127.0.0.1:1/lab --member=127.0.0.1:3 --group=lab \
              --report-to=http://127.0.0.1:2 --interval=3000000us"
         );
-        let http = arguments(&Wiring { protocol: Protocol::Http, ..wiring }, at(3), at(4)).join(" ");
+        let http = arguments(&ProxyWiring { protocol: LoadProtocol::Http, ..wiring }, at(3), at(4)).join(" ");
         assert!(
             http.contains("--side-car=http:127.0.0.1:3=127.0.0.1:4 ") && !http.contains("group-ior"),
             "{http}"

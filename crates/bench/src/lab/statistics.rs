@@ -11,7 +11,7 @@ pub struct Estimate {
     /// The arithmetic mean of the samples.
     pub mean: f64,
     /// Half the width of the interval; infinite for a single sample, whose error is unknown.
-    pub half: f64,
+    pub half_width: f64,
     /// The number of samples.
     pub samples: usize,
 }
@@ -27,50 +27,50 @@ impl Estimate {
             1 => f64::INFINITY,
             _ => {
                 let variance = kept.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-                student(0.975, count - 1.0) * (variance / count).sqrt()
+                student_t_quantile(0.975, count - 1.0) * (variance / count).sqrt()
             }
         };
-        Some(Self { mean, half, samples: kept.len() })
+        Some(Self { mean, half_width: half, samples: kept.len() })
     }
 
     /// Returns the lower end of the interval.
     pub fn low(&self) -> f64 {
-        self.mean - self.half
+        self.mean - self.half_width
     }
 
     /// Returns the upper end of the interval.
     pub fn high(&self) -> f64 {
-        self.mean + self.half
+        self.mean + self.half_width
     }
 
     /// Returns the ratio to another, independent estimate. The squares of small relative errors add (the
     /// delta method).
-    pub fn over(&self, other: &Self) -> Self {
+    pub fn ratio_to(&self, other: &Self) -> Self {
         let mean = self.mean / other.mean;
-        let relative = |one: &Self| if one.half == 0.0 { 0.0 } else { one.half / one.mean.abs() };
+        let relative = |one: &Self| if one.half_width == 0.0 { 0.0 } else { one.half_width / one.mean.abs() };
         let half = mean.abs() * relative(self).hypot(relative(other));
-        Self { mean, half, samples: self.samples.min(other.samples) }
+        Self { mean, half_width: half, samples: self.samples.min(other.samples) }
     }
 
     /// Returns the product with an exact number.
-    pub fn times(&self, factor: f64) -> Self {
-        Self { mean: self.mean * factor, half: self.half * factor.abs(), samples: self.samples }
+    pub fn scaled(&self, factor: f64) -> Self {
+        Self { mean: self.mean * factor, half_width: self.half_width * factor.abs(), samples: self.samples }
     }
 
     /// Returns the quotient of an exact number and this estimate.
-    pub fn inverse_of(&self, number: f64) -> Self {
-        Self { mean: number, half: 0.0, samples: self.samples }.over(self)
+    pub fn reciprocal_of(&self, number: f64) -> Self {
+        Self { mean: number, half_width: 0.0, samples: self.samples }.ratio_to(self)
     }
 
     /// Returns `true` if this interval lies entirely below that of `other`.
-    pub fn below(&self, other: &Self) -> bool {
+    pub fn is_below(&self, other: &Self) -> bool {
         self.high() < other.low()
     }
 }
 
 /// Returns the quantile of a t variable with `freedom` degrees of freedom at probability `share`, from 0.5 to
 /// below 1.
-pub fn student(share: f64, freedom: f64) -> f64 {
+pub fn student_t_quantile(share: f64, freedom: f64) -> f64 {
     let below = |t: f64| 1.0 - 0.5 * beta(freedom / (freedom + t * t), freedom / 2.0, 0.5);
     let mut high = 1.0;
     while below(high) < share && high < 1e9 {
@@ -146,10 +146,14 @@ mod tests {
         let table =
             [(1.0, 12.7062), (2.0, 4.3027), (4.0, 2.7764), (9.0, 2.2622), (29.0, 2.0452), (1e6, 1.95997)];
         for (freedom, t) in table {
-            assert!((student(0.975, freedom) - t).abs() < 1e-4, "{freedom}: {}", student(0.975, freedom));
+            assert!(
+                (student_t_quantile(0.975, freedom) - t).abs() < 1e-4,
+                "{freedom}: {}",
+                student_t_quantile(0.975, freedom)
+            );
         }
-        assert!((student(0.95, 10.0) - 1.8125).abs() < 1e-4);
-        assert!(student(0.5, 3.0) < 1e-6);
+        assert!((student_t_quantile(0.95, 10.0) - 1.8125).abs() < 1e-4);
+        assert!(student_t_quantile(0.5, 3.0) < 1e-6);
     }
 
     #[test]
@@ -157,25 +161,29 @@ mod tests {
         // Mean 3, standard deviation sqrt(2.5), t 2.7764 for 4 degrees of freedom.
         let estimate = Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert_eq!((estimate.mean, estimate.samples), (3.0, 5));
-        assert!((estimate.half - 2.7764 * (2.5f64 / 5.0).sqrt()).abs() < 1e-3, "{}", estimate.half);
+        assert!(
+            (estimate.half_width - 2.7764 * (2.5f64 / 5.0).sqrt()).abs() < 1e-3,
+            "{}",
+            estimate.half_width
+        );
     }
 
     #[test]
     fn nothing_is_known_of_one_and_less_of_none() {
         assert_eq!(Estimate::of(&[]), None);
         assert_eq!(Estimate::of(&[f64::NAN]), None);
-        assert_eq!(Estimate::of(&[7.0]).unwrap().half, f64::INFINITY);
-        assert_eq!(Estimate::of(&[7.0, 7.0, 7.0]).unwrap().half, 0.0);
+        assert_eq!(Estimate::of(&[7.0]).unwrap().half_width, f64::INFINITY);
+        assert_eq!(Estimate::of(&[7.0, 7.0, 7.0]).unwrap().half_width, 0.0);
     }
 
     #[test]
     fn the_interval_holds_the_mean_nineteen_times_in_twenty() {
-        let mut chance = crate::chance::Chance::new(5);
+        let mut chance = crate::rng::SplitMix64::new(5);
         let trials = 4000;
         let mut held = 0;
         for _ in 0..trials {
             // Sums of twelve uniforms are close to normal.
-            let normal = |chance: &mut crate::chance::Chance| (0..12).map(|_| chance.unit()).sum::<f64>();
+            let normal = |chance: &mut crate::rng::SplitMix64| (0..12).map(|_| chance.uniform()).sum::<f64>();
             let samples: Vec<f64> = (0..5).map(|_| normal(&mut chance)).collect();
             let estimate = Estimate::of(&samples).unwrap();
             held += u32::from(estimate.low() <= 6.0 && 6.0 <= estimate.high());
@@ -186,13 +194,15 @@ mod tests {
 
     #[test]
     fn ratios_carry_both_errors() {
-        let (a, b) =
-            (Estimate { mean: 6.0, half: 0.3, samples: 5 }, Estimate { mean: 2.0, half: 0.2, samples: 9 });
-        let ratio = a.over(&b);
+        let (a, b) = (
+            Estimate { mean: 6.0, half_width: 0.3, samples: 5 },
+            Estimate { mean: 2.0, half_width: 0.2, samples: 9 },
+        );
+        let ratio = a.ratio_to(&b);
         assert_eq!((ratio.mean, ratio.samples), (3.0, 5));
-        assert!((ratio.half - 3.0 * (0.05f64.powi(2) + 0.1f64.powi(2)).sqrt()).abs() < 1e-12);
-        assert_eq!(b.inverse_of(4.0).mean, 2.0);
-        assert!(b.below(&a) && !a.below(&b));
-        assert_eq!(a.times(0.5).half, 0.15);
+        assert!((ratio.half_width - 3.0 * (0.05f64.powi(2) + 0.1f64.powi(2)).sqrt()).abs() < 1e-12);
+        assert_eq!(b.reciprocal_of(4.0).mean, 2.0);
+        assert!(b.is_below(&a) && !a.is_below(&b));
+        assert_eq!(a.scaled(0.5).half_width, 0.15);
     }
 }

@@ -14,14 +14,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::column::Column;
-use super::experiment::{Experiment, Factor, Mode};
+use super::experiment::{Experiment, Factor, RunLength};
 use super::metric::Metric;
-use super::model::Predicted;
-use super::point::Outcome;
+use super::model::ModelPrediction;
+use super::point::PointOutcome;
+use super::result_source::ResultSource;
 use super::statistics::Estimate;
-use super::table::{Levels, Table};
-use super::{Before, Trouble};
+use super::table::{EstimateTable, PointLevels};
+use super::{Calibration, LabError};
 
 /// The file of a run as a whole.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub struct RunFile {
     /// The duration in seconds, without interruptions.
     pub took: f64,
     /// The measurements before the first point.
-    pub before: Before,
+    pub before: Calibration,
     /// The number of its points.
     pub points: usize,
     /// The balancers that this machine lacks, with the reasons. Their points were skipped.
@@ -64,7 +64,7 @@ pub struct PointFile {
     /// The version of this format.
     pub version: u32,
     /// The levels.
-    pub levels: Levels,
+    pub levels: PointLevels,
     /// The SHA-256 sum of experiment, binary, length and levels.
     pub fingerprint: String,
     /// The SHA-256 sums of the configurations of its processes, by file name.
@@ -73,40 +73,41 @@ pub struct PointFile {
     pub estimates: BTreeMap<String, (f64, Option<f64>)>,
     /// The model's results.
     #[serde(default)]
-    pub predicted: BTreeMap<Column, Predicted>,
+    pub predicted: BTreeMap<ResultSource, ModelPrediction>,
     /// The results.
-    pub outcome: Outcome,
+    pub outcome: PointOutcome,
 }
 
 /// The version of both formats.
 pub(super) const VERSION: u32 = 1;
 
 /// Returns the SHA-256 sum in hexadecimal.
-pub(super) fn sum(bytes: &[u8]) -> String {
+pub(super) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the SHA-256 sum of a file.
-pub(super) fn sum_of(path: &Path) -> Result<String, Trouble> {
-    fs::read(path).map(|bytes| sum(&bytes)).map_err(|error| cannot("read", path, &error))
+pub(super) fn file_sha256(path: &Path) -> Result<String, LabError> {
+    fs::read(path).map(|bytes| sha256(&bytes)).map_err(|error| io_error("read", path, &error))
 }
 
 impl RunFile {
     /// Returns the sum that identifies identical runs of a point with these levels.
-    pub(super) fn fingerprint(&self, levels: &Levels) -> String {
-        let parts = [&self.experiment_sha256, &self.binary_sha256, &self.mode, &super::table::name(levels)];
-        sum(parts.map(String::as_str).join("\n").as_bytes())
+    pub(super) fn fingerprint(&self, levels: &PointLevels) -> String {
+        let parts =
+            [&self.experiment_sha256, &self.binary_sha256, &self.mode, &super::table::format_levels(levels)];
+        sha256(parts.map(String::as_str).join("\n").as_bytes())
     }
 
     /// Reads `folder/run.json`.
     ///
     /// # Errors
     /// Fails if the file is missing or malformed.
-    pub fn read(folder: &Path) -> Result<Self, Trouble> {
+    pub fn read(folder: &Path) -> Result<Self, LabError> {
         read(&folder.join("run.json"))
     }
 
-    pub(super) fn write(&self, folder: &Path) -> Result<(), Trouble> {
+    pub(super) fn write(&self, folder: &Path) -> Result<(), LabError> {
         write(&folder.join("run.json"), self)
     }
 
@@ -114,22 +115,22 @@ impl RunFile {
     ///
     /// # Errors
     /// Fails if a version of this program with another file format wrote it.
-    pub fn experiment(&self) -> Result<Experiment, Trouble> {
+    pub fn experiment(&self) -> Result<Experiment, LabError> {
         Experiment::parse(&self.experiment).map_err(|wrong| {
             let why = wrong.first().map_or_else(String::new, |wrong| wrong.message.clone());
-            Trouble::failed(format!("the experiment in run.json of {} cannot be read: {why}", self.name))
+            LabError::failed(format!("the experiment in run.json of {} cannot be read: {why}", self.name))
         })
     }
 
     /// Returns the reason why a point with these levels was skipped.
-    pub fn lacks(&self, levels: &Levels) -> Option<&str> {
+    pub fn skip_reason(&self, levels: &PointLevels) -> Option<&str> {
         let balancer = levels.get(&Factor::Balancer)?.to_string();
         self.missing.get(&balancer).map(String::as_str)
     }
 
     /// Returns the length of the run.
-    pub fn mode(&self) -> Mode {
-        if self.mode == Mode::Full.name() { Mode::Full } else { Mode::Quick }
+    pub fn mode(&self) -> RunLength {
+        if self.mode == RunLength::Full.name() { RunLength::Full } else { RunLength::Quick }
     }
 }
 
@@ -138,18 +139,18 @@ impl PointFile {
     ///
     /// # Errors
     /// Fails if the file is missing or malformed.
-    pub fn read(folder: &Path) -> Result<Self, Trouble> {
+    pub fn read(folder: &Path) -> Result<Self, LabError> {
         read(&folder.join("point.json"))
     }
 
-    pub(super) fn write(&self, folder: &Path) -> Result<(), Trouble> {
+    pub(super) fn write(&self, folder: &Path) -> Result<(), LabError> {
         write(&folder.join("point.json"), self)
     }
 }
 
 /// Returns the folder of point number `index`, from 0 on.
-pub(super) fn point_folder(run: &Path, index: usize, levels: &Levels) -> PathBuf {
-    let name: String = super::table::name(levels)
+pub(super) fn point_folder(run: &Path, index: usize, levels: &PointLevels) -> PathBuf {
+    let name: String = super::table::format_levels(levels)
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || "=.-_".contains(c) { c } else { '-' })
         .collect();
@@ -160,12 +161,12 @@ pub(super) fn point_folder(run: &Path, index: usize, levels: &Levels) -> PathBuf
 ///
 /// # Errors
 /// Fails if the folder cannot be read, or one of its points is damaged.
-pub fn points(run: &Path) -> Result<Vec<PointFile>, Trouble> {
+pub fn read_points(run: &Path) -> Result<Vec<PointFile>, LabError> {
     let folder = run.join("points");
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(cannot("read", &folder, &error)),
+        Err(error) => return Err(io_error("read", &folder, &error)),
     };
     let mut folders: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     folders.sort();
@@ -180,24 +181,24 @@ pub fn points(run: &Path) -> Result<Vec<PointFile>, Trouble> {
 pub(super) fn estimates(samples: &BTreeMap<Metric, Vec<f64>>) -> BTreeMap<String, (f64, Option<f64>)> {
     let estimate = |(metric, samples): (&Metric, &Vec<f64>)| {
         let estimate = Estimate::of(samples)?;
-        let half = Some(estimate.half).filter(|half| half.is_finite());
+        let half = Some(estimate.half_width).filter(|half| half.is_finite());
         Some((metric.name().to_owned(), (estimate.mean, half)))
     };
     samples.iter().filter_map(estimate).collect()
 }
 
 /// Returns the estimates of all points, speed-ups included.
-pub fn table(points: &[PointFile]) -> Table {
-    let mut table = Table::default();
+pub fn build_table(points: &[PointFile]) -> EstimateTable {
+    let mut table = EstimateTable::default();
     for point in points {
         let samples = &point.outcome.samples;
         let values = samples.iter().filter_map(|(metric, samples)| Some((*metric, Estimate::of(samples)?)));
         table.push(point.levels.clone(), values.collect());
         for (column, predicted) in &point.predicted {
-            table.predict(*column, predicted.clone());
+            table.push_prediction(*column, predicted.clone());
         }
     }
-    table.derive();
+    table.add_derived();
     table
 }
 
@@ -212,7 +213,7 @@ pub(super) fn configurations(folder: &Path) -> BTreeMap<String, String> {
                 folders.push(path);
             } else if ["toml", "cfg", "conf", "yaml"].into_iter().any(is) {
                 let name = path.strip_prefix(folder).unwrap_or(&path).display().to_string();
-                if let Ok(sum) = sum_of(&path) {
+                if let Ok(sum) = file_sha256(&path) {
                     sums.insert(name, sum);
                 }
             }
@@ -221,27 +222,27 @@ pub(super) fn configurations(folder: &Path) -> BTreeMap<String, String> {
     sums
 }
 
-pub(super) fn write_text(path: &Path, text: &str) -> Result<(), Trouble> {
+pub(super) fn write_text(path: &Path, text: &str) -> Result<(), LabError> {
     let aside = path.with_extension("part");
     fs::write(&aside, text)
         .and_then(|()| fs::rename(&aside, path))
-        .map_err(|error| cannot("write", path, &error))
+        .map_err(|error| io_error("write", path, &error))
 }
 
-pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<(), Trouble> {
+pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<(), LabError> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
+        .map_err(|error| LabError::failed(format!("cannot write {}: {error}", path.display())))?;
     write_text(path, &(text + "\n"))
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Trouble> {
-    let text = fs::read(path).map_err(|error| cannot("read", path, &error))?;
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T, LabError> {
+    let text = fs::read(path).map_err(|error| io_error("read", path, &error))?;
     serde_json::from_slice(&text)
-        .map_err(|error| Trouble::failed(format!("{} is damaged: {error}; run it again", path.display())))
+        .map_err(|error| LabError::failed(format!("{} is damaged: {error}; run it again", path.display())))
 }
 
-pub(super) fn cannot(what: &str, path: &Path, error: &io::Error) -> Trouble {
-    Trouble::failed(format!("cannot {what} {}: {error}", path.display()))
+pub(super) fn io_error(what: &str, path: &Path, error: &io::Error) -> LabError {
+    LabError::failed(format!("cannot {what} {}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::rng::SplitMix64;
 use crate::units;
 
 /// A neighbour that is active and inactive for exponential times. At each begin of activity it draws the
@@ -52,8 +52,8 @@ impl FromStr for Antagonist {
             let (key, value) = part.split_once(':').ok_or_else(expected)?;
             let number = || value.parse::<f64>().map_err(|_| expected());
             match key {
-                "on" => on = Some(units::duration(value)?),
-                "off" => off = Some(units::duration(value)?),
+                "on" => on = Some(units::parse_duration(value)?),
+                "off" => off = Some(units::parse_duration(value)?),
                 "low" => low = Some(number()?),
                 "high" => high = Some(number()?),
                 _ => return Err(expected()),
@@ -76,35 +76,36 @@ impl FromStr for Antagonist {
 
 /// The antagonist of one member, in operation.
 #[derive(Debug)]
-pub(super) struct Neighbour {
+pub(super) struct ActiveAntagonist {
     antagonist: Antagonist,
-    chance: Chance,
+    rng: SplitMix64,
     /// The share of the speed that it leaves now.
-    pub(super) left: f64,
-    there: bool,
+    pub(super) remaining_share: f64,
+    is_active: bool,
     /// The time of the next change, in seconds since the member began.
-    pub(super) until: f64,
+    pub(super) next_change: f64,
 }
 
-impl Neighbour {
+impl ActiveAntagonist {
     /// Creates the antagonist in its stationary state: active with probability on / (on + off).
     pub(super) fn new(antagonist: Antagonist, seed: u64) -> Self {
-        let mut chance = Chance::new(seed);
+        let mut chance = SplitMix64::new(seed);
         let (on, off) = (antagonist.on.as_secs_f64(), antagonist.off.as_secs_f64());
-        let there = chance.happens(on / (on + off));
-        let mut neighbour = Self { antagonist, chance, left: 1.0, there: !there, until: 0.0 };
-        neighbour.turn();
+        let there = chance.bernoulli(on / (on + off));
+        let mut neighbour =
+            Self { antagonist, rng: chance, remaining_share: 1.0, is_active: !there, next_change: 0.0 };
+        neighbour.toggle();
         neighbour
     }
 
     /// Starts or ends a time of activity.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn toggle(&mut self) {
         let Antagonist { on, off, low, high } = self.antagonist;
-        self.there = !self.there;
+        self.is_active = !self.is_active;
         let (mean, left) =
-            if self.there { (on, low + (high - low) * self.chance.unit()) } else { (off, 1.0) };
-        self.left = left;
-        self.until += mean.as_secs_f64() * self.chance.exp();
+            if self.is_active { (on, low + (high - low) * self.rng.uniform()) } else { (off, 1.0) };
+        self.remaining_share = left;
+        self.next_change += mean.as_secs_f64() * self.rng.exponential();
     }
 }
 
@@ -115,16 +116,16 @@ mod tests {
     #[test]
     fn what_it_leaves_on_average_is_known() {
         let antagonist: Antagonist = "on:3s,off:10s,low:0.3,high:0.8".parse().unwrap();
-        let mut neighbour = Neighbour::new(antagonist, 5);
+        let mut neighbour = ActiveAntagonist::new(antagonist, 5);
         let (mut left, mut now) = (0.0, 0.0);
         while now < 1e6 {
-            left += neighbour.left * (neighbour.until - now);
-            now = neighbour.until;
-            neighbour.turn();
+            left += neighbour.remaining_share * (neighbour.next_change - now);
+            now = neighbour.next_change;
+            neighbour.toggle();
         }
         assert!((left / now - antagonist.mean()).abs() < 0.003, "{} {}", left / now, antagonist.mean());
         assert!((antagonist.mean() - (10.0 + 3.0 * 0.55) / 13.0).abs() < 1e-12);
-        let there = |seed| Neighbour::new(antagonist, seed).there;
+        let there = |seed| ActiveAntagonist::new(antagonist, seed).is_active;
         let count = (0..10_000).filter(|seed| there(*seed)).count();
         assert!((2100..2500).contains(&count), "{count}");
     }

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-use super::Member;
+use super::MemberState;
 
 /// Echoes the bytes of one TCP client until it sends no more; each read takes one service time.
-pub(super) async fn connection(mut stream: TcpStream, member: &Member) -> io::Result<()> {
+pub(super) async fn connection(mut stream: TcpStream, member: &MemberState) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stopping = member.stopping.clone();
     if member.spec.greet {
@@ -30,10 +30,10 @@ pub(super) async fn connection(mut stream: TcpStream, member: &Member) -> io::Re
 }
 
 /// Echoes datagrams forever.
-pub(super) async fn datagrams(socket: UdpSocket, member: Rc<Member>) {
+pub(super) async fn datagrams(socket: UdpSocket, member: Rc<MemberState>) {
     let socket = Rc::new(socket);
     let busy = Rc::new(Cell::new(0));
-    let most = member.spec.workers.saturating_add(member.spec.queue);
+    let most = member.spec.workers.saturating_add(member.spec.queue_limit);
     let greeting = if member.spec.greet { format!("{} ", member.name) } else { String::new() };
     let mut buffer = vec![0; 64 * 1024];
     loop {

@@ -11,16 +11,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::metered::{Gauge, Metered};
-use super::{Kind, Member, Spec};
-use crate::body::{self, Body, Malformed};
+use super::load_meter::{CountedRequest, LoadMeter};
+use super::{MemberProtocol, MemberSpec, MemberState};
+use crate::body::{self, BodyDecoder, MalformedMessage};
 use crate::replay::is_dynamic;
 
-mod order;
+mod admin_commands;
 mod write;
 
-use order::{Order, obey, order};
-use write::{chunk, reason};
+use admin_commands::{AdminCommand, execute_command, parse_command};
+use write::{reason_phrase, write_chunk};
 
 /// The maximum length of a request's head.
 const MAX_HEAD: usize = 64 * 1024;
@@ -33,14 +33,14 @@ const FLUSH: usize = 16 * 1024;
 
 /// The form of an intended failure: `close`, or a status from 400 to 599.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum FailureResponse {
     /// An answer with this status.
     Status(u16),
     /// The connection is closed without an answer.
     Close,
 }
 
-impl FromStr for Refusal {
+impl FromStr for FailureResponse {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -53,13 +53,13 @@ impl FromStr for Refusal {
 }
 
 /// The answer that names the member, formatted once.
-pub(super) struct Page {
+pub(super) struct MemberPage {
     /// The head without the empty line.
     head: Vec<u8>,
     body: Vec<u8>,
 }
 
-impl Page {
+impl MemberPage {
     pub(super) fn new(name: &str, length: Option<usize>) -> Self {
         let line = format!("{name}\n");
         let length = length.unwrap_or(line.len());
@@ -72,11 +72,11 @@ impl Page {
 }
 
 /// Serves one client.
-pub(super) async fn connection(stream: TcpStream, member: &Member) -> io::Result<()> {
+pub(super) async fn connection(stream: TcpStream, member: &MemberState) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let stopping = member.stopping.clone();
     let (input, output, report) = (Vec::new(), Vec::new(), Vec::new());
-    let mut wire = Wire { stream, stopping, input, start: 0, output, report, first: true };
+    let mut wire = HttpConnection { stream, stopping, input, start: 0, output, report, first: true };
     loop {
         match exchange(&mut wire, member).await {
             Ok(true) => {}
@@ -84,43 +84,43 @@ pub(super) async fn connection(stream: TcpStream, member: &Member) -> io::Result
                 wire.flush().await?;
                 return wire.stream.shutdown().await;
             }
-            Err(Broken::Io(error)) => return Err(error),
-            Err(Broken::Malformed(status, why)) => {
+            Err(ConnectionError::Io(error)) => return Err(error),
+            Err(ConnectionError::Malformed(status, why)) => {
                 wire.answer(member, status, &format!("{why}\n"), false, true);
-                return wire.linger().await;
+                return wire.lingering_close().await;
             }
         }
     }
 }
 
 /// The reason why a connection cannot go on.
-enum Broken {
+enum ConnectionError {
     Io(io::Error),
     /// A malformed request, answered with this status and sentence.
     Malformed(u16, &'static str),
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-impl From<Malformed> for Broken {
-    fn from(Malformed(why): Malformed) -> Self {
+impl From<MalformedMessage> for ConnectionError {
+    fn from(MalformedMessage(why): MalformedMessage) -> Self {
         Self::Malformed(400, why)
     }
 }
 
 /// The parsed head of a request.
-struct Head {
+struct RequestHead {
     length: usize,
     minor: u8,
     is_head: bool,
-    keep: bool,
+    keep_alive: bool,
     expects: bool,
-    body: Body,
-    order: Option<Order>,
+    body: BodyDecoder,
+    admin_command: Option<AdminCommand>,
     /// Whether the request is for a dynamic page that has its own service time.
     dynamic: bool,
     /// Whether the request only delivers a message.
@@ -128,20 +128,20 @@ struct Head {
 }
 
 /// Serves one request; returns `true` if the connection may carry another.
-async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
+async fn exchange(wire: &mut HttpConnection, member: &MemberState) -> Result<bool, ConnectionError> {
     let Some(head) = wire.head(&member.spec).await? else { return Ok(false) };
-    let keep = head.keep && !*wire.stopping.borrow();
-    let raw = match member.spec.kind {
-        Kind::HttpEcho => Some(wire.input[wire.start..wire.start + head.length].to_vec()),
+    let keep = head.keep_alive && !*wire.stopping.borrow();
+    let raw = match member.spec.protocol {
+        MemberProtocol::HttpEcho => Some(wire.input[wire.start..wire.start + head.length].to_vec()),
         _ => None,
     };
     wire.start += head.length;
     if head.expects && wire.pending().is_empty() {
         wire.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
     }
-    if let Some(order) = head.order {
+    if let Some(order) = head.admin_command {
         wire.drain(head.body).await?;
-        obey(wire, member, &order, head.is_head, keep);
+        execute_command(wire, member, &order, head.is_head, keep);
         return Ok(keep);
     }
     if head.receive {
@@ -151,21 +151,22 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(keep);
     }
     member.requests.set(member.requests.get() + 1);
-    let _flight = member.flight();
-    let mut metered = match member.meter.as_ref().map_or_else(|| Ok(Metered::default()), Gauge::begin) {
-        Ok(metered) => metered,
-        Err(refusal) => {
-            wire.drain(head.body).await?;
-            wire.report = refusal;
-            wire.answer(member, 503, "", head.is_head, !keep);
-            return Ok(keep);
-        }
-    };
-    let failing = member.failing.get();
-    let fails = member.chance.borrow_mut().happens(failing.rate);
+    let _flight = member.track_in_flight();
+    let mut metered =
+        match member.meter.as_ref().map_or_else(|| Ok(CountedRequest::default()), LoadMeter::begin) {
+            Ok(metered) => metered,
+            Err(refusal) => {
+                wire.drain(head.body).await?;
+                wire.report = refusal;
+                wire.answer(member, 503, "", head.is_head, !keep);
+                return Ok(keep);
+            }
+        };
+    let failing = member.failure_mode.get();
+    let fails = member.rng.borrow_mut().bernoulli(failing.rate);
     let first = std::mem::take(&mut wire.first);
     if let (Some(raw), false) = (raw, fails) {
-        let served = wire.attend(member, member.work.page(first, head.dynamic)).await?;
+        let served = wire.run_cancellable(member, member.work.serve_page(first, head.dynamic)).await?;
         wire.report = metered.end(served.is_ok());
         if served.is_err() {
             wire.drain(head.body).await?;
@@ -175,7 +176,7 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return wire.echo(member, &head, &raw, keep).await;
     }
     if let (Some(swaps), false) = (member.spec.swaps, fails) {
-        let body = wire.take(head.body).await?;
+        let body = wire.read_body(head.body).await?;
         let shuffled = member.work.shuffle(body, swaps).await;
         wire.report = metered.end(shuffled.is_ok());
         match shuffled {
@@ -187,16 +188,16 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     wire.drain(head.body).await?;
     let served = match failing.after.filter(|_| fails) {
         Some(after) => {
-            member.work.wait(after).await;
+            member.work.sleep(after).await;
             Ok(())
         }
-        None => wire.attend(member, member.work.page(first, head.dynamic)).await?,
+        None => wire.run_cancellable(member, member.work.serve_page(first, head.dynamic)).await?,
     };
     let status = match (served, fails, failing.refusal) {
         (Err(_), ..) => 503,
         (Ok(()), false, _) => 200,
-        (Ok(()), true, Refusal::Status(status)) => status,
-        (Ok(()), true, Refusal::Close) => return Ok(false),
+        (Ok(()), true, FailureResponse::Status(status)) => status,
+        (Ok(()), true, FailureResponse::Close) => return Ok(false),
     };
     wire.report = metered.end(status < 500);
     match served {
@@ -208,7 +209,7 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
 }
 
 /// A connection with its input and output buffers.
-struct Wire {
+struct HttpConnection {
     stream: TcpStream,
     stopping: watch::Receiver<bool>,
     input: Vec<u8>,
@@ -221,13 +222,13 @@ struct Wire {
     first: bool,
 }
 
-impl Wire {
+impl HttpConnection {
     fn pending(&self) -> &[u8] {
         &self.input[self.start..]
     }
 
     /// Returns the next head, which stays in `input`; `None` if the client sends no more or the member stops.
-    async fn head(&mut self, spec: &Spec) -> Result<Option<Head>, Broken> {
+    async fn head(&mut self, spec: &MemberSpec) -> Result<Option<RequestHead>, ConnectionError> {
         loop {
             // Empty lines before a request are to be ignored (RFC 9112 section 2.2).
             while self.pending().starts_with(b"\r\n") {
@@ -238,9 +239,9 @@ impl Wire {
                     return Ok(Some(head));
                 }
                 if self.pending().len() >= MAX_HEAD {
-                    return Err(Broken::Malformed(431, "the head of the request is too long"));
+                    return Err(ConnectionError::Malformed(431, "the head of the request is too long"));
                 }
-                if !self.more().await? {
+                if !self.read_more().await? {
                     return Ok(None);
                 }
                 continue;
@@ -248,14 +249,14 @@ impl Wire {
             self.flush().await?;
             let mut stopping = self.stopping.clone();
             tokio::select! {
-                more = self.more() => if !more? { return Ok(None) },
+                more = self.read_more() => if !more? { return Ok(None) },
                 _ = stopping.wait_for(|stopping| *stopping) => return Ok(None),
             }
         }
     }
 
     /// Flushes the output and reads more input; returns `false` at the end of the input.
-    async fn more(&mut self) -> io::Result<bool> {
+    async fn read_more(&mut self) -> io::Result<bool> {
         self.flush().await?;
         self.input.drain(..self.start);
         self.start = 0;
@@ -272,19 +273,23 @@ impl Wire {
     }
 
     /// Performs the work of a request; cancels it if the client has gone and the member notices that.
-    async fn attend<T>(&mut self, member: &Member, work: impl Future<Output = T>) -> io::Result<T> {
+    async fn run_cancellable<T>(
+        &mut self,
+        member: &MemberState,
+        work: impl Future<Output = T>,
+    ) -> io::Result<T> {
         if member.spec.cores.is_none() || member.spec.ignore_cancel {
             return Ok(work.await);
         }
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = self.gone() => Err(io::ErrorKind::ConnectionAborted.into()),
+            () = self.client_closed() => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     }
 
     /// Waits until the client closes its side. Input that arrives before is kept.
-    async fn gone(&mut self) {
+    async fn client_closed(&mut self) {
         // A client that sends that much ahead has not gone and need not be watched.
         while self.pending().len() < MAX_HEAD {
             self.input.reserve(FLUSH);
@@ -296,43 +301,44 @@ impl Wire {
     }
 
     /// Reads a body and discards it.
-    async fn drain(&mut self, mut body: Body) -> Result<(), Broken> {
+    async fn drain(&mut self, mut body: BodyDecoder) -> Result<(), ConnectionError> {
         loop {
-            let piece = body.eat(self.pending())?;
-            self.start += piece.used;
+            let piece = body.decode(self.pending())?;
+            self.start += piece.consumed;
             if piece.done {
                 return Ok(());
             }
-            if self.pending().is_empty() && !self.more().await? {
+            if self.pending().is_empty() && !self.read_more().await? {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
     }
 
     /// Reads a body and returns it.
-    async fn take(&mut self, mut body: Body) -> Result<Vec<u8>, Broken> {
+    async fn read_body(&mut self, mut body: BodyDecoder) -> Result<Vec<u8>, ConnectionError> {
         let mut taken = Vec::new();
         loop {
-            let piece = body.eat(self.pending())?;
+            let piece = body.decode(self.pending())?;
             let data = self.start + piece.data.start..self.start + piece.data.end;
             if taken.len() + data.len() > MAX_INTEGERS {
-                return Err(Broken::Malformed(413, "more integers than are shuffled at once"));
+                return Err(ConnectionError::Malformed(413, "more integers than are shuffled at once"));
             }
             taken.extend_from_slice(&self.input[data]);
-            self.start += piece.used;
+            self.start += piece.consumed;
             if piece.done {
                 return Ok(taken);
             }
-            if self.pending().is_empty() && !self.more().await? {
+            if self.pending().is_empty() && !self.read_more().await? {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
     }
 
     /// Writes an answer of integers.
-    fn integers(&mut self, member: &Member, head: &Head, bytes: &[u8], keep: bool) {
+    fn integers(&mut self, member: &MemberState, head: &RequestHead, bytes: &[u8], keep: bool) {
         let start = format!(
-            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/octet-stream\r\nx-member: {}\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/octet-stream\r\nx-member: \
+             {}\r\n",
             bytes.len(),
             member.name
         );
@@ -344,10 +350,16 @@ impl Wire {
     }
 
     /// Writes an answer that holds the unchanged request.
-    async fn echo(&mut self, member: &Member, head: &Head, raw: &[u8], keep: bool) -> Result<bool, Broken> {
+    async fn echo(
+        &mut self,
+        member: &MemberState,
+        head: &RequestHead,
+        raw: &[u8],
+        keep: bool,
+    ) -> Result<bool, ConnectionError> {
         let mut body = head.body;
         let length = match body {
-            Body::Length(length) => Some(length.saturating_add(raw.len() as u64)),
+            BodyDecoder::Length(length) => Some(length.saturating_add(raw.len() as u64)),
             _ => None,
         };
         let start = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nx-member: {}\r\n", member.name);
@@ -363,19 +375,19 @@ impl Wire {
             return Ok(keep);
         }
         let chunked = length.is_none();
-        chunk(&mut self.output, raw, chunked);
+        write_chunk(&mut self.output, raw, chunked);
         loop {
-            let piece = body.eat(&self.input[self.start..])?;
+            let piece = body.decode(&self.input[self.start..])?;
             let data = self.start + piece.data.start..self.start + piece.data.end;
-            chunk(&mut self.output, &self.input[data], chunked);
-            self.start += piece.used;
+            write_chunk(&mut self.output, &self.input[data], chunked);
+            self.start += piece.consumed;
             if piece.done {
                 break;
             }
             if self.output.len() >= FLUSH {
                 self.flush().await?;
             }
-            if self.pending().is_empty() && !self.more().await? {
+            if self.pending().is_empty() && !self.read_more().await? {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
@@ -386,7 +398,7 @@ impl Wire {
     }
 
     /// Writes the member's page.
-    async fn page(&mut self, member: &Member, head: &Head, keep: bool) -> io::Result<()> {
+    async fn page(&mut self, member: &MemberState, head: &RequestHead, keep: bool) -> io::Result<()> {
         self.output.extend_from_slice(&member.page.head);
         self.end_head(head.minor, keep);
         if head.is_head {
@@ -401,10 +413,10 @@ impl Wire {
     }
 
     /// Writes an answer of one sentence.
-    fn answer(&mut self, member: &Member, status: u16, body: &str, is_head: bool, close: bool) {
+    fn answer(&mut self, member: &MemberState, status: u16, body: &str, is_head: bool, close: bool) {
         let head = format!(
             "HTTP/1.1 {status} {}\r\ncontent-length: {}\r\ncontent-type: text/plain\r\nx-member: {}\r\n",
-            reason(status),
+            reason_phrase(status),
             body.len(),
             member.name
         );
@@ -426,7 +438,7 @@ impl Wire {
 
     /// Flushes the output and closes without losing it: unread input would make the kernel reset the
     /// connection before the client has read the answer.
-    async fn linger(&mut self) -> io::Result<()> {
+    async fn lingering_close(&mut self) -> io::Result<()> {
         self.flush().await?;
         self.stream.shutdown().await?;
         let deadline = Duration::from_secs(1);
@@ -445,32 +457,32 @@ impl Wire {
 }
 
 /// Parses the head at the beginning of `bytes`; `None` if it is incomplete.
-fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
+fn parse(bytes: &[u8], spec: &MemberSpec) -> Result<Option<RequestHead>, MalformedMessage> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let length = match request.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(_) => return Err(Malformed("the head of the request is malformed")),
+        Err(_) => return Err(MalformedMessage("the head of the request is malformed")),
     };
     let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
     let minor = request.version.unwrap_or(0);
     if minor == 1 && body::values(request.headers, "host").count() != 1 {
-        return Err(Malformed("expected one host header"));
+        return Err(MalformedMessage("expected one host header"));
     }
-    let obeys = spec.admin || spec.orders.is_some();
-    let order = target.strip_prefix("/_plimsoll/").filter(|_| obeys).map(|rest| order(method, rest));
-    Ok(Some(Head {
+    let obeys = spec.admin || spec.admin_address.is_some();
+    let order = target.strip_prefix("/_plimsoll/").filter(|_| obeys).map(|rest| parse_command(method, rest));
+    Ok(Some(RequestHead {
         length,
         minor,
         is_head: method == "HEAD",
-        keep: body::keeps_alive(minor, request.headers),
+        keep_alive: body::keeps_alive(minor, request.headers),
         expects: minor == 1
             && body::values(request.headers, "expect")
                 .any(|value| value.eq_ignore_ascii_case(b"100-continue")),
-        body: Body::of_request(minor, request.headers)?,
-        order,
+        body: BodyDecoder::of_request(minor, request.headers)?,
+        admin_command: order,
         dynamic: spec.dynamic.is_some() && is_dynamic(target),
-        receive: spec.receive.is_some() && target == "/receive",
+        receive: spec.receive_steps.is_some() && target == "/receive",
     }))
 }

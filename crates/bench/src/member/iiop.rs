@@ -10,18 +10,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use plimsoll_wire::giop::Target;
-use plimsoll_wire::giop::write::{self, Form};
+use plimsoll_wire::giop::TargetAddress;
+use plimsoll_wire::giop::write::{self, MessageFormat};
 use plimsoll_wire::giop::{
-    Assembler, BadGiop, CodeSets, Content, Context, Cut, Header, IiopProfile, Ior, Limits, Message, Order,
-    Request, SystemException, Version, Wanted, cut,
+    AssemblyLimits, ByteOrder, CodeSets, ExpectedResponse, FragmentAssembler, GiopError, GiopHeader,
+    GiopMessage, GiopRequest, GiopVersion, IiopProfile, Ior, MessageContent, NextMessage, ServiceContext,
+    SystemException, next_message,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::Member;
-use super::http::Refusal;
+use super::MemberState;
+use super::http::FailureResponse;
 
 mod latency;
 
@@ -53,54 +54,55 @@ pub fn reference(address: SocketAddr) -> Ior {
         ip if ip.is_ipv4() => "127.0.0.1".to_owned(),
         _ => "::1".to_owned(),
     };
-    let components = vec![CodeSets::common().component(Order::NATIVE)];
+    let components = vec![CodeSets::common_sets().component(ByteOrder::NATIVE)];
     let key = b"Latency".to_vec();
-    let profile = IiopProfile { version: Version::V1_2, host, port: address.port(), key, components };
-    Ior { type_id: TYPE_ID.to_vec(), profiles: vec![profile.profile(Order::NATIVE)] }
+    let profile = IiopProfile { version: GiopVersion::V1_2, host, port: address.port(), key, components };
+    Ior { type_id: TYPE_ID.to_vec(), profiles: vec![profile.to_tagged(ByteOrder::NATIVE)] }
 }
 
 /// Serves one client.
-pub(super) async fn connection(stream: TcpStream, member: Rc<Member>) -> io::Result<()> {
+pub(super) async fn connection(stream: TcpStream, member: Rc<MemberState>) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut wire = Wire {
+    let mut wire = IiopConnection {
         stream,
         input: Vec::new(),
         output: Vec::new(),
-        assembler: Assembler::new(Limits { messages: MOST_OPEN, bytes: MOST_BYTES }),
-        served: JoinSet::new(),
+        assembler: FragmentAssembler::new(AssemblyLimits { messages: MOST_OPEN, bytes: MOST_BYTES }),
+        in_service: JoinSet::new(),
         cancels: HashMap::new(),
-        form: Form { version: Version::V1_0, order: Order::Big },
+        form: MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::Big },
         first: true,
         member,
     };
     let ended = wire.run().await;
-    if matches!(ended, Ok(End::Gone)) && (wire.member.spec.cores.is_none() || wire.member.spec.ignore_cancel)
+    if matches!(ended, Ok(ConnectionEnd::ClientClosed))
+        && (wire.member.spec.cores.is_none() || wire.member.spec.ignore_cancel)
     {
         // A member that does not notice the end of the connection goes on with the work.
-        while wire.served.join_next().await.is_some() {}
+        while wire.in_service.join_next().await.is_some() {}
     }
     ended.map(drop)
 }
 
 /// A connection with its input and output buffers.
-struct Wire {
+struct IiopConnection {
     stream: TcpStream,
     input: Vec<u8>,
     output: Vec<u8>,
-    assembler: Assembler,
+    assembler: FragmentAssembler,
     /// The requests in service.
-    served: JoinSet<Done>,
+    in_service: JoinSet<ServedRequest>,
     /// The handles that cancel them, by request id.
     cancels: HashMap<u32, AbortHandle>,
     /// The form of the last message received.
-    form: Form,
+    form: MessageFormat,
     /// Whether no request has been served yet.
     first: bool,
-    member: Rc<Member>,
+    member: Rc<MemberState>,
 }
 
 /// A request that has been served.
-struct Done {
+struct ServedRequest {
     id: u32,
     /// The reply, empty for a oneway.
     reply: Vec<u8>,
@@ -110,43 +112,43 @@ struct Done {
 
 /// The reason why a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ConnectionEnd {
     /// The client sends no more.
-    Gone,
+    ClientClosed,
     /// The member closes it.
-    Closed,
+    MemberClosed,
 }
 
-impl Wire {
-    async fn run(&mut self) -> io::Result<End> {
+impl IiopConnection {
+    async fn run(&mut self) -> io::Result<ConnectionEnd> {
         let mut stopping = self.member.stopping.clone();
         let mut stopped = false;
         loop {
-            if !stopped && let Some(end) = self.take() {
+            if !stopped && let Some(end) = self.handle_messages() {
                 self.flush().await?;
                 self.stream.shutdown().await?;
                 return Ok(end);
             }
-            if stopped && self.served.is_empty() {
+            if stopped && self.in_service.is_empty() {
                 write::close(&mut self.output, self.form);
                 self.flush().await?;
                 self.stream.shutdown().await?;
-                return Ok(End::Closed);
+                return Ok(ConnectionEnd::MemberClosed);
             }
             self.flush().await?;
-            let room = self.served.len() < MOST_SERVED && !stopped;
+            let room = self.in_service.len() < MOST_SERVED && !stopped;
             tokio::select! {
                 biased;
-                done = self.served.join_next(), if !self.served.is_empty() => {
-                    if self.done(done) {
+                done = self.in_service.join_next(), if !self.in_service.is_empty() => {
+                    if self.queue_replies(done) {
                         self.flush().await?;
                         self.stream.shutdown().await?;
-                        return Ok(End::Closed);
+                        return Ok(ConnectionEnd::MemberClosed);
                     }
                 }
                 count = read(&mut self.stream, &mut self.input), if room => {
                     if count? == 0 {
-                        return Ok(End::Gone);
+                        return Ok(ConnectionEnd::ClientClosed);
                     }
                 }
                 _ = stopping.wait_for(|stopping| *stopping), if !stopped => stopped = true,
@@ -156,15 +158,15 @@ impl Wire {
 
     /// Handles received messages as long as requests may be served; returns the end of the connection, if it
     /// ends.
-    fn take(&mut self) -> Option<End> {
+    fn handle_messages(&mut self) -> Option<ConnectionEnd> {
         let input = std::mem::take(&mut self.input);
         let mut start = 0;
         let mut end = None;
-        while end.is_none() && self.served.len() < MOST_SERVED {
-            match cut(&input[start..], MOST_BYTES) {
-                Ok(Cut::Partial { .. }) => break,
-                Ok(Cut::Whole { header, len }) => {
-                    self.form = header.form();
+        while end.is_none() && self.in_service.len() < MOST_SERVED {
+            match next_message(&input[start..], MOST_BYTES) {
+                Ok(NextMessage::Partial { .. }) => break,
+                Ok(NextMessage::Whole { header, len }) => {
+                    self.form = header.format();
                     end = self.message(&input[start..start + len]).unwrap_or_else(|_| Some(self.refuse()));
                     start += len;
                 }
@@ -176,13 +178,15 @@ impl Wire {
         end
     }
 
-    fn message(&mut self, message: &[u8]) -> Result<Option<End>, BadGiop> {
-        let Some(whole) = self.assembler.take(message)? else { return Ok(None) };
-        let Message { header, content } = Message::parse(&whole)?;
+    fn message(&mut self, message: &[u8]) -> Result<Option<ConnectionEnd>, GiopError> {
+        let Some(whole) = self.assembler.accept(message)? else { return Ok(None) };
+        let GiopMessage { header, content } = GiopMessage::parse(&whole)?;
         match content {
-            Content::Request(request) => return Ok(self.serve(&header, &request)),
-            Content::LocateRequest(request) => write::located(&mut self.output, self.form, request.id, true),
-            Content::CancelRequest(id) => {
+            MessageContent::Request(request) => return Ok(self.serve(&header, &request)),
+            MessageContent::LocateRequest(request) => {
+                write::locate_status(&mut self.output, self.form, request.id, true)
+            }
+            MessageContent::CancelRequest(id) => {
                 if self.member.spec.cores.is_some()
                     && !self.member.spec.ignore_cancel
                     && let Some(given_up) = self.cancels.remove(&id)
@@ -190,30 +194,32 @@ impl Wire {
                     given_up.abort();
                 }
             }
-            Content::CloseConnection | Content::MessageError => return Ok(Some(End::Gone)),
-            Content::Reply(_) | Content::LocateReply(_) | Content::Fragment(_) => {
-                return Err(BadGiop::Malformed("a client sends no such message"));
+            MessageContent::CloseConnection | MessageContent::MessageError => {
+                return Ok(Some(ConnectionEnd::ClientClosed));
+            }
+            MessageContent::Reply(_) | MessageContent::LocateReply(_) | MessageContent::Fragment(_) => {
+                return Err(GiopError::Malformed("a client sends no such message"));
             }
         }
         Ok(None)
     }
 
-    fn serve(&mut self, header: &Header, request: &Request<'_>) -> Option<End> {
+    fn serve(&mut self, header: &GiopHeader, request: &GiopRequest<'_>) -> Option<ConnectionEnd> {
         let member = &self.member;
-        let receives = member.spec.receive.is_some()
-            && matches!(request.target, Target::Key(key) if key == RECEIVE.as_bytes());
+        let receives = member.spec.receive_steps.is_some()
+            && matches!(request.target, TargetAddress::Key(key) if key == RECEIVE.as_bytes());
         member.requests.set(member.requests.get() + u64::from(!receives));
-        let failing = member.failing.get();
-        let fails = member.chance.borrow_mut().happens(failing.rate);
-        let own = latency::is_own(request.operation);
+        let failing = member.failure_mode.get();
+        let fails = member.rng.borrow_mut().bernoulli(failing.rate);
+        let own = latency::is_adapter_operation(request.operation);
         let first = !own && std::mem::take(&mut self.first);
-        let form = header.form();
-        let named = Context { id: MEMBER_CONTEXT, data: member.name.as_bytes() };
+        let form = header.format();
+        let named = ServiceContext { id: MEMBER_CONTEXT, data: member.name.as_bytes() };
         let mut reply = Vec::with_capacity(64);
-        let padding = vec![0; member.spec.body.filter(|_| !receives).unwrap_or(0)];
-        let padding = Context { id: PADDING_CONTEXT, data: &padding };
+        let padding = vec![0; member.spec.body_length.filter(|_| !receives).unwrap_or(0)];
+        let padding = ServiceContext { id: PADDING_CONTEXT, data: &padding };
         let contexts = if padding.data.is_empty() { &[named][..] } else { &[named, padding][..] };
-        let closes = fails && failing.refusal == Refusal::Close;
+        let closes = fails && failing.refusal == FailureResponse::Close;
         if fails {
             refusal(&mut reply, form, request, &FAILS);
         } else {
@@ -228,26 +234,27 @@ impl Wire {
         let at_once = member.work.is_instant(first) || (own && member.spec.steps.is_some());
         if at_once && !receives && !(fails && failing.after.is_some()) {
             self.output.append(&mut reply);
-            return closes.then_some(End::Closed);
+            return closes.then_some(ConnectionEnd::MemberClosed);
         }
-        let (id, wanted, member) = (request.id, request.wanted, member.clone());
-        let given_up = self.served.spawn_local(async move {
-            let _flight = member.flight();
+        let (id, wanted, member) = (request.id, request.expected_response, member.clone());
+        let given_up = self.in_service.spawn_local(async move {
+            let _flight = member.track_in_flight();
             match failing.after.filter(|_| fails) {
-                Some(after) => member.work.wait(after).await,
+                Some(after) => member.work.sleep(after).await,
                 None if receives => member.work.receive().await,
                 None => {
-                    let turn =
-                        async { if own { member.work.turn().await } else { member.work.serve(first).await } };
+                    let turn = async {
+                        if own { member.work.wait_for_worker().await } else { member.work.serve(first).await }
+                    };
                     if turn.await.is_err() {
                         reply.clear();
-                        if wanted != Wanted::Nothing {
+                        if wanted != ExpectedResponse::Oneway {
                             write::exception(&mut reply, form, id, &SystemException::TRANSIENT);
                         }
                     }
                 }
             }
-            Done { id, reply, closes }
+            ServedRequest { id, reply, closes }
         });
         self.cancels.insert(id, given_up);
         None
@@ -255,25 +262,25 @@ impl Wire {
 
     /// Queues the replies of requests that have been served; returns `true` if the connection is to be
     /// closed.
-    fn done(&mut self, first: Option<Result<Done, tokio::task::JoinError>>) -> bool {
+    fn queue_replies(&mut self, first: Option<Result<ServedRequest, tokio::task::JoinError>>) -> bool {
         let mut next = first;
         while let Some(done) = next {
             // A cancelled request has no reply.
-            if let Ok(Done { id, reply, closes }) = done {
+            if let Ok(ServedRequest { id, reply, closes }) = done {
                 self.cancels.remove(&id);
                 self.output.extend_from_slice(&reply);
                 if closes {
                     return true;
                 }
             }
-            next = self.served.try_join_next();
+            next = self.in_service.try_join_next();
         }
         false
     }
 
-    fn refuse(&mut self) -> End {
+    fn refuse(&mut self) -> ConnectionEnd {
         write::error(&mut self.output, self.form);
-        End::Closed
+        ConnectionEnd::MemberClosed
     }
 
     async fn flush(&mut self) -> io::Result<()> {
@@ -289,8 +296,8 @@ impl Wire {
 const FAILS: SystemException<'static> =
     SystemException { type_id: b"IDL:omg.org/CORBA/UNKNOWN:1.0", ..SystemException::TRANSIENT };
 
-fn refusal(reply: &mut Vec<u8>, form: Form, request: &Request<'_>, why: &SystemException<'_>) {
-    if request.wanted != Wanted::Nothing {
+fn refusal(reply: &mut Vec<u8>, form: MessageFormat, request: &GiopRequest<'_>, why: &SystemException<'_>) {
+    if request.expected_response != ExpectedResponse::Oneway {
         write::exception(reply, form, request.id, why);
     }
 }

@@ -1,4 +1,4 @@
-//! The processors of an emulated server: [`Sharing`] in real time, with an antagonist and slowdowns.
+//! The processors of an emulated server: [`ProcessorSharing`] in real time, with an antagonist and slowdowns.
 //!
 //! Every timed event (a job ends, the antagonist starts or stops, the server slows down) is computed for its
 //! own time, however late the alarm fires. A busy machine therefore makes answers late, but no capacity is
@@ -11,69 +11,69 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::antagonist::Neighbour;
-use super::sharing::{Sharing, Ticket};
-use super::timer::Alarm;
-use super::work::{Full, MAX_SLOW};
-use super::{Slowdown, Spec};
+use super::antagonist::ActiveAntagonist;
+use super::sharing::{JobTicket, ProcessorSharing};
+use super::timer::TimerFd;
+use super::workers::{MAX_SLOW, QueueFull};
+use super::{MemberSpec, Slowdown};
 
 /// The processors of one member.
 #[derive(Clone)]
-pub(super) struct Processor(Rc<Inner>);
+pub(super) struct SharedProcessor(Rc<ProcessorInner>);
 
-struct Inner {
+struct ProcessorInner {
     cores: f64,
-    alarm: Alarm,
+    alarm: TimerFd,
     start: Instant,
     /// The maximum number of jobs at once.
-    most: usize,
-    state: RefCell<State>,
+    max_jobs: usize,
+    state: RefCell<ProcessorState>,
 }
 
-struct State {
-    sharing: Sharing<oneshot::Sender<()>>,
+struct ProcessorState {
+    sharing: ProcessorSharing<oneshot::Sender<()>>,
     /// The time for which the alarm is set.
-    armed: f64,
+    alarm_at: f64,
     speed: f64,
-    slow: f64,
-    later: Option<Slowdown>,
-    neighbour: Option<Neighbour>,
+    slowdown: f64,
+    pending_slowdown: Option<Slowdown>,
+    antagonist: Option<ActiveAntagonist>,
 }
 
 /// The maximum time for which the alarm is set, in seconds: the kernel's clock has a last second.
 const FAR: f64 = 1e9;
 
-impl Processor {
+impl SharedProcessor {
     /// Creates the processors of a member with `cores` cores, driven by a task of the current local runtime.
     ///
     /// # Errors
     /// Fails if the kernel grants no timer.
-    pub(super) fn new(spec: &Spec, cores: f64) -> io::Result<Self> {
-        let processor = Self(Rc::new(Inner {
+    pub(super) fn new(spec: &MemberSpec, cores: f64) -> io::Result<Self> {
+        let processor = Self(Rc::new(ProcessorInner {
             cores,
-            alarm: Alarm::new()?,
+            alarm: TimerFd::new()?,
             start: Instant::now(),
-            most: spec.queue.max(1),
-            state: RefCell::new(State::new(spec, cores)),
+            max_jobs: spec.queue_limit.max(1),
+            state: RefCell::new(ProcessorState::new(spec, cores)),
         }));
-        processor.settle();
+        processor.process_events();
         tokio::task::spawn_local(processor.clone().run());
         Ok(processor)
     }
 
     /// Performs an amount of work, concurrently with other jobs. Dropping the future before its end cancels
     /// the job.
-    pub(super) async fn serve(&self, work: Duration) -> Result<(), Full> {
-        let now = self.settle();
+    pub(super) async fn serve(&self, work: Duration) -> Result<(), QueueFull> {
+        let now = self.process_events();
         let (wake, woken) = oneshot::channel();
         let job = {
             let mut state = self.0.state.borrow_mut();
-            if state.sharing.len() >= self.0.most {
-                return Err(Full);
+            if state.sharing.len() >= self.0.max_jobs {
+                return Err(QueueFull);
             }
             let ticket = state.sharing.begin(now, work.as_secs_f64(), wake);
-            self.arm(&mut state);
-            Job { processor: self, ticket }
+            self.set_alarm(&mut state);
+            ProcessorJob { processor: self, ticket }
         };
         // The sender is lost only with the runtime.
         let _ = woken.await;
@@ -87,120 +87,125 @@ impl Processor {
     }
 
     /// Returns the core seconds in use so far.
-    pub(super) fn busy(&self) -> f64 {
-        self.settle();
-        self.0.state.borrow().sharing.busy()
+    pub(super) fn core_seconds(&self) -> f64 {
+        self.process_events();
+        self.0.state.borrow().sharing.core_seconds()
     }
 
     /// Multiplies service times by `factor` from now on.
-    pub(super) fn slow(&self, factor: f64) {
-        let now = self.settle();
+    pub(super) fn set_slowdown(&self, factor: f64) {
+        let now = self.process_events();
         let mut state = self.0.state.borrow_mut();
-        state.slow = factor;
-        state.change(now);
-        self.arm(&mut state);
+        state.slowdown = factor;
+        state.update_speed(now);
+        self.set_alarm(&mut state);
     }
 
     /// Processes all events until now; returns the current time in seconds.
-    fn settle(&self) -> f64 {
+    fn process_events(&self) -> f64 {
         let now = self.0.start.elapsed().as_secs_f64();
         let mut state = self.0.state.borrow_mut();
-        state.settle(now);
-        self.arm(&mut state);
+        state.process_events(now);
+        self.set_alarm(&mut state);
         now
     }
 
-    fn arm(&self, state: &mut State) {
-        if let Some(next) = state.arm() {
+    fn set_alarm(&self, state: &mut ProcessorState) {
+        if let Some(next) = state.next_alarm() {
             self.0.alarm.set(self.0.start + Duration::from_secs_f64(next.min(FAR)));
         }
     }
 
     async fn run(self) {
         loop {
-            self.0.alarm.rings().await;
-            self.0.state.borrow_mut().armed = f64::INFINITY;
-            self.settle();
+            self.0.alarm.expired().await;
+            self.0.state.borrow_mut().alarm_at = f64::INFINITY;
+            self.process_events();
         }
     }
 }
 
 /// Times are seconds since the processors began and never go back.
-impl State {
-    fn new(spec: &Spec, cores: f64) -> Self {
+impl ProcessorState {
+    fn new(spec: &MemberSpec, cores: f64) -> Self {
         let mut state = Self {
-            sharing: Sharing::new(cores, spec.speed),
-            armed: f64::INFINITY,
+            sharing: ProcessorSharing::new(cores, spec.speed),
+            alarm_at: f64::INFINITY,
             speed: spec.speed,
-            slow: 1.0,
-            later: spec.slow_after,
+            slowdown: 1.0,
+            pending_slowdown: spec.slowdown,
             // This seed is neither that of the service times nor that of the failures.
-            neighbour: spec
+            antagonist: spec
                 .antagonist
-                .map(|antagonist| Neighbour::new(antagonist, spec.seed ^ 0xa27a_6041_57c0_ffee)),
+                .map(|antagonist| ActiveAntagonist::new(antagonist, spec.seed ^ 0xa27a_6041_57c0_ffee)),
         };
-        state.change(0.0);
+        state.update_speed(0.0);
         state
     }
 
     /// Processes all events until `now`.
-    fn settle(&mut self, now: f64) {
-        while let Some(turn) = self.turn().filter(|turn| *turn <= now) {
+    fn process_events(&mut self, now: f64) {
+        while let Some(turn) = self.next_speed_change().filter(|turn| *turn <= now) {
             self.finish(turn);
-            if let Some(neighbour) = self.neighbour.as_mut().filter(|neighbour| neighbour.until <= turn) {
-                neighbour.turn();
+            if let Some(neighbour) =
+                self.antagonist.as_mut().filter(|neighbour| neighbour.next_change <= turn)
+            {
+                neighbour.toggle();
             }
-            if let Some(later) = self.later.take_if(|later| later.after.as_secs_f64() <= turn) {
+            if let Some(later) = self.pending_slowdown.take_if(|later| later.after.as_secs_f64() <= turn) {
                 self.speed /= later.factor.max(1.0 / MAX_SLOW);
             }
-            self.change(turn);
+            self.update_speed(turn);
         }
         self.finish(now);
     }
 
     /// Returns the time to set the alarm to, if an event precedes the time it is set to. An alarm that fires
     /// in vain costs less than one that is set anew whenever jobs slow down.
-    fn arm(&mut self) -> Option<f64> {
-        let next = [self.sharing.next(), self.turn()].into_iter().flatten().fold(f64::INFINITY, f64::min);
-        (next < self.armed && next.is_finite()).then(|| {
-            self.armed = next;
+    fn next_alarm(&mut self) -> Option<f64> {
+        let next = [self.sharing.next_end(), self.next_speed_change()]
+            .into_iter()
+            .flatten()
+            .fold(f64::INFINITY, f64::min);
+        (next < self.alarm_at && next.is_finite()).then(|| {
+            self.alarm_at = next;
             next
         })
     }
 
     /// Returns the time at which the speed changes next by itself.
-    fn turn(&self) -> Option<f64> {
-        let neighbour = self.neighbour.as_ref().map(|neighbour| neighbour.until);
-        let later = self.later.map(|later| later.after.as_secs_f64());
+    fn next_speed_change(&self) -> Option<f64> {
+        let neighbour = self.antagonist.as_ref().map(|neighbour| neighbour.next_change);
+        let later = self.pending_slowdown.map(|later| later.after.as_secs_f64());
         [neighbour, later].into_iter().flatten().min_by(f64::total_cmp)
     }
 
     /// Wakes the jobs that have ended by `now`.
     fn finish(&mut self, now: f64) {
-        while let Some(wake) = self.sharing.ended(now) {
+        while let Some(wake) = self.sharing.pop_ended(now) {
             // The receiver may have given up.
             let _ = wake.send(());
         }
     }
 
-    fn change(&mut self, now: f64) {
-        let left = self.neighbour.as_ref().map_or(1.0, |neighbour| neighbour.left);
-        self.sharing.change(now, self.speed * left / self.slow.clamp(1.0 / MAX_SLOW, MAX_SLOW));
+    fn update_speed(&mut self, now: f64) {
+        let left = self.antagonist.as_ref().map_or(1.0, |neighbour| neighbour.remaining_share);
+        self.sharing.set_speed(now, self.speed * left / self.slowdown.clamp(1.0 / MAX_SLOW, MAX_SLOW));
     }
 }
 
 /// A job that is cancelled when it is dropped.
-struct Job<'a> {
-    processor: &'a Processor,
-    ticket: Ticket,
+struct ProcessorJob<'a> {
+    processor: &'a SharedProcessor,
+    ticket: JobTicket,
 }
 
-impl Drop for Job<'_> {
+impl Drop for ProcessorJob<'_> {
     fn drop(&mut self) {
-        let now = self.processor.settle();
+        let now = self.processor.process_events();
         let mut state = self.processor.0.state.borrow_mut();
         if state.sharing.cancel(now, self.ticket).is_some() {
-            self.processor.arm(&mut state);
+            self.processor.set_alarm(&mut state);
         }
     }
 }
@@ -211,45 +216,45 @@ mod tests {
     use tokio::sync::oneshot::Receiver;
 
     use super::*;
-    use crate::member::Spec;
+    use crate::member::MemberSpec;
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn spec(change: impl FnOnce(&mut Spec)) -> Spec {
-        let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
+    fn spec(change: impl FnOnce(&mut MemberSpec)) -> MemberSpec {
+        let mut spec = MemberSpec::new("127.0.0.1:0".parse().unwrap());
         change(&mut spec);
         spec
     }
 
     fn on_four_cores<F: Future>(
-        change: impl FnOnce(&mut Spec),
-        test: impl FnOnce(Processor) -> F,
+        change: impl FnOnce(&mut MemberSpec),
+        test: impl FnOnce(SharedProcessor) -> F,
     ) -> F::Output {
         let runtime =
             Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
-        runtime.block_on(async { test(Processor::new(&spec(change), 4.0).unwrap()).await })
+        runtime.block_on(async { test(SharedProcessor::new(&spec(change), 4.0).unwrap()).await })
     }
 
     /// Four cores at times that are arguments, with their alarm and the jobs that are not done.
-    struct Computed {
-        state: State,
+    struct VirtualProcessor {
+        state: ProcessorState,
         jobs: Vec<(usize, Receiver<()>)>,
         begun: usize,
     }
 
-    impl Computed {
-        fn new(change: impl FnOnce(&mut Spec)) -> Self {
-            let mut state = State::new(&spec(change), 4.0);
-            state.arm();
+    impl VirtualProcessor {
+        fn new(change: impl FnOnce(&mut MemberSpec)) -> Self {
+            let mut state = ProcessorState::new(&spec(change), 4.0);
+            state.next_alarm();
             Self { state, jobs: Vec::new(), begun: 0 }
         }
 
         /// Begins a job with `work` seconds of work, as an arriving request does.
-        fn begin(&mut self, now: f64, work: f64) -> Ticket {
-            self.state.settle(now);
+        fn begin(&mut self, now: f64, work: f64) -> JobTicket {
+            self.state.process_events(now);
             let (wake, woken) = oneshot::channel();
             let ticket = self.state.sharing.begin(now, work, wake);
-            self.state.arm();
+            self.state.next_alarm();
             self.jobs.push((self.begun, woken));
             self.begun += 1;
             ticket
@@ -260,10 +265,10 @@ mod tests {
         fn run(&mut self, late: f64) -> Vec<(usize, f64)> {
             let mut done = Vec::new();
             while !self.jobs.is_empty() {
-                let now = self.state.armed + late;
-                self.state.armed = f64::INFINITY;
-                self.state.settle(now);
-                self.state.arm();
+                let now = self.state.alarm_at + late;
+                self.state.alarm_at = f64::INFINITY;
+                self.state.process_events(now);
+                self.state.next_alarm();
                 let ended = self.jobs.extract_if(.., |(_, woken)| woken.try_recv().is_ok());
                 done.extend(ended.map(|(job, _)| (job, now)));
             }
@@ -285,13 +290,17 @@ mod tests {
 
     #[test]
     fn two_hundred_jobs_end_at_their_time() {
-        let mut computed = Computed::new(|_| {});
+        let mut computed = VirtualProcessor::new(|_| {});
         for _ in 0..200 {
             computed.begin(0.0, 1e-3);
         }
         // 200 ms of work on four cores.
         assert_done(&computed.run(0.0), (0..200).map(|job| (job, 0.05)));
-        assert!((computed.state.sharing.busy() - 0.2).abs() < 1e-9, "{}", computed.state.sharing.busy());
+        assert!(
+            (computed.state.sharing.core_seconds() - 0.2).abs() < 1e-9,
+            "{}",
+            computed.state.sharing.core_seconds()
+        );
     }
 
     #[test]
@@ -300,14 +309,18 @@ mod tests {
         // are left. The alarm is first set for the time at which the shorter ones would have ended without
         // the others.
         for (late, short, long) in [(0.0, 0.02, 0.03), (0.007, 0.027, 0.037), (1.0, 1.01, 1.01)] {
-            let mut computed = Computed::new(|_| {});
+            let mut computed = VirtualProcessor::new(|_| {});
             for work in [0.01, 0.02] {
                 for _ in 0..4 {
                     computed.begin(0.0, work);
                 }
             }
             assert_done(&computed.run(late), (0..8).map(|job| (job, if job < 4 { short } else { long })));
-            assert!((computed.state.sharing.busy() - 0.12).abs() < 1e-9, "{}", computed.state.sharing.busy());
+            assert!(
+                (computed.state.sharing.core_seconds() - 0.12).abs() < 1e-9,
+                "{}",
+                computed.state.sharing.core_seconds()
+            );
             // A job that arrives after all of that has a core at once.
             computed.begin(2.0, 0.01);
             assert_done(&computed.run(0.0), [(8, 2.01)]);
@@ -329,7 +342,7 @@ mod tests {
                 }
                 // 200 ms of work on four cores.
                 assert!(begin.elapsed() >= 50 * MS, "{:?}", begin.elapsed());
-                assert!((processor.busy() - 0.2).abs() < 1e-9, "{}", processor.busy());
+                assert!((processor.core_seconds() - 0.2).abs() < 1e-9, "{}", processor.core_seconds());
             },
         );
     }
@@ -346,7 +359,7 @@ mod tests {
                 assert_eq!(processor.0.state.borrow().sharing.len(), 0);
             },
         );
-        let mut computed = Computed::new(|_| {});
+        let mut computed = VirtualProcessor::new(|_| {});
         let tickets: Vec<_> = (0..40).map(|_| computed.begin(0.0, 1000.0)).collect();
         for ticket in tickets {
             assert!(computed.state.sharing.cancel(0.001, ticket).is_some());
@@ -360,22 +373,22 @@ mod tests {
 
     #[test]
     fn slow_downs_meet_jobs_in_service() {
-        let slower = |spec: &mut Spec| spec.slow_after = Some(Slowdown { after: 20 * MS, factor: 10.0 });
-        let mut computed = Computed::new(slower);
+        let slower = |spec: &mut MemberSpec| spec.slowdown = Some(Slowdown { after: 20 * MS, factor: 10.0 });
+        let mut computed = VirtualProcessor::new(slower);
         for _ in 0..2 {
             computed.begin(0.0, 0.03);
         }
         // 20 ms at full speed and the other 10 ms at a tenth of it.
         assert_done(&computed.run(0.0), [(0, 0.12), (1, 0.12)]);
-        computed.state.slow = 0.1;
-        computed.state.change(0.2);
+        computed.state.slowdown = 0.1;
+        computed.state.update_speed(0.2);
         computed.begin(0.2, 0.03);
         assert_done(&computed.run(0.0), [(2, 0.23)]);
         on_four_cores(slower, async |processor| {
             let begin = Instant::now();
             assert!(processor.serve(30 * MS).await.is_ok());
             assert!(begin.elapsed() >= 119 * MS, "{:?}", begin.elapsed());
-            processor.slow(0.1);
+            processor.set_slowdown(0.1);
             assert!(processor.serve(30 * MS).await.is_ok());
         });
     }
@@ -383,7 +396,7 @@ mod tests {
     #[test]
     fn the_queue_is_bounded() {
         on_four_cores(
-            |spec| spec.queue = 2,
+            |spec| spec.queue_limit = 2,
             async |processor| {
                 for _ in 0..2 {
                     let processor = processor.clone();

@@ -4,8 +4,8 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::work::MAX_SLOW;
-use crate::chance::Chance;
+use super::workers::MAX_SLOW;
+use crate::rng::SplitMix64;
 use crate::units;
 
 /// The maximum service time drawn, in seconds; it bounds heavy tails.
@@ -24,7 +24,7 @@ const MAX: f64 = 3600.0;
 ///
 /// `MEAN` is the mean before the cut, `SIGMA` the standard deviation of the logarithm, `CUT` the maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Service {
+pub enum ServiceTime {
     /// No time, and no worker is held.
     None,
     /// A constant time.
@@ -55,7 +55,7 @@ pub enum Service {
 /// mean.
 const MAX_SIGMA: f64 = 5.0;
 
-impl Service {
+impl ServiceTime {
     /// Returns the mean; [`Duration::MAX`] where it is infinite.
     pub fn mean(&self) -> Duration {
         match *self {
@@ -72,16 +72,16 @@ impl Service {
     }
 
     /// Draws a service time.
-    pub fn draw(&self, chance: &mut Chance) -> Duration {
+    pub fn draw(&self, chance: &mut SplitMix64) -> Duration {
         let seconds = match *self {
             Self::None => 0.0,
             Self::Const(time) => time.as_secs_f64(),
-            Self::Exp(mean) => mean.as_secs_f64() * chance.exp(),
+            Self::Exp(mean) => mean.as_secs_f64() * chance.exponential(),
             Self::Uniform(low, high) => {
                 let low = low.as_secs_f64();
-                low + (high.as_secs_f64() - low) * chance.unit()
+                low + (high.as_secs_f64() - low) * chance.uniform()
             }
-            Self::Pareto { alpha, least } => least.as_secs_f64() * chance.unit().powf(-1.0 / alpha),
+            Self::Pareto { alpha, least } => least.as_secs_f64() * chance.uniform().powf(-1.0 / alpha),
             Self::Lognormal { mean, sigma, cut } => {
                 let time = mean.as_secs_f64() * (sigma * chance.normal() - sigma * sigma / 2.0).exp();
                 cut.map_or(time, |cut| time.min(cut.as_secs_f64()))
@@ -121,7 +121,7 @@ fn normal_below(x: f64) -> f64 {
 }
 
 /// Writes the form that is parsed, to the nanosecond.
-impl Display for Service {
+impl Display for ServiceTime {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let nanos = |time: &Duration| format!("{}ns", time.as_nanos());
         match self {
@@ -138,7 +138,7 @@ impl Display for Service {
     }
 }
 
-impl FromStr for Service {
+impl FromStr for ServiceTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -151,10 +151,10 @@ impl FromStr for Service {
         let parts: Vec<&str> = text.split(':').collect();
         match parts[..] {
             ["none"] => Ok(Self::None),
-            ["const", time] => Ok(Self::Const(units::duration(time)?)),
-            ["exp", mean] => Ok(Self::Exp(units::duration(mean)?)),
+            ["const", time] => Ok(Self::Const(units::parse_duration(time)?)),
+            ["exp", mean] => Ok(Self::Exp(units::parse_duration(mean)?)),
             ["uniform", low, high] => {
-                let (low, high) = (units::duration(low)?, units::duration(high)?);
+                let (low, high) = (units::parse_duration(low)?, units::parse_duration(high)?);
                 if low > high {
                     return Err(format!("`{text}`: {high:?} is below {low:?}; write the lower one first"));
                 }
@@ -165,7 +165,7 @@ impl FromStr for Service {
                 if !(alpha.is_finite() && alpha > 0.0) {
                     return Err(format!("`{text}`: the tail index must be above 0"));
                 }
-                Ok(Self::Pareto { alpha, least: units::duration(least)? })
+                Ok(Self::Pareto { alpha, least: units::parse_duration(least)? })
             }
             ["lognormal", mean, sigma, ref cut @ ..] if cut.len() <= 1 => {
                 let sigma: f64 = sigma.parse().map_err(|_| expected())?;
@@ -174,8 +174,8 @@ impl FromStr for Service {
                         "`{text}`: the standard deviation of the logarithm is from 0 to {MAX_SIGMA}"
                     ));
                 }
-                let cut = cut.first().map(|cut| units::duration(cut)).transpose()?;
-                Ok(Self::Lognormal { mean: units::duration(mean)?, sigma, cut })
+                let cut = cut.first().map(|cut| units::parse_duration(cut)).transpose()?;
+                Ok(Self::Lognormal { mean: units::parse_duration(mean)?, sigma, cut })
             }
             _ => Err(expected()),
         }
@@ -196,7 +196,7 @@ impl FromStr for Slowdown {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (after, factor) = text.split_once(':').unwrap_or((text, "10"));
-        let after = units::duration(after)?;
+        let after = units::parse_duration(after)?;
         let factor = factor.strip_suffix('x').unwrap_or(factor).parse().ok();
         let factor = factor.filter(|factor| (0.0..=MAX_SLOW).contains(factor));
         let wrong =
@@ -210,8 +210,8 @@ mod tests {
     use super::*;
 
     fn mean(text: &str) -> f64 {
-        let service: Service = text.parse().unwrap();
-        let mut chance = Chance::new(3);
+        let service: ServiceTime = text.parse().unwrap();
+        let mut chance = SplitMix64::new(3);
         let n = 200_000;
         (0..n).map(|_| service.draw(&mut chance).as_secs_f64()).sum::<f64>() / f64::from(n) * 1e3
     }
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn the_mean_of_what_is_cut_is_known() {
         for text in ["lognormal:10ms:1.2:300ms", "lognormal:10ms:1.2:20ms", "lognormal:10ms:0.5:5ms"] {
-            let known = text.parse::<Service>().unwrap().mean().as_secs_f64() * 1e3;
+            let known = text.parse::<ServiceTime>().unwrap().mean().as_secs_f64() * 1e3;
             assert!((mean(text) / known - 1.0).abs() < 0.015, "{text}: {} and {known}", mean(text));
         }
         assert!((normal_below(1.959_963_985) - 0.975).abs() < 1e-9);
@@ -248,15 +248,15 @@ mod tests {
             "lognormal:1ms:1.2",
             "lognormal:1ms:0:3ms",
         ] {
-            let service: Service = text.parse().unwrap();
+            let service: ServiceTime = text.parse().unwrap();
             assert_eq!(service.to_string().parse(), Ok(service), "{text}");
         }
     }
 
     #[test]
     fn a_tail_without_bound_is_bounded() {
-        let service: Service = "pareto:0.01:1s".parse().unwrap();
-        let mut chance = Chance::new(3);
+        let service: ServiceTime = "pareto:0.01:1s".parse().unwrap();
+        let mut chance = SplitMix64::new(3);
         assert!((0..1000).all(|_| service.draw(&mut chance) <= Duration::from_secs_f64(MAX)));
     }
 
@@ -287,8 +287,8 @@ mod tests {
             "lognormal:1ms:1:2",
             "lognormal:1ms:1:2ms:3",
         ] {
-            assert!(text.parse::<Service>().is_err(), "{text}");
+            assert!(text.parse::<ServiceTime>().is_err(), "{text}");
         }
-        assert!("uniform:3ms:1ms".parse::<Service>().unwrap_err().contains("lower one first"));
+        assert!("uniform:3ms:1ms".parse::<ServiceTime>().unwrap_err().contains("lower one first"));
     }
 }

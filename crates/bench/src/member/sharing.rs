@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 
 /// The jobs of one server. Times are seconds since an arbitrary origin and never go back.
 #[derive(Debug)]
-pub(super) struct Sharing<T> {
+pub(super) struct ProcessorSharing<T> {
     cores: f64,
     speed: f64,
     /// The time at which virtual time was last computed, followed by its value then.
     now: f64,
-    done: f64,
+    virtual_time: f64,
     /// The jobs by their ends in virtual time.
-    jobs: BTreeMap<Ticket, T>,
+    jobs: BTreeMap<JobTicket, T>,
     count: u64,
     /// The core seconds in use.
     busy: f64,
@@ -29,15 +29,15 @@ pub(super) struct Sharing<T> {
 /// The identity of a job. Tickets are ordered by the jobs' ends: the bits of positive floating-point numbers
 /// have the order of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket {
+pub(super) struct JobTicket {
     end: u64,
     number: u64,
 }
 
-impl<T> Sharing<T> {
+impl<T> ProcessorSharing<T> {
     /// Creates a server without jobs at time 0. `cores` is above 0, `speed` at least 0.
     pub(super) fn new(cores: f64, speed: f64) -> Self {
-        Self { cores, speed, now: 0.0, done: 0.0, jobs: BTreeMap::new(), count: 0, busy: 0.0 }
+        Self { cores, speed, now: 0.0, virtual_time: 0.0, jobs: BTreeMap::new(), count: 0, busy: 0.0 }
     }
 
     /// Returns the number of jobs in service.
@@ -46,52 +46,52 @@ impl<T> Sharing<T> {
     }
 
     /// Returns the core seconds in use up to the last change.
-    pub(super) fn busy(&self) -> f64 {
+    pub(super) fn core_seconds(&self) -> f64 {
         self.busy
     }
 
     /// Begins a job with `work` seconds of work.
-    pub(super) fn begin(&mut self, now: f64, work: f64, job: T) -> Ticket {
-        self.pass(now);
-        let ticket = Ticket { end: (self.done + work.max(0.0)).to_bits(), number: self.count };
+    pub(super) fn begin(&mut self, now: f64, work: f64, job: T) -> JobTicket {
+        self.advance_virtual_time(now);
+        let ticket = JobTicket { end: (self.virtual_time + work.max(0.0)).to_bits(), number: self.count };
         self.count += 1;
         self.jobs.insert(ticket, job);
         ticket
     }
 
     /// Cancels a job, if it has not ended.
-    pub(super) fn cancel(&mut self, now: f64, ticket: Ticket) -> Option<T> {
-        self.pass(now);
+    pub(super) fn cancel(&mut self, now: f64, ticket: JobTicket) -> Option<T> {
+        self.advance_virtual_time(now);
         self.jobs.remove(&ticket)
     }
 
     /// Changes the speed from now on.
-    pub(super) fn change(&mut self, now: f64, speed: f64) {
-        self.pass(now);
+    pub(super) fn set_speed(&mut self, now: f64, speed: f64) {
+        self.advance_virtual_time(now);
         self.speed = speed;
     }
 
     /// Returns the time at which the next job ends if nothing else happens before.
-    pub(super) fn next(&self) -> Option<f64> {
+    pub(super) fn next_end(&self) -> Option<f64> {
         let (first, _) = self.jobs.first_key_value()?;
-        let left = f64::from_bits(first.end) - self.done;
+        let left = f64::from_bits(first.end) - self.virtual_time;
         let rate = self.rate();
         (rate > 0.0).then(|| self.now + left.max(0.0) / rate)
     }
 
     /// Returns the next job that has ended by `now`; the caller repeats the call until `None`. The other jobs
     /// speed up from the time of the end, however late the call.
-    pub(super) fn ended(&mut self, now: f64) -> Option<T> {
-        let end = self.next().filter(|end| *end <= now);
+    pub(super) fn pop_ended(&mut self, now: f64) -> Option<T> {
+        let end = self.next_end().filter(|end| *end <= now);
         let Some(end) = end else {
-            self.pass(now);
+            self.advance_virtual_time(now);
             return None;
         };
         self.work(end);
         let (first, job) = self.jobs.pop_first()?;
-        self.done = f64::from_bits(first.end).max(self.done);
+        self.virtual_time = f64::from_bits(first.end).max(self.virtual_time);
         self.now = self.now.max(end);
-        self.rest();
+        self.reset_if_idle();
         Some(job)
     }
 
@@ -105,21 +105,21 @@ impl<T> Sharing<T> {
     }
 
     /// Advances virtual time until `now`. The caller has removed jobs that end before.
-    fn pass(&mut self, now: f64) {
+    fn advance_virtual_time(&mut self, now: f64) {
         if now > self.now {
             self.work(now);
             if !self.jobs.is_empty() {
-                self.done += (now - self.now) * self.rate();
+                self.virtual_time += (now - self.now) * self.rate();
             }
             self.now = now;
         }
-        self.rest();
+        self.reset_if_idle();
     }
 
     /// Resets virtual time if there is no job, which preserves its precision.
-    fn rest(&mut self) {
+    fn reset_if_idle(&mut self) {
         if self.jobs.is_empty() {
-            self.done = 0.0;
+            self.virtual_time = 0.0;
         }
     }
 }
@@ -132,7 +132,7 @@ mod tests {
 
     /// An event at a server.
     #[derive(Clone, Debug)]
-    enum Event {
+    enum ServerEvent {
         Begin(f64),
         /// Cancels the n-th job that began, if it still runs.
         Cancel(usize),
@@ -140,30 +140,30 @@ mod tests {
     }
 
     /// Returns the end of each job, by virtual time; `None` for cancelled jobs.
-    fn computed(cores: f64, events: &[(f64, Event)]) -> Vec<Option<f64>> {
-        let mut sharing = Sharing::new(cores, 1.0);
+    fn computed(cores: f64, events: &[(f64, ServerEvent)]) -> Vec<Option<f64>> {
+        let mut sharing = ProcessorSharing::new(cores, 1.0);
         let mut ends = Vec::new();
         let mut tickets = Vec::new();
-        let until = |sharing: &mut Sharing<usize>, ends: &mut Vec<Option<f64>>, now: f64| {
-            while let Some(end) = sharing.next().filter(|end| *end <= now) {
+        let until = |sharing: &mut ProcessorSharing<usize>, ends: &mut Vec<Option<f64>>, now: f64| {
+            while let Some(end) = sharing.next_end().filter(|end| *end <= now) {
                 // The call is late, as with a timer on a busy machine.
-                let job = sharing.ended(now).unwrap();
+                let job = sharing.pop_ended(now).unwrap();
                 ends[job] = Some(end);
             }
         };
         for (at, event) in events {
             until(&mut sharing, &mut ends, *at);
             match event {
-                Event::Begin(work) => {
+                ServerEvent::Begin(work) => {
                     ends.push(None);
                     tickets.push(sharing.begin(*at, *work, ends.len() - 1));
                 }
-                Event::Cancel(number) => {
+                ServerEvent::Cancel(number) => {
                     if let Some(ticket) = tickets.get(*number) {
                         sharing.cancel(*at, *ticket);
                     }
                 }
-                Event::Speed(speed) => sharing.change(*at, *speed),
+                ServerEvent::Speed(speed) => sharing.set_speed(*at, *speed),
             }
         }
         until(&mut sharing, &mut ends, f64::MAX);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// Computes the same by brute force: the work left of every job, from each event to the next.
-    fn counted_down(cores: f64, events: &[(f64, Event)]) -> Vec<Option<f64>> {
+    fn counted_down(cores: f64, events: &[(f64, ServerEvent)]) -> Vec<Option<f64>> {
         let mut left: Vec<f64> = Vec::new();
         let mut ends: Vec<Option<f64>> = Vec::new();
         let mut present: Vec<usize> = Vec::new();
@@ -187,13 +187,13 @@ mod tests {
             present.iter().for_each(|job| left[*job] -= rate * (until - now));
             now = until;
             match event {
-                Some((_, Event::Begin(work))) => {
+                Some((_, ServerEvent::Begin(work))) => {
                     present.push(left.len());
                     left.push(*work);
                     ends.push(None);
                 }
-                Some((_, Event::Cancel(number))) => present.retain(|job| job != number),
-                Some((_, Event::Speed(new))) => speed = *new,
+                Some((_, ServerEvent::Cancel(number))) => present.retain(|job| job != number),
+                Some((_, ServerEvent::Speed(new))) => speed = *new,
                 None => {
                     ends[first.unwrap()] = Some(now);
                     present.retain(|job| Some(*job) != first);
@@ -204,16 +204,16 @@ mod tests {
 
     #[test]
     fn cores_are_in_use_as_far_as_there_are_jobs() {
-        let mut sharing = Sharing::new(2.0, 1.0);
+        let mut sharing = ProcessorSharing::new(2.0, 1.0);
         sharing.begin(1.0, 1.0, 'a');
         for job in ['b', 'c'] {
             sharing.begin(1.5, 1.0, job);
         }
         // One job alone for half a second, then three share two cores: the first is done at 2.25.
-        assert_eq!(sharing.ended(10.0), Some('a'));
-        assert!((sharing.busy() - 2.0).abs() < 1e-9, "{}", sharing.busy());
-        while sharing.ended(10.0).is_some() {}
-        assert!((sharing.busy() - 3.0).abs() < 1e-9, "all their work: {}", sharing.busy());
+        assert_eq!(sharing.pop_ended(10.0), Some('a'));
+        assert!((sharing.core_seconds() - 2.0).abs() < 1e-9, "{}", sharing.core_seconds());
+        while sharing.pop_ended(10.0).is_some() {}
+        assert!((sharing.core_seconds() - 3.0).abs() < 1e-9, "all their work: {}", sharing.core_seconds());
     }
 
     /// The unit of the times of events, in seconds, so that some coincide; then the maximum number of events,
@@ -222,11 +222,11 @@ mod tests {
     const MOST: usize = 24;
     const ROUNDING: f64 = 1e-9;
 
-    fn event() -> impl Strategy<Value = Event> {
+    fn event() -> impl Strategy<Value = ServerEvent> {
         prop_oneof![
-            6 => (0.0005..0.03f64).prop_map(Event::Begin),
-            1 => (0..MOST).prop_map(Event::Cancel),
-            1 => (0.2..2.0f64).prop_map(Event::Speed),
+            6 => (0.0005..0.03f64).prop_map(ServerEvent::Begin),
+            1 => (0..MOST).prop_map(ServerEvent::Cancel),
+            1 => (0.2..2.0f64).prop_map(ServerEvent::Speed),
         ]
     }
 
@@ -238,7 +238,7 @@ mod tests {
             gaps in prop::collection::vec((0..300u64, event()), 1..MOST),
         ) {
             let mut ticks = 0;
-            let events: Vec<(f64, Event)> = gaps
+            let events: Vec<(f64, ServerEvent)> = gaps
                 .into_iter()
                 .map(|(gap, event)| {
                     ticks += gap;
@@ -263,32 +263,32 @@ mod tests {
         }
     }
 
-    fn at_a_cancellation(events: &[(f64, Event)], end: Option<f64>) -> bool {
+    fn at_a_cancellation(events: &[(f64, ServerEvent)], end: Option<f64>) -> bool {
         let at_once = |at: f64| end.is_some_and(|end| (end - at).abs() < ROUNDING);
-        events.iter().any(|(at, event)| matches!(event, Event::Cancel(_)) && at_once(*at))
+        events.iter().any(|(at, event)| matches!(event, ServerEvent::Cancel(_)) && at_once(*at))
     }
 
     #[test]
     fn two_hundred_jobs_on_four_cores() {
-        let mut sharing = Sharing::new(4.0, 1.5);
+        let mut sharing = ProcessorSharing::new(4.0, 1.5);
         for job in 0..200 {
             sharing.begin(1.0, 0.015, job);
         }
         // 3 s of work at 6 a second.
-        let end = sharing.next().unwrap();
+        let end = sharing.next_end().unwrap();
         assert!((end - 1.5).abs() < 1e-9, "{end}");
-        assert_eq!(sharing.ended(1.49), None);
-        let all = std::iter::from_fn(|| sharing.ended(1.6)).collect::<Vec<_>>();
+        assert_eq!(sharing.pop_ended(1.49), None);
+        let all = std::iter::from_fn(|| sharing.pop_ended(1.6)).collect::<Vec<_>>();
         assert_eq!(all, (0..200).collect::<Vec<_>>());
-        assert!(sharing.next().is_none());
+        assert!(sharing.next_end().is_none());
     }
 
     #[test]
     fn nothing_ends_at_speed_zero() {
-        let mut sharing = Sharing::new(2.0, 0.0);
+        let mut sharing = ProcessorSharing::new(2.0, 0.0);
         sharing.begin(0.0, 1.0, ());
-        assert!(sharing.next().is_none() && sharing.ended(1e9).is_none());
-        sharing.change(1e9, 1.0);
-        assert_eq!(sharing.next(), Some(1e9 + 1.0));
+        assert!(sharing.next_end().is_none() && sharing.pop_ended(1e9).is_none());
+        sharing.set_speed(1e9, 1.0);
+        assert_eq!(sharing.next_end(), Some(1e9 + 1.0));
     }
 }

@@ -5,14 +5,14 @@
 //! and 10,000 swaps, much work for few bytes. Integers are 32 bits wide; their byte order does not matter, as
 //! they are moved whole.
 
-use crate::chance::Chance;
+use crate::rng::SplitMix64;
 
 /// The bytes of an integer.
 const WIDTH: usize = 4;
 
 /// Swaps two integers of `bytes`, chosen at random, `swaps` times. Bytes beyond the last whole integer stay
 /// in place; without an integer nothing happens.
-pub fn shuffle(bytes: &mut [u8], swaps: u32, chance: &mut Chance) {
+pub fn shuffle(bytes: &mut [u8], swaps: u32, chance: &mut SplitMix64) {
     let count = (bytes.len() / WIDTH) as u64;
     if count == 0 {
         return;
@@ -37,7 +37,7 @@ mod tests {
         let mut integers: Vec<u32> = (0..300).map(|n: u32| n.wrapping_mul(0x0101_0101)).collect();
         let mut bytes: Vec<u8> = integers.iter().flat_map(|n| n.to_le_bytes()).collect();
         let before = bytes.clone();
-        shuffle(&mut bytes, 10_000, &mut Chance::new(1));
+        shuffle(&mut bytes, 10_000, &mut SplitMix64::new(1));
         assert_ne!(bytes, before);
         let mut after: Vec<u32> =
             bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn every_place_is_as_likely() {
         let mut first = [0u32; 10];
-        let mut chance = Chance::new(2);
+        let mut chance = SplitMix64::new(2);
         for _ in 0..20_000 {
             let mut bytes: Vec<u8> = (0..10u8).flat_map(|n| [n; 4]).collect();
             shuffle(&mut bytes, 40, &mut chance);
@@ -62,7 +62,7 @@ mod tests {
     fn odd_lengths_are_no_trouble() {
         for length in 0..9 {
             let mut bytes: Vec<u8> = (0..length).collect();
-            shuffle(&mut bytes, 100, &mut Chance::new(1));
+            shuffle(&mut bytes, 100, &mut SplitMix64::new(1));
             assert_eq!(bytes.len(), usize::from(length));
         }
     }

@@ -17,9 +17,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 /// An alarm for one time.
-pub(super) struct Alarm(AsyncFd<OwnedFd>);
+pub(super) struct TimerFd(AsyncFd<OwnedFd>);
 
-impl Alarm {
+impl TimerFd {
     /// Creates an alarm that is not set.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Alarm {
     }
 
     /// Waits until the alarm fires; forever if the runtime ends.
-    pub(super) async fn rings(&self) {
+    pub(super) async fn expired(&self) {
         loop {
             let Ok(mut guard) = self.0.readable().await else { return std::future::pending().await };
             let mut expirations = [0u8; 8];
@@ -61,29 +61,32 @@ impl Alarm {
 
 /// A timer that wakes tasks of one thread.
 #[derive(Clone)]
-pub(super) struct Timer(Rc<Inner>);
+pub(super) struct TaskTimer(Rc<TimerInner>);
 
-struct Inner {
-    alarm: Alarm,
-    sleepers: RefCell<BinaryHeap<Reverse<Sleeper>>>,
+struct TimerInner {
+    alarm: TimerFd,
+    sleepers: RefCell<BinaryHeap<Reverse<SleepingTask>>>,
     count: Cell<u64>,
 }
 
-struct Sleeper {
+struct SleepingTask {
     until: Instant,
     /// The number that orders sleepers with the same time.
     number: u64,
     wake: oneshot::Sender<()>,
 }
 
-impl Timer {
+impl TaskTimer {
     /// Starts the timer in a task of the current local runtime.
     ///
     /// # Errors
     /// Fails if the kernel grants no timer.
     pub(super) fn new() -> io::Result<Self> {
-        let timer =
-            Self(Rc::new(Inner { alarm: Alarm::new()?, sleepers: RefCell::default(), count: Cell::new(0) }));
+        let timer = Self(Rc::new(TimerInner {
+            alarm: TimerFd::new()?,
+            sleepers: RefCell::default(),
+            count: Cell::new(0),
+        }));
         tokio::task::spawn_local(timer.clone().tick());
         Ok(timer)
     }
@@ -92,7 +95,7 @@ impl Timer {
     pub(super) async fn sleep(&self, until: Instant) {
         let (wake, woken) = oneshot::channel();
         let number = self.0.count.replace(self.0.count.get() + 1);
-        self.0.sleepers.borrow_mut().push(Reverse(Sleeper { until, number, wake }));
+        self.0.sleepers.borrow_mut().push(Reverse(SleepingTask { until, number, wake }));
         self.arm();
         // The sender is lost only with the runtime.
         let _ = woken.await;
@@ -108,7 +111,7 @@ impl Timer {
     /// Wakes the sleepers that are due each time the alarm fires.
     async fn tick(self) {
         loop {
-            self.0.alarm.rings().await;
+            self.0.alarm.expired().await;
             let now = Instant::now();
             let mut sleepers = self.0.sleepers.borrow_mut();
             while sleepers.peek().is_some_and(|Reverse(first)| first.until <= now) {
@@ -123,25 +126,25 @@ impl Timer {
     }
 }
 
-impl Ord for Sleeper {
+impl Ord for SleepingTask {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.until, self.number).cmp(&(other.until, other.number))
     }
 }
 
-impl PartialOrd for Sleeper {
+impl PartialOrd for SleepingTask {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Sleeper {
+impl PartialEq for SleepingTask {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Sleeper {}
+impl Eq for SleepingTask {}
 
 #[cfg(test)]
 mod tests {
@@ -151,7 +154,7 @@ mod tests {
     fn an_alarm_is_set_to_the_nanosecond() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _entered = runtime.enter();
-        let alarm = Alarm::new().unwrap();
+        let alarm = TimerFd::new().unwrap();
         let until = Instant::now() + Duration::new(3600, 1_500_001);
         let before = Instant::now();
         alarm.set(until);

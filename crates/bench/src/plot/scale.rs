@@ -1,9 +1,9 @@
 //! The mapping of values to positions, with ticks at round numbers (1, 2 and 5 times a power of ten).
 
-use super::Axis;
+use super::ChartAxis;
 
 /// One axis with its ends.
-pub(super) struct Scale {
+pub(super) struct AxisScale {
     low: f64,
     high: f64,
     log: bool,
@@ -13,10 +13,10 @@ pub(super) struct Scale {
     to: f64,
 }
 
-impl Scale {
+impl AxisScale {
     /// Creates a scale for all `values`; `from` and `to` are the positions of its ends. Without values it is
     /// 0 to 1 (logarithmic: 1 to 10).
-    pub(super) fn of(values: impl Iterator<Item = f64>, axis: &Axis, from: f64, to: f64) -> Self {
+    pub(super) fn of(values: impl Iterator<Item = f64>, axis: &ChartAxis, from: f64, to: f64) -> Self {
         let fits = |value: &f64| value.is_finite() && (!axis.log || *value > 0.0);
         let (mut low, mut high) = values
             .filter(fits)
@@ -44,7 +44,7 @@ impl Scale {
     }
 
     /// Returns the position of a value; values beyond an end map to that end.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(super) fn position(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(f64::MIN_POSITIVE) / self.low).log10() / (self.high / self.low).log10()
         } else {
@@ -112,11 +112,11 @@ mod tests {
         fn every_value_lies_between_the_ends_and_in_order(
             mut values in proptest::collection::vec(-1e6f64..1e6, 1..20), zero: bool,
         ) {
-            let axis = Axis { zero, ..Axis::default() };
-            let scale = Scale::of(values.iter().copied(), &axis, 10.0, 200.0);
+            let axis = ChartAxis { zero, ..ChartAxis::default() };
+            let scale = AxisScale::of(values.iter().copied(), &axis, 10.0, 200.0);
             prop_assert!((2..=14).contains(&scale.ticks().len()), "{:?}", scale.ticks());
             values.sort_by(f64::total_cmp);
-            let places: Vec<f64> = values.iter().map(|value| scale.place(*value)).collect();
+            let places: Vec<f64> = values.iter().map(|value| scale.position(*value)).collect();
             prop_assert!(places.is_sorted());
             prop_assert!(places.iter().all(|at| (10.0..=200.0).contains(at)));
             prop_assert!(!zero || scale.ticks().iter().any(|tick| tick.abs() < 1e-6));
@@ -124,8 +124,8 @@ mod tests {
 
         #[test]
         fn decades_hold_what_they_should(values in proptest::collection::vec(1e-6f64..1e6, 1..20)) {
-            let axis = Axis { log: true, ..Axis::default() };
-            let scale = Scale::of(values.iter().copied(), &axis, 0.0, 100.0);
+            let axis = ChartAxis { log: true, ..ChartAxis::default() };
+            let scale = AxisScale::of(values.iter().copied(), &axis, 0.0, 100.0);
             for value in values {
                 prop_assert!(scale.low <= value * 1.000_001 && value <= scale.high * 1.000_001);
             }

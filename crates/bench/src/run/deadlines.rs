@@ -3,17 +3,23 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::slots::Key;
+use super::connection_slots::SlotKey;
 
 /// Deadlines in the order of their ends. A request that ends before its deadline leaves its entry behind.
 #[derive(Debug, Default)]
-pub(super) struct Deadlines(VecDeque<(Instant, Key)>);
+pub(super) struct DeadlineQueue(VecDeque<(Instant, SlotKey)>);
 
-impl Deadlines {
+impl DeadlineQueue {
     /// Adds a deadline that is not before the previous ones. `alive` is the number of those that have not
     /// ended. If more entries than that are stale, those that `ended` selects are removed. Memory is
     /// therefore bounded by the requests in flight and not by all past ones.
-    pub(super) fn push(&mut self, deadline: Instant, key: Key, alive: usize, ended: impl Fn(Key) -> bool) {
+    pub(super) fn push(
+        &mut self,
+        deadline: Instant,
+        key: SlotKey,
+        alive: usize,
+        ended: impl Fn(SlotKey) -> bool,
+    ) {
         if self.0.len() >= 2 * alive + 1024 {
             self.0.retain(|(_, key)| !ended(*key));
         }
@@ -21,7 +27,7 @@ impl Deadlines {
     }
 
     /// Takes the next expired deadline of a request that has not ended; drops stale ones.
-    pub(super) fn over(&mut self, now: Instant, ended: impl Fn(Key) -> bool) -> Option<Key> {
+    pub(super) fn pop_expired(&mut self, now: Instant, ended: impl Fn(SlotKey) -> bool) -> Option<SlotKey> {
         while let Some((deadline, key)) = self.0.front().copied() {
             let ended = ended(key);
             if !ended && deadline > now {
@@ -35,9 +41,9 @@ impl Deadlines {
         None
     }
 
-    /// Returns the next deadline. Right after [`over`](Self::over) it belongs to a request that has not
-    /// ended.
-    pub(super) fn next(&self) -> Option<Instant> {
+    /// Returns the next deadline. Right after [`pop_expired`](Self::pop_expired) it belongs to a request that
+    /// has not ended.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.0.front().map(|(deadline, _)| *deadline)
     }
 }
@@ -48,29 +54,29 @@ mod tests {
 
     use super::*;
 
-    fn key(slot: u32) -> Key {
-        Key { slot, serial: 1 }
+    fn key(slot: u32) -> SlotKey {
+        SlotKey { slot, serial: 1 }
     }
 
     #[test]
     fn in_order_and_without_those_that_ended() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = DeadlineQueue::default();
         let start = Instant::now();
         let at = |n: u32| start + n * Duration::from_millis(1);
         for n in 0..5 {
             deadlines.push(at(n), key(n), 5, |_| false);
         }
-        let odd = |key: Key| key.slot % 2 == 1;
-        assert_eq!(deadlines.over(at(2), odd), Some(key(0)));
-        assert_eq!(deadlines.over(at(2), odd), Some(key(2)));
-        assert_eq!(deadlines.over(at(2), odd), None);
-        assert_eq!(deadlines.next(), Some(at(4)));
+        let odd = |key: SlotKey| key.slot % 2 == 1;
+        assert_eq!(deadlines.pop_expired(at(2), odd), Some(key(0)));
+        assert_eq!(deadlines.pop_expired(at(2), odd), Some(key(2)));
+        assert_eq!(deadlines.pop_expired(at(2), odd), None);
+        assert_eq!(deadlines.next_deadline(), Some(at(4)));
     }
 
     /// One request that hangs must not keep the entries of millions that came after it.
     #[test]
     fn what_has_ended_does_not_pile_up_behind_one_that_has_not() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = DeadlineQueue::default();
         let now = Instant::now();
         for n in 0..1_000_000 {
             deadlines.push(now, key(n), 1, |key| key.slot != 0);

@@ -3,8 +3,8 @@
 //! A turn of its loop handles a batch each of due requests, deadlines and socket events. The record is shared
 //! with the owner of the run and locked once a turn, not once a request.
 
-mod ending;
-mod leaving;
+mod completion;
+mod sending;
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,14 +17,14 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::deadlines::Deadlines;
-use super::picks::Picks;
-use super::poll::{PICKER, Poll};
-use super::slots::{Key, Slots};
-use super::{Limits, Shared};
-use crate::pick::Picker;
-use crate::record::{Fault, Record};
-use crate::target::{Ask, Step, Target, Transport};
+use super::connection_slots::{ConnectionSlots, SlotKey};
+use super::deadlines::DeadlineQueue;
+use super::pending_picks::PendingPicks;
+use super::reactor::{EpollReactor, PICKER};
+use super::{RunLimits, SharedRun};
+use crate::pick::MemberPicker;
+use crate::record::{FailureKind, RunRecord};
+use crate::target::{AnswerProgress, RequestTarget, TargetRequest, Transport};
 
 /// The requests sent between two polls for events: half a millisecond's work if each needs a new connection.
 const BATCH: usize = 16;
@@ -40,7 +40,7 @@ const AUDIT: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The times at which requests are due.
-pub(super) enum When<P> {
+pub(super) enum RequestSchedule<P> {
     /// Fixed times since the start.
     Open(P),
     /// A request of each of `clients` clients when its last one has ended, until the end of the run.
@@ -48,74 +48,74 @@ pub(super) enum When<P> {
 }
 
 /// The whole state of a run.
-pub(super) struct Engine<T: Target, P> {
+pub(super) struct Engine<T: RequestTarget, P> {
     target: T,
-    when: When<P>,
-    pub(super) limits: Limits,
+    schedule: RequestSchedule<P>,
+    pub(super) limits: RunLimits,
     /// The maximum number of connections, busy and idle.
-    most: usize,
-    shared: Arc<Shared>,
-    poll: Poll,
-    pub(super) slots: Slots<T::State>,
+    max_connections: usize,
+    shared: Arc<SharedRun>,
+    poll: EpollReactor,
+    pub(super) slots: ConnectionSlots<T::State>,
     pub(super) in_flight: usize,
     /// The requests that are due and wait for a connection, in order.
-    pub(super) waiting: VecDeque<Waiting<T::State>>,
+    pub(super) waiting: VecDeque<PendingRequest<T::State>>,
     /// The picker and the requests that wait for it, if the target does not choose the destination.
-    pub(super) picks: Option<Picks<T::State>>,
+    pub(super) pending_picks: Option<PendingPicks<T::State>>,
     /// The slots of connections that may have more to read.
-    unread: VecDeque<u32>,
+    unread_slots: VecDeque<u32>,
     /// The times at which clients of a closed loop that failed, or think, continue; in order, as all wait
     /// equally long.
-    paused: VecDeque<Instant>,
-    connects: Deadlines,
-    requests: Deadlines,
+    paused_clients: VecDeque<Instant>,
+    connect_deadlines: DeadlineQueue,
+    requests: DeadlineQueue,
     buffer: Box<[u8]>,
     /// The thread's CPU time that has been counted, and the time of that reading.
     cpu: Duration,
-    audit: Instant,
+    last_audit: Instant,
 }
 
 /// A request that has not been sent.
 #[derive(Debug)]
-pub(super) struct Waiting<S> {
+pub(super) struct PendingRequest<S> {
     pub(super) due: Instant,
     /// The time at which the picker was asked, if it was: the request began then.
-    pub(super) asked: Option<Instant>,
+    pub(super) picker_asked_at: Option<Instant>,
     /// The number of members that it could not be sent to.
-    pub(super) tries: u8,
-    pub(super) ask: Ask<S>,
+    pub(super) failed_picks: u8,
+    pub(super) request: TargetRequest<S>,
 }
 
-impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
+impl<T: RequestTarget, P: Iterator<Item = Duration>> Engine<T, P> {
     pub(super) fn new(
         target: T,
-        picker: Option<Box<dyn Picker>>,
-        when: When<P>,
-        limits: Limits,
-        shared: Arc<Shared>,
+        picker: Option<Box<dyn MemberPicker>>,
+        when: RequestSchedule<P>,
+        limits: RunLimits,
+        shared: Arc<SharedRun>,
     ) -> io::Result<Self> {
-        let poll = Poll::new()?;
+        let poll = EpollReactor::new()?;
         let routes = if picker.is_some() { 0 } else { target.addresses().len() };
-        let picks = picker.map(Picks::new);
+        let picks = picker.map(PendingPicks::new);
         if let Some(picks) = &picks {
-            poll.watch(&picks.descriptor())?;
+            poll.add_picker(&picks.descriptor())?;
         }
         Ok(Self {
             poll,
-            slots: Slots::new(routes),
-            picks,
+            slots: ConnectionSlots::new(routes),
+            pending_picks: picks,
             in_flight: 0,
             waiting: VecDeque::new(),
-            unread: VecDeque::new(),
-            paused: VecDeque::new(),
-            connects: Deadlines::default(),
-            requests: Deadlines::default(),
+            unread_slots: VecDeque::new(),
+            paused_clients: VecDeque::new(),
+            connect_deadlines: DeadlineQueue::default(),
+            requests: DeadlineQueue::default(),
             buffer: vec![0; 64 * 1024].into(),
             cpu: Duration::ZERO,
-            audit: shared.start,
+            last_audit: shared.start,
             target,
-            when,
-            most: limits.connections.unwrap_or(limits.in_flight),
+            schedule: when,
+            max_connections: limits.max_connections.unwrap_or(limits.max_in_flight),
             limits,
             shared,
         })
@@ -124,176 +124,183 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     /// Sends until the pacer ends or the owner stops the run, then waits for requests in flight.
     pub(super) fn run(mut self) -> io::Result<()> {
         let shared = self.shared.clone();
-        let mut next = self.after(shared.start);
+        let mut next = self.next_due(shared.start);
         let mut events = Vec::new();
         let mut last_call = None;
         loop {
-            let mut record = shared.turn();
+            let mut record = shared.lock_for_turn();
             let mut now = Instant::now();
             for _ in 0..BATCH {
                 let Some(due) = next.filter(|due| *due <= now) else { break };
-                self.due(&mut record, due, now);
-                next = self.after(shared.start);
+                self.handle_due(&mut record, due, now);
+                next = self.next_due(shared.start);
                 now = Instant::now();
             }
             if last_call.is_none() && shared.stop.load(Relaxed) {
                 next = None;
-                if let When::Closed { end, .. } = &mut self.when {
+                if let RequestSchedule::Closed { end, .. } = &mut self.schedule {
                     *end = now;
                 }
                 last_call = Some(now + self.limits.grace);
             }
-            self.expire(&mut record, now);
-            if self.picks.as_ref().is_some_and(Picks::is_due) {
+            self.expire_waiting(&mut record, now);
+            if self.pending_picks.as_ref().is_some_and(PendingPicks::is_due) {
                 self.take_picks(&mut record);
             }
             // Long answers are read in small parts, so that none delays a due request.
-            for _ in 0..self.unread.len() {
-                let Some(slot) = self.unread.pop_front() else { break };
+            for _ in 0..self.unread_slots.len() {
+                let Some(slot) = self.unread_slots.pop_front() else { break };
                 if let Some(connection) = self.slots.connection(slot) {
                     connection.unread = false;
-                    self.read(&mut record, slot);
+                    self.read_answer(&mut record, slot);
                 }
             }
-            let more = self.serve(&mut record) || !self.unread.is_empty();
-            let left = self.on_their_way();
+            let more = self.serve_waiting(&mut record) || !self.unread_slots.is_empty();
+            let left = self.outstanding();
             shared.in_flight.store(left, Relaxed);
-            let over = next.is_none() && self.closed_over(now);
+            let over = next.is_none() && self.is_closed_loop_over(now);
             let ended = over && (left == 0 || last_call.is_some_and(|end| end <= now));
-            if ended || now - self.audit >= AUDIT {
-                self.audit(&mut record, now);
+            if ended || now - self.last_audit >= AUDIT {
+                self.count_cpu_time(&mut record, now);
             }
             if ended {
-                let jobs = self.slots.jobs().map(|job| job.due);
+                let jobs = self.slots.requests().map(|job| job.due);
                 let waiting = self.waiting.iter().map(|waiting| waiting.due);
-                for due in jobs.chain(waiting).chain(self.picks.iter().flat_map(Picks::dues)) {
-                    record.cut(now.saturating_duration_since(due));
+                for due in
+                    jobs.chain(waiting).chain(self.pending_picks.iter().flat_map(PendingPicks::due_times))
+                {
+                    record.record_cut(now.saturating_duration_since(due));
                 }
                 return Ok(());
             }
             drop(record);
-            let paused = self.paused.front().copied();
-            let asked = self.picks.as_ref().and_then(Picks::due);
-            let deadlines =
-                [self.connects.next(), self.requests.next(), self.first_waiting_ends(), paused, asked];
+            let paused = self.paused_clients.front().copied();
+            let asked = self.pending_picks.as_ref().and_then(PendingPicks::next_due);
+            let deadlines = [
+                self.connect_deadlines.next_deadline(),
+                self.requests.next_deadline(),
+                self.first_waiting_ends(),
+                paused,
+                asked,
+            ];
             let soon = if more { Some(now) } else { next.map(|due| due.checked_sub(SPIN).unwrap_or(due)) };
             let wake = deadlines.into_iter().flatten().chain(soon).min();
             self.poll.wait(&mut events, wake, now)?;
             if !events.is_empty() {
-                let mut record = shared.turn();
+                let mut record = shared.lock_for_turn();
                 for event in &events {
-                    if Key::from(event.data.u64()) == PICKER {
+                    if SlotKey::from(event.data.u64()) == PICKER {
                         self.take_picks(&mut record);
                     } else {
-                        self.ready(&mut record, *event);
+                        self.handle_event(&mut record, *event);
                     }
-                    self.serve(&mut record);
+                    self.serve_waiting(&mut record);
                 }
             }
         }
     }
 
     /// Returns the number of requests that have begun and not ended.
-    fn on_their_way(&self) -> usize {
-        self.in_flight + self.waiting.len() + self.picks.as_ref().map_or(0, Picks::len)
+    fn outstanding(&self) -> usize {
+        self.in_flight + self.waiting.len() + self.pending_picks.as_ref().map_or(0, PendingPicks::len)
     }
 
     /// Returns the time at which the next request of an open loop is due.
-    fn after(&mut self, start: Instant) -> Option<Instant> {
-        match &mut self.when {
+    fn next_due(&mut self, start: Instant) -> Option<Instant> {
+        match &mut self.schedule {
             // A time beyond the range of the clock is never due.
-            When::Open(pace) => pace.next().and_then(|offset| start.checked_add(offset)),
-            When::Closed { .. } => None,
+            RequestSchedule::Open(pace) => pace.next().and_then(|offset| start.checked_add(offset)),
+            RequestSchedule::Closed { .. } => None,
         }
     }
 
     /// Returns `true` if the time of the clients of a closed loop is over.
-    fn closed_over(&self, now: Instant) -> bool {
-        match &self.when {
-            When::Open(_) => true,
-            When::Closed { end, .. } => *end <= now,
+    fn is_closed_loop_over(&self, now: Instant) -> bool {
+        match &self.schedule {
+            RequestSchedule::Open(_) => true,
+            RequestSchedule::Closed { end, .. } => *end <= now,
         }
     }
 
     /// Counts the CPU time of this thread.
-    fn audit(&mut self, record: &mut Record, now: Instant) {
+    fn count_cpu_time(&mut self, record: &mut RunRecord, now: Instant) {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let cpu = Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32);
         record.cpu += cpu.saturating_sub(self.cpu);
         self.cpu = cpu;
-        self.audit = now;
+        self.last_audit = now;
     }
 
     /// Handles a request that is due: sends it, or queues it for a connection.
-    fn due(&mut self, record: &mut Record, due: Instant, now: Instant) {
+    fn handle_due(&mut self, record: &mut RunRecord, due: Instant, now: Instant) {
         // The target advances even if the request cannot be sent: the next one belongs to the next due time.
-        let ask = self.target.request();
-        if self.on_their_way() >= self.limits.in_flight {
-            return self.unsent(record);
+        let ask = self.target.next_request();
+        if self.outstanding() >= self.limits.max_in_flight {
+            return self.count_unsent(record);
         }
         let late = now.saturating_duration_since(due);
-        let waiting = Waiting { due, asked: None, tries: 0, ask };
-        if self.picks.is_some() {
-            record.left(late, self.limits.tolerance);
-            self.ask(record, Waiting { asked: Some(now), ..waiting });
+        let waiting = PendingRequest { due, picker_asked_at: None, failed_picks: 0, request: ask };
+        if self.pending_picks.is_some() {
+            record.record_departure(late, self.limits.tolerance);
+            self.pick_member(record, PendingRequest { picker_asked_at: Some(now), ..waiting });
         } else if !self.waiting.is_empty() || !self.has_room() {
-            record.left(late, self.limits.tolerance);
+            record.record_departure(late, self.limits.tolerance);
             record.waited += 1;
             self.waiting.push_back(waiting);
         } else if self.send(record, waiting, now) {
-            record.left(late, self.limits.tolerance);
+            record.record_departure(late, self.limits.tolerance);
         } else {
-            self.unsent(record);
+            self.count_unsent(record);
         }
     }
 
     /// Counts a request that cannot be sent at all.
-    fn unsent(&mut self, record: &mut Record) {
-        record.unsent(self.limits.timeout);
-        self.pause();
+    fn count_unsent(&mut self, record: &mut RunRecord) {
+        record.record_unsent(self.limits.timeout);
+        self.pause_client();
     }
 
     /// Pauses a client of a closed loop that has not been answered.
-    pub(super) fn pause(&mut self) {
-        self.rest(if self.limits.think.is_zero() { PAUSE } else { self.limits.think });
+    pub(super) fn pause_client(&mut self) {
+        self.delay_client(if self.limits.think_time.is_zero() { PAUSE } else { self.limits.think_time });
     }
 
     /// Delays the next request of a client of a closed loop.
-    fn rest(&mut self, time: Duration) {
-        if matches!(self.when, When::Closed { .. }) && !time.is_zero() {
-            self.paused.push_back(Instant::now() + time);
+    fn delay_client(&mut self, time: Duration) {
+        if matches!(self.schedule, RequestSchedule::Closed { .. }) && !time.is_zero() {
+            self.paused_clients.push_back(Instant::now() + time);
         }
     }
 
     /// Sends requests that wait for a connection, as far as there are any, and the next requests of closed
     /// loops; a batch at most. Returns `true` if there is more to do at once.
-    fn serve(&mut self, record: &mut Record) -> bool {
+    fn serve_waiting(&mut self, record: &mut RunRecord) -> bool {
         for _ in 0..BATCH {
             if self.has_room()
                 && let Some(first) = self.waiting.pop_front()
             {
                 let due = first.due;
                 if !self.send(record, first, Instant::now()) {
-                    record.failed(None, Fault::Unsent, due.elapsed().max(self.limits.timeout));
+                    record.record_failure(None, FailureKind::Unsent, due.elapsed().max(self.limits.timeout));
                 }
                 continue;
             }
-            let When::Closed { clients, end } = &self.when else { return false };
-            if self.on_their_way() + self.paused.len() >= *clients {
+            let RequestSchedule::Closed { clients, end } = &self.schedule else { return false };
+            if self.outstanding() + self.paused_clients.len() >= *clients {
                 return false;
             }
             let now = Instant::now();
             if now >= *end {
                 return false;
             }
-            self.due(record, now, now);
+            self.handle_due(record, now, now);
         }
         true
     }
 
     /// Returns `true` if a request may take or open a connection.
     pub(super) fn has_room(&self) -> bool {
-        self.slots.open() < self.most || self.slots.has_idle()
+        self.slots.connection_count() < self.max_connections || self.slots.has_idle()
     }
 
     /// Returns the time at which the first waiting request times out.
@@ -302,107 +309,115 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 
     /// Fails requests that have waited too long.
-    fn expire(&mut self, record: &mut Record, now: Instant) {
+    fn expire_waiting(&mut self, record: &mut RunRecord, now: Instant) {
         loop {
             let slots = &self.slots;
-            let Some(key) = self.connects.over(now, |key| is_up(slots, key)) else { break };
+            let Some(key) = self.connect_deadlines.pop_expired(now, |key| is_up(slots, key)) else { break };
             // A connection that came up while this thread stood still has an event for that.
             let connection = self.slots.connection(key.slot);
             if connection.is_none_or(|connection| net::getpeername(&connection.socket).is_err()) {
-                self.fail(record, key.slot, Fault::ConnectTimeout);
+                self.fail_request(record, key.slot, FailureKind::ConnectTimeout);
             }
         }
         loop {
             let slots = &self.slots;
-            let Some(key) = self.requests.over(now, |key| slots.job(key).is_none()) else { break };
-            self.fail(record, key.slot, Fault::Timeout);
+            let Some(key) = self.requests.pop_expired(now, |key| slots.request(key).is_none()) else { break };
+            self.fail_request(record, key.slot, FailureKind::Timeout);
         }
-        while self.paused.pop_front_if(|until| *until <= now).is_some() {}
+        while self.paused_clients.pop_front_if(|until| *until <= now).is_some() {}
         let timeout = self.limits.timeout;
         while let Some(first) = self.waiting.pop_front_if(|first| first.due + timeout <= now) {
-            record.failed(None, Fault::Timeout, now.saturating_duration_since(first.due).max(timeout));
+            record.record_failure(
+                None,
+                FailureKind::Timeout,
+                now.saturating_duration_since(first.due).max(timeout),
+            );
         }
     }
 
     /// Handles an event of a connection.
-    fn ready(&mut self, record: &mut Record, event: Event) {
-        let (key, flags) = (Key::from(event.data.u64()), event.flags);
+    fn handle_event(&mut self, record: &mut RunRecord, event: Event) {
+        let (key, flags) = (SlotKey::from(event.data.u64()), event.flags);
         let Some(connection) = self.slots.registered(key) else { return };
         let ended = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         connection.half_closed |= ended || flags.contains(EventFlags::RDHUP);
         let readable = ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
-        let Some(job) = &mut connection.job else {
+        let Some(job) = &mut connection.request else {
             // No request is open: the peer closes the connection, or breaks the protocol.
             if readable {
-                self.cut_off(record, key.slot);
+                self.remove_connection(record, key.slot);
             }
             return;
         };
-        if job.connecting {
+        if job.is_connecting {
             if ended {
-                return self.fail(record, key.slot, Fault::Connect);
+                return self.fail_request(record, key.slot, FailureKind::Connect);
             }
             if !flags.contains(EventFlags::OUT) {
                 return;
             }
-            job.connecting = false;
+            job.is_connecting = false;
         }
         if flags.contains(EventFlags::OUT) && !job.write(&connection.socket) {
             // There may still be an answer to read.
             connection.half_closed = true;
         }
         if readable {
-            self.read(record, key.slot);
+            self.read_answer(record, key.slot);
         }
     }
 
     /// Reads available bytes of an answer.
-    fn read(&mut self, record: &mut Record, slot: u32) {
+    fn read_answer(&mut self, record: &mut RunRecord, slot: u32) {
         let datagrams = self.target.transport() == Transport::Udp;
         for _ in 0..READS {
             let Some(connection) = self.slots.connection(slot) else { return };
-            let Some(job) = &mut connection.job else { return };
+            let Some(job) = &mut connection.request else { return };
             let step = match net::recv(&connection.socket, &mut *self.buffer, RecvFlags::empty()) {
                 Ok((_, 0)) if !datagrams => self
                     .target
-                    .end(&mut job.state)
-                    .map_or(Err(Fault::Closed), |answer| Ok(Step::Done(answer))),
+                    .connection_ended(&mut job.state)
+                    .map_or(Err(FailureKind::Closed), |answer| Ok(AnswerProgress::Complete(answer))),
                 Ok((_, count)) => {
-                    let step = self.target.answer(&mut job.state, &self.buffer[..count]);
+                    let step = self.target.consume_answer(&mut job.state, &self.buffer[..count]);
                     // A short read has emptied a stream; another event follows when there is more.
                     let emptied = count < self.buffer.len() && !datagrams && !connection.half_closed;
-                    if step == Step::More && emptied {
+                    if step == AnswerProgress::Incomplete && emptied {
                         return;
                     }
                     Ok(step)
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNREFUSED) => Err(Fault::Connect),
-                Err(_) => Err(Fault::Closed),
+                Err(Errno::CONNREFUSED) => Err(FailureKind::Connect),
+                Err(_) => Err(FailureKind::Closed),
             };
             match step {
-                Ok(Step::More) => {}
-                Ok(Step::Done(answer)) => return self.done(record, slot, &answer),
-                Ok(Step::Malformed) => return self.fail(record, slot, Fault::Malformed),
-                Ok(Step::Elsewhere(place)) => {
-                    record.forwarded += 1;
-                    return self.go(record, slot, Some(place), Fault::Exception);
+                Ok(AnswerProgress::Incomplete) => {}
+                Ok(AnswerProgress::Complete(answer)) => return self.complete(record, slot, &answer),
+                Ok(AnswerProgress::Malformed) => {
+                    return self.fail_request(record, slot, FailureKind::Malformed);
                 }
-                Ok(Step::Back) => return self.go(record, slot, None, Fault::Closed),
-                Err(fault) => return self.fail(record, slot, fault),
+                Ok(AnswerProgress::Redirected(place)) => {
+                    record.forwarded += 1;
+                    return self.redirect(record, slot, Some(place), FailureKind::Exception);
+                }
+                Ok(AnswerProgress::ReturnedToOrigin) => {
+                    return self.redirect(record, slot, None, FailureKind::Closed);
+                }
+                Err(fault) => return self.fail_request(record, slot, fault),
             }
         }
         // There may be more, without a further event.
         if let Some(connection) = self.slots.connection(slot)
             && !std::mem::replace(&mut connection.unread, true)
         {
-            self.unread.push_back(slot);
+            self.unread_slots.push_back(slot);
         }
     }
 }
 
 /// Returns `true` if the connection of this request is established, or the request has ended.
-fn is_up<S>(slots: &Slots<S>, key: Key) -> bool {
-    slots.job(key).is_none_or(|job| !job.connecting)
+fn is_up<S>(slots: &ConnectionSlots<S>, key: SlotKey) -> bool {
+    slots.request(key).is_none_or(|job| !job.is_connecting)
 }

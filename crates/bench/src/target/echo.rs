@@ -6,7 +6,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use crate::chance::Chance;
+use crate::rng::SplitMix64;
 
 /// The bytes of a payload that hold its number.
 pub(super) const NUMBER: usize = 8;
@@ -34,13 +34,13 @@ pub enum EchoError {
 
 /// The destination of payloads, and the next one.
 #[derive(Debug)]
-pub(super) struct Payloads {
+pub(super) struct EchoPayloads {
     pub(super) address: SocketAddr,
     next: u64,
     noise: Vec<u8>,
 }
 
-impl Payloads {
+impl EchoPayloads {
     /// Creates payloads of `size` bytes each for `address` (`HOST:PORT`); `choose` selects one of its
     /// addresses.
     pub(super) fn new(
@@ -55,12 +55,12 @@ impl Payloads {
         let fail = |why: String| EchoError::Resolve { address: address.to_owned(), why };
         let resolved = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
         let resolved = choose(resolved).ok_or_else(|| fail("the host has no address".to_owned()))?;
-        let mut chance = Chance::new(size as u64);
+        let mut chance = SplitMix64::new(size as u64);
         let noise = std::iter::repeat_with(|| chance.bits() as u8).take(size).collect();
         Ok(Self { address: resolved, next: 0, noise })
     }
 
-    pub(super) fn next(&mut self) -> Arc<[u8]> {
+    pub(super) fn next_payload(&mut self) -> Arc<[u8]> {
         let number = self.next.to_be_bytes();
         self.next += 1;
         let size = self.noise.len();

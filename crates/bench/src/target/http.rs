@@ -7,14 +7,14 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::{Answer, Ask, Step, Target};
-use crate::body::{self, Body};
-use crate::chance::Chance;
-use crate::record::Fault;
+use super::{AnswerProgress, RequestTarget, TargetAnswer, TargetRequest};
+use crate::body::{self, BodyDecoder};
+use crate::record::FailureKind;
+use crate::rng::SplitMix64;
 
 mod request;
 
-pub use request::{HttpError, Request};
+pub use request::{HttpError, HttpRequest};
 
 /// The maximum length of an answer's head.
 const MAX_HEAD: usize = 64 * 1024;
@@ -26,11 +26,11 @@ const MAX_MEMBERS: usize = 256;
 
 /// Requests for one or more `http://` URLs.
 #[derive(Debug)]
-pub struct Http {
+pub struct HttpTarget {
     /// The addresses of all requests, without duplicates.
     addresses: Vec<SocketAddr>,
-    requests: Vec<Routed>,
-    choice: Choice,
+    requests: Vec<RoutedRequest>,
+    choice: RequestChoice,
     members: Vec<Arc<str>>,
     /// The name for members beyond the maximum.
     other: Arc<str>,
@@ -38,7 +38,7 @@ pub struct Http {
 
 /// A request and its destination.
 #[derive(Debug)]
-struct Routed {
+struct RoutedRequest {
     route: usize,
     bytes: Arc<[u8]>,
     head: bool,
@@ -46,27 +46,27 @@ struct Routed {
 
 /// The choice of the next request.
 #[derive(Debug)]
-enum Choice {
+enum RequestChoice {
     /// A cyclic sequence; the index of the next.
     Sequence(usize),
     /// A random choice; for each request the sum of the weights up to it.
-    Weights { sums: Vec<f64>, chance: Chance },
+    Weights { sums: Vec<f64>, rng: SplitMix64 },
 }
 
-impl Http {
-    /// Creates a target that repeats one request; see [`Request::new`].
+impl HttpTarget {
+    /// Creates a target that repeats one request; see [`HttpRequest::new`].
     ///
     /// # Errors
     /// Fails if the URL is malformed, its host has no address or a header cannot be sent.
     pub fn new(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
-        Self::sequence(vec![Request::new(method, url, headers, body)?])
+        Self::sequence(vec![HttpRequest::new(method, url, headers, body)?])
     }
 
     /// Creates a target that draws each request with a probability in proportion to its weight.
     ///
     /// # Errors
     /// Fails if there is no request, a weight is negative or no number, or all are zero.
-    pub fn mixed(requests: Vec<(f64, Request)>, seed: u64) -> Result<Self, HttpError> {
+    pub fn mixed(requests: Vec<(f64, HttpRequest)>, seed: u64) -> Result<Self, HttpError> {
         let mut sum = 0.0;
         let mut sums = Vec::with_capacity(requests.len());
         for (weight, _) in &requests {
@@ -81,18 +81,18 @@ impl Http {
             return Err(HttpError::Weight(sum));
         }
         let requests = requests.into_iter().map(|(_, request)| request).collect();
-        Self::of(requests, Choice::Weights { sums, chance: Chance::new(seed) })
+        Self::of(requests, RequestChoice::Weights { sums, rng: SplitMix64::new(seed) })
     }
 
     /// Creates a target that cycles through the requests, for a replay.
     ///
     /// # Errors
     /// Fails if there is no request.
-    pub fn sequence(requests: Vec<Request>) -> Result<Self, HttpError> {
-        Self::of(requests, Choice::Sequence(0))
+    pub fn sequence(requests: Vec<HttpRequest>) -> Result<Self, HttpError> {
+        Self::of(requests, RequestChoice::Sequence(0))
     }
 
-    fn of(requests: Vec<Request>, choice: Choice) -> Result<Self, HttpError> {
+    fn of(requests: Vec<HttpRequest>, choice: RequestChoice) -> Result<Self, HttpError> {
         if requests.is_empty() {
             return Err(HttpError::None);
         }
@@ -105,7 +105,7 @@ impl Http {
                     addresses.push(request.address());
                     addresses.len() - 1
                 });
-                Routed { route, head: request.is_head(), bytes: request.into_bytes() }
+                RoutedRequest { route, head: request.is_head(), bytes: request.into_bytes() }
             })
             .collect();
         Ok(Self { addresses, requests, choice, members: Vec::new(), other: "other".into() })
@@ -126,73 +126,79 @@ impl Http {
 
     /// Parses a head at the beginning of `bytes`. Returns the rest of the answer, which is `bare` for a HEAD
     /// request, and the length of the head.
-    fn head(&mut self, bare: bool, bytes: &[u8]) -> Result<Option<(Rest, usize)>, body::Malformed> {
+    fn head(
+        &mut self,
+        bare: bool,
+        bytes: &[u8],
+    ) -> Result<Option<(AnswerRest, usize)>, body::MalformedMessage> {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut head = httparse::Response::new(&mut []);
         let config = httparse::ParserConfig::default();
         let length = match config.parse_response_with_uninit_headers(&mut head, bytes, &mut headers) {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
-            _ => return Err(body::Malformed("the head of an answer")),
+            _ => return Err(body::MalformedMessage("the head of an answer")),
         };
         let status = head.code.unwrap_or(0);
         let member = body::values(head.headers, "x-member").next();
         let shed = status == 503 && body::values(head.headers, "plimsoll-reason").any(|why| why == b"shed");
-        let answer = Answer {
+        let answer = TargetAnswer {
             member: member.map(|name| self.member(name)),
-            fault: (status >= 400).then_some(if shed { Fault::Shed } else { Fault::Status }),
+            failure: (status >= 400).then_some(if shed { FailureKind::Shed } else { FailureKind::Status }),
             reason: None,
             reusable: body::keeps_alive(head.version.unwrap_or(0), head.headers),
         };
-        let body = Body::of_answer(status, bare, head.headers)?;
-        Ok(Some((Rest { interim: (100..200).contains(&status), answer, body }, length)))
+        let body = BodyDecoder::of_response(status, bare, head.headers)?;
+        Ok(Some((AnswerRest { is_interim: (100..200).contains(&status), answer, body }, length)))
     }
 }
 
 /// The parsed head of an answer, and its body.
 #[derive(Debug)]
-struct Rest {
+struct AnswerRest {
     /// Whether it is a 1xx, which another answer follows.
-    interim: bool,
-    answer: Answer,
-    body: Body,
+    is_interim: bool,
+    answer: TargetAnswer,
+    body: BodyDecoder,
 }
 
 /// The progress of one answer.
 #[derive(Debug, Default)]
-pub struct HttpState {
+pub struct HttpAnswerState {
     /// Whether it answers a HEAD request and so has no body.
-    bare: bool,
+    is_bodyless: bool,
     /// The beginning of an incomplete head.
     partial: Vec<u8>,
-    rest: Option<Rest>,
+    rest: Option<AnswerRest>,
 }
 
-impl Target for Http {
-    type State = HttpState;
+impl RequestTarget for HttpTarget {
+    type State = HttpAnswerState;
 
     fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    fn request(&mut self) -> Ask<HttpState> {
+    fn next_request(&mut self) -> TargetRequest<HttpAnswerState> {
         let last = self.requests.len() - 1;
         let index = match &mut self.choice {
-            Choice::Sequence(next) => std::mem::replace(next, if *next == last { 0 } else { *next + 1 }),
-            Choice::Weights { sums, chance } => {
+            RequestChoice::Sequence(next) => {
+                std::mem::replace(next, if *next == last { 0 } else { *next + 1 })
+            }
+            RequestChoice::Weights { sums, rng: chance } => {
                 // Above 0 and at most the sum: a weight of 0 is never drawn.
-                let drawn = chance.unit() * sums[last];
+                let drawn = chance.uniform() * sums[last];
                 sums.partition_point(|sum| *sum < drawn).min(last)
             }
         };
         let request = &self.requests[index];
-        let state = HttpState { bare: request.head, ..HttpState::default() };
-        Ask { route: request.route, bytes: request.bytes.clone(), state }
+        let state = HttpAnswerState { is_bodyless: request.head, ..HttpAnswerState::default() };
+        TargetRequest { route: request.route, bytes: request.bytes.clone(), state }
     }
 
-    fn answer(&mut self, state: &mut HttpState, bytes: &[u8]) -> Step {
+    fn consume_answer(&mut self, state: &mut HttpAnswerState, bytes: &[u8]) -> AnswerProgress {
         if state.rest.is_some() {
-            return eat(state, bytes);
+            return consume_body(state, bytes);
         }
         if state.partial.is_empty() {
             return self.start(state, bytes);
@@ -202,29 +208,29 @@ impl Target for Http {
         self.start(state, &together)
     }
 
-    fn end(&mut self, state: &mut HttpState) -> Option<Answer> {
+    fn connection_ended(&mut self, state: &mut HttpAnswerState) -> Option<TargetAnswer> {
         let rest = state.rest.take()?;
-        (rest.body == Body::Close).then_some(Answer { reusable: false, ..rest.answer })
+        (rest.body == BodyDecoder::Close).then_some(TargetAnswer { reusable: false, ..rest.answer })
     }
 }
 
-impl Http {
+impl HttpTarget {
     /// Parses heads from the beginning of `bytes` until one is not a 1xx, then the body.
-    fn start(&mut self, state: &mut HttpState, mut bytes: &[u8]) -> Step {
+    fn start(&mut self, state: &mut HttpAnswerState, mut bytes: &[u8]) -> AnswerProgress {
         loop {
-            match self.head(state.bare, bytes) {
-                Err(_) => return Step::Malformed,
+            match self.head(state.is_bodyless, bytes) {
+                Err(_) => return AnswerProgress::Malformed,
                 Ok(None) => {
                     state.partial = bytes.to_vec();
-                    return Step::More;
+                    return AnswerProgress::Incomplete;
                 }
                 Ok(Some((rest, length))) => {
                     bytes = &bytes[length..];
                     // No request asks for another protocol, so no answer would follow a 101; it is skipped
                     // like any 1xx.
-                    if !rest.interim {
+                    if !rest.is_interim {
                         state.rest = Some(rest);
-                        return eat(state, bytes);
+                        return consume_body(state, bytes);
                     }
                 }
             }
@@ -233,22 +239,25 @@ impl Http {
 }
 
 /// Consumes bytes of the body.
-fn eat(state: &mut HttpState, mut bytes: &[u8]) -> Step {
-    let Some(rest) = &mut state.rest else { return Step::Malformed };
+fn consume_body(state: &mut HttpAnswerState, mut bytes: &[u8]) -> AnswerProgress {
+    let Some(rest) = &mut state.rest else { return AnswerProgress::Malformed };
     loop {
-        match rest.body.eat(bytes) {
-            Err(_) => return Step::Malformed,
+        match rest.body.decode(bytes) {
+            Err(_) => return AnswerProgress::Malformed,
             Ok(piece) if piece.done => {
-                let surplus = piece.used < bytes.len();
+                let surplus = piece.consumed < bytes.len();
                 let answer = rest.answer.clone();
                 state.rest = None;
                 // Surplus bytes belong to no request.
-                return Step::Done(Answer { reusable: answer.reusable && !surplus, ..answer });
+                return AnswerProgress::Complete(TargetAnswer {
+                    reusable: answer.reusable && !surplus,
+                    ..answer
+                });
             }
             Ok(piece) => {
-                bytes = &bytes[piece.used..];
+                bytes = &bytes[piece.consumed..];
                 if bytes.is_empty() {
-                    return Step::More;
+                    return AnswerProgress::Incomplete;
                 }
             }
         }
@@ -259,60 +268,63 @@ fn eat(state: &mut HttpState, mut bytes: &[u8]) -> Step {
 mod tests {
     use super::*;
 
-    fn get() -> Http {
-        Http::new("GET", "http://127.0.0.1:9/", &[], b"").unwrap()
+    fn get() -> HttpTarget {
+        HttpTarget::new("GET", "http://127.0.0.1:9/", &[], b"").unwrap()
     }
 
     /// Feeds an answer in pieces of `size` bytes.
-    fn feed(target: &mut Http, text: &str, size: usize) -> (Step, Option<Answer>) {
-        let mut state = target.request().state;
+    fn feed(target: &mut HttpTarget, text: &str, size: usize) -> (AnswerProgress, Option<TargetAnswer>) {
+        let mut state = target.next_request().state;
         for piece in text.as_bytes().chunks(size) {
-            match target.answer(&mut state, piece) {
-                Step::More => {}
+            match target.consume_answer(&mut state, piece) {
+                AnswerProgress::Incomplete => {}
                 step => return (step, None),
             }
         }
-        (Step::More, target.end(&mut state))
+        (AnswerProgress::Incomplete, target.connection_ended(&mut state))
     }
 
     #[test]
     fn weights_come_out_and_zero_is_never_drawn() {
         let request =
-            |path: &str| Request::new("GET", &format!("http://127.0.0.1:9/{path}"), &[], b"").unwrap();
+            |path: &str| HttpRequest::new("GET", &format!("http://127.0.0.1:9/{path}"), &[], b"").unwrap();
         let requests = vec![(0.0, request("never")), (3.0, request("a")), (1.0, request("b"))];
-        let mut target = Http::mixed(requests, 7).unwrap();
+        let mut target = HttpTarget::mixed(requests, 7).unwrap();
         assert_eq!(target.addresses().len(), 1);
         let n = 40_000;
         let (mut a, mut b) = (0, 0);
         for _ in 0..n {
-            let bytes = target.request().bytes;
+            let bytes = target.next_request().bytes;
             a += u32::from(bytes.starts_with(b"GET /a "));
             b += u32::from(bytes.starts_with(b"GET /b "));
         }
         assert_eq!(a + b, n);
         assert!((f64::from(a) / f64::from(n) - 0.75).abs() < 0.01, "{a}");
         for wrong in [-1.0, f64::NAN, f64::INFINITY, 0.0] {
-            assert!(Http::mixed(vec![(wrong, request("a"))], 7).is_err(), "{wrong}");
+            assert!(HttpTarget::mixed(vec![(wrong, request("a"))], 7).is_err(), "{wrong}");
         }
-        assert!(Http::mixed(Vec::new(), 7).is_err());
+        assert!(HttpTarget::mixed(Vec::new(), 7).is_err());
     }
 
     #[test]
     fn a_sequence_keeps_its_order_and_its_routes() {
-        let request =
-            |port: u16, method| Request::new(method, &format!("http://127.0.0.1:{port}/"), &[], b"").unwrap();
+        let request = |port: u16, method| {
+            HttpRequest::new(method, &format!("http://127.0.0.1:{port}/"), &[], b"").unwrap()
+        };
         let mut target =
-            Http::sequence(vec![request(9, "GET"), request(8, "HEAD"), request(9, "POST")]).unwrap();
+            HttpTarget::sequence(vec![request(9, "GET"), request(8, "HEAD"), request(9, "POST")]).unwrap();
         assert_eq!(target.addresses().len(), 2);
-        let seen: Vec<_> =
-            (0..4).map(|_| target.request()).map(|ask| (ask.route, ask.state.bare, ask.bytes[0])).collect();
+        let seen: Vec<_> = (0..4)
+            .map(|_| target.next_request())
+            .map(|ask| (ask.route, ask.state.is_bodyless, ask.bytes[0]))
+            .collect();
         assert_eq!(seen, [(0, false, b'G'), (1, true, b'H'), (0, false, b'P'), (0, false, b'G')]);
-        assert!(Http::sequence(Vec::new()).is_err());
+        assert!(HttpTarget::sequence(Vec::new()).is_err());
     }
 
     #[test]
     fn answers_in_any_pieces() {
-        let ok = |reusable| Answer { member: Some("m1".into()), fault: None, reason: None, reusable };
+        let ok = |reusable| TargetAnswer { member: Some("m1".into()), failure: None, reason: None, reusable };
         let whole = [
             ("HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 3\r\n\r\nabc", ok(true)),
             ("HTTP/1.1 204 No Content\r\nX-Member: m1\r\n\r\n", ok(true)),
@@ -321,28 +333,39 @@ mod tests {
                 ok(true),
             ),
             (
-                "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 0\r\n\r\n",
+                "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: \
+                 0\r\n\r\n",
                 ok(true),
             ),
             ("HTTP/1.0 200 OK\r\nx-member: m1\r\ncontent-length: 0\r\n\r\n", ok(false)),
             ("HTTP/1.1 200 OK\r\nx-member: m1\r\nconnection: close\r\ncontent-length: 1\r\n\r\na", ok(false)),
             (
                 "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
-                Answer { member: None, fault: Some(Fault::Status), reason: None, reusable: true },
+                TargetAnswer {
+                    member: None,
+                    failure: Some(FailureKind::Status),
+                    reason: None,
+                    reusable: true,
+                },
             ),
             (
                 "HTTP/1.1 503 No\r\nplimsoll-reason: exhausted\r\ncontent-length: 0\r\n\r\n",
-                Answer { member: None, fault: Some(Fault::Status), reason: None, reusable: true },
+                TargetAnswer {
+                    member: None,
+                    failure: Some(FailureKind::Status),
+                    reason: None,
+                    reusable: true,
+                },
             ),
             (
                 "HTTP/1.1 503 No\r\nplimsoll-reason: shed\r\ncontent-length: 0\r\n\r\n",
-                Answer { member: None, fault: Some(Fault::Shed), reason: None, reusable: true },
+                TargetAnswer { member: None, failure: Some(FailureKind::Shed), reason: None, reusable: true },
             ),
         ];
         for (text, answer) in whole {
             for size in 1..=text.len() {
                 let got = feed(&mut get(), text, size);
-                assert_eq!(got, (Step::Done(answer.clone()), None), "{text:?} by {size}");
+                assert_eq!(got, (AnswerProgress::Complete(answer.clone()), None), "{text:?} by {size}");
             }
         }
     }
@@ -351,30 +374,36 @@ mod tests {
     fn an_answer_may_end_with_the_connection() {
         let text = "HTTP/1.1 200 OK\r\n\r\nabc";
         let (step, answer) = feed(&mut get(), text, 5);
-        assert_eq!((step, answer.map(|answer| answer.reusable)), (Step::More, Some(false)));
+        assert_eq!((step, answer.map(|answer| answer.reusable)), (AnswerProgress::Incomplete, Some(false)));
         assert_eq!(
             feed(&mut get(), "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", 5),
-            (Step::More, None)
+            (AnswerProgress::Incomplete, None)
         );
-        assert_eq!(feed(&mut get(), "HTTP/1.1 200", 5), (Step::More, None));
+        assert_eq!(feed(&mut get(), "HTTP/1.1 200", 5), (AnswerProgress::Incomplete, None));
     }
 
     #[test]
     fn surplus_bytes_spoil_the_connection_and_nonsense_the_answer() {
         let surplus = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab";
-        assert!(matches!(feed(&mut get(), surplus, 99), (Step::Done(Answer { reusable: false, .. }), _)));
+        assert!(matches!(
+            feed(&mut get(), surplus, 99),
+            (AnswerProgress::Complete(TargetAnswer { reusable: false, .. }), _)
+        ));
         for text in ["nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"] {
-            assert_eq!(feed(&mut get(), text, 99).0, Step::Malformed, "{text}");
+            assert_eq!(feed(&mut get(), text, 99).0, AnswerProgress::Malformed, "{text}");
         }
         let endless = format!("HTTP/1.1 200 OK\r\na: {}", "x".repeat(MAX_HEAD));
-        assert_eq!(feed(&mut get(), &endless, 1000).0, Step::Malformed);
+        assert_eq!(feed(&mut get(), &endless, 1000).0, AnswerProgress::Malformed);
     }
 
     #[test]
     fn head_answers_have_no_body() {
-        let mut target = Http::new("HEAD", "http://127.0.0.1/", &[], b"").unwrap();
+        let mut target = HttpTarget::new("HEAD", "http://127.0.0.1/", &[], b"").unwrap();
         let text = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n";
-        assert!(matches!(feed(&mut target, text, 7).0, Step::Done(Answer { reusable: true, .. })));
+        assert!(matches!(
+            feed(&mut target, text, 7).0,
+            AnswerProgress::Complete(TargetAnswer { reusable: true, .. })
+        ));
     }
 
     #[test]
@@ -392,8 +421,10 @@ mod tests {
         #[test]
         fn no_answer_panics_and_pieces_do_not_matter(
             pieces in proptest::collection::vec(proptest::sample::select(vec![
-                "HTTP/1.1 200 OK\r\n", "HTTP/1.0 503 x\r\n", "HTTP/1.1 100 c\r\n", "HTTP/1.1 204 n\r\n", "x-member: m\r\n",
-                "content-length: 4\r\n", "content-length: 18446744073709551615\r\n", "transfer-encoding: chunked\r\n",
+                "HTTP/1.1 200 \
+                 OK\r\n", "HTTP/1.0 503 x\r\n", "HTTP/1.1 100 c\r\n", "HTTP/1.1 204 n\r\n", "x-member: m\r\n",
+                "content-length: 4\r\n", "content-length: \
+                 18446744073709551615\r\n", "transfer-encoding: chunked\r\n",
                 "connection: close\r\n", "\r\n", "\n", "4\r\nabcd\r\n", "0\r\n\r\n", "abcd", "\0", "é",
             ]), 0..9),
             size in 1usize..9,
@@ -402,8 +433,8 @@ mod tests {
             let whole = feed(&mut get(), &text, text.len().max(1));
             let split = feed(&mut get(), &text, size);
             // Surplus in a later piece cannot spoil the connection.
-            let blind = |(step, end): (Step, Option<Answer>)| match step {
-                Step::Done(answer) => (Step::Done(Answer { reusable: false, ..answer }), end),
+            let blind = |(step, end): (AnswerProgress, Option<TargetAnswer>)| match step {
+                AnswerProgress::Complete(answer) => (AnswerProgress::Complete(TargetAnswer { reusable: false, ..answer }), end),
                 step => (step, end),
             };
             proptest::prop_assert_eq!(blind(whole), blind(split));

@@ -8,16 +8,17 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
-use plimsoll_wire::giop::write::{self, Form, Head};
+use plimsoll_wire::giop::write::{self, GiopRequestHead, MessageFormat};
 use plimsoll_wire::giop::{
-    BadGiop, Content, Context, Corbaloc, Cut, Ior, Kind, Message, Order, Place, Reply, Status, Target as Aim,
-    Version, Wanted, cut,
+    ByteOrder, Corbaloc, ExpectedResponse, GiopError, GiopMessage, GiopReply, GiopVersion, IiopAddress, Ior,
+    MessageContent, MessageType, NextMessage, ReplyStatus, ServiceContext, TargetAddress as Aim,
+    next_message,
 };
 
-use super::place::reachable;
-use super::{Answer, Ask, Step, Target};
+use super::address_choice::first_reachable;
+use super::{AnswerProgress, RequestTarget, TargetAnswer, TargetRequest};
 use crate::member::{MEMBER_CONTEXT, PADDING_CONTEXT, is_prime};
-use crate::record::Fault;
+use crate::record::FailureKind;
 
 /// The maximum length of a reply.
 const MAX_REPLY: usize = 256 * 1024;
@@ -53,9 +54,9 @@ pub enum IiopError {
 
 /// Calls of one object, and of the objects to which it redirects clients.
 #[derive(Debug)]
-pub struct Iiop {
+pub struct IiopTarget {
     /// The object, then those to which it redirected clients.
-    objects: Vec<Object>,
+    objects: Vec<RemoteObject>,
     /// The addresses of the objects.
     addresses: Vec<SocketAddr>,
     names: Vec<Arc<str>>,
@@ -68,8 +69,8 @@ pub struct Iiop {
 
 /// An object and its addressing.
 #[derive(Debug)]
-struct Object {
-    version: Version,
+struct RemoteObject {
+    version: GiopVersion,
     key: Vec<u8>,
     /// Its address, which serves as its name if it does not name itself.
     name: Arc<str>,
@@ -77,7 +78,7 @@ struct Object {
 
 /// The progress of one call.
 #[derive(Debug)]
-pub struct IiopState {
+pub struct IiopCallState {
     id: u32,
     number: u32,
     /// The index of the called object.
@@ -87,7 +88,7 @@ pub struct IiopState {
     partial: Vec<u8>,
 }
 
-impl Iiop {
+impl IiopTarget {
     /// Creates calls of the object of a reference: `iiop://HOST:PORT/KEY` (GIOP 1.2), a corbaloc, an `IOR:`
     /// or `file:PATH` with one of the latter two. Of several addresses the first counts. Without `follow`, a
     /// redirection is an answer.
@@ -96,8 +97,8 @@ impl Iiop {
     /// Fails if the reference is malformed, or its host has no address.
     pub fn new(reference: &str, follow: bool) -> Result<Self, IiopError> {
         let (place, key) = read(reference)?;
-        let address = resolve(&place, reachable)?;
-        let object = Object { version: place.version, key, name: place.to_string().into() };
+        let address = resolve(&place, first_reachable)?;
+        let object = RemoteObject { version: place.version, key, name: place.to_string().into() };
         Ok(Self {
             objects: vec![object],
             addresses: vec![address],
@@ -117,12 +118,18 @@ impl Iiop {
 
     /// Returns the request of a call, for one of the objects.
     fn bytes(&self, id: u32, number: u32, place: usize) -> Arc<[u8]> {
-        let Object { version, key, .. } = &self.objects[place];
-        let form = Form { version: *version, order: Order::NATIVE };
+        let RemoteObject { version, key, .. } = &self.objects[place];
+        let form = MessageFormat { version: *version, order: ByteOrder::NATIVE };
         let target = Aim::Key(key);
-        let padding = [Context { id: PADDING_CONTEXT, data: &self.padding }];
+        let padding = [ServiceContext { id: PADDING_CONTEXT, data: &self.padding }];
         let contexts = if self.padding.is_empty() { &[] } else { &padding[..] };
-        let head = Head { id, wanted: Wanted::Result, target, operation: b"is_prime", contexts };
+        let head = GiopRequestHead {
+            id,
+            expected_response: ExpectedResponse::Result,
+            target,
+            operation: b"is_prime",
+            contexts,
+        };
         let mut bytes = Vec::with_capacity(96 + key.len() + self.padding.len());
         write::request(&mut bytes, form, &head, |writer| writer.u32(number));
         bytes.into()
@@ -143,8 +150,8 @@ impl Iiop {
 
     /// Returns the index of the object of a reference.
     fn place(&mut self, ior: &Ior) -> Option<usize> {
-        let profile = ior.iiop()?;
-        let place = profile.places().next()?;
+        let profile = ior.first_iiop_profile()?;
+        let place = profile.addresses().next()?;
         let name = place.to_string();
         let known = self.objects.iter().position(|object| object.key == profile.key && *object.name == *name);
         if known.is_some() || self.objects.len() == MAX_PLACES {
@@ -152,73 +159,86 @@ impl Iiop {
         }
         // The address is not probed: calls are in flight.
         let address = resolve(&place, |mut addresses| addresses.next()).ok()?;
-        self.objects.push(Object { version: place.version, key: profile.key, name: name.into() });
+        self.objects.push(RemoteObject { version: place.version, key: profile.key, name: name.into() });
         self.addresses.push(address);
         Some(self.objects.len() - 1)
     }
 
-    fn reply(&mut self, state: &IiopState, order: Order, reply: &Reply<'_>, reusable: bool) -> Step {
-        let fault = |reason: Arc<str>| Answer {
+    fn reply(
+        &mut self,
+        state: &IiopCallState,
+        order: ByteOrder,
+        reply: &GiopReply<'_>,
+        reusable: bool,
+    ) -> AnswerProgress {
+        let fault = |reason: Arc<str>| TargetAnswer {
             member: None,
-            fault: Some(Fault::Exception),
+            failure: Some(FailureKind::Exception),
             reason: Some(reason),
             reusable,
         };
         match reply.status {
-            Status::Done => {
-                let right = reply.result(order).bool().is_ok_and(|said| said == is_prime(state.number));
+            ReplyStatus::NoException => {
+                let right = reply.body_reader(order).bool().is_ok_and(|said| said == is_prime(state.number));
                 if !right {
-                    return Step::Malformed;
+                    return AnswerProgress::Malformed;
                 }
                 let member = match reply.contexts.find(MEMBER_CONTEXT) {
                     Some(name) => Some(self.name(name)),
                     None => (state.place > 0).then(|| self.objects[state.place].name.clone()),
                 };
-                Step::Done(Answer { member, fault: None, reason: None, reusable })
+                AnswerProgress::Complete(TargetAnswer { member, failure: None, reason: None, reusable })
             }
-            Status::SystemException | Status::UserException => {
-                let name = reply.result(order).string().unwrap_or(b"unreadable");
-                Step::Done(fault(self.name(name)))
+            ReplyStatus::SystemException | ReplyStatus::UserException => {
+                let name = reply.body_reader(order).string().unwrap_or(b"unreadable");
+                AnswerProgress::Complete(fault(self.name(name)))
             }
-            Status::Forward | Status::ForwardForGood => {
+            ReplyStatus::Forward | ReplyStatus::ForwardPermanent => {
                 let place = reply.forward(order).and_then(|ior| self.place(&ior));
                 match place {
-                    None => Step::Done(fault(self.name(b"forwarded to no IIOP address"))),
+                    None => AnswerProgress::Complete(fault(self.name(b"forwarded to no IIOP address"))),
                     Some(_) if self.follow && state.hops >= MAX_HOPS => {
-                        Step::Done(fault(self.name(b"forwarded too often")))
+                        AnswerProgress::Complete(fault(self.name(b"forwarded too often")))
                     }
-                    Some(place) if self.follow => Step::Elsewhere(place),
+                    Some(place) if self.follow => AnswerProgress::Redirected(place),
                     Some(place) => {
                         let member = Some(self.objects[place].name.clone());
-                        Step::Done(Answer { member, fault: None, reason: None, reusable })
+                        AnswerProgress::Complete(TargetAnswer {
+                            member,
+                            failure: None,
+                            reason: None,
+                            reusable,
+                        })
                     }
                 }
             }
-            Status::NeedsAddressing => Step::Done(fault(self.name(b"another way of addressing"))),
+            ReplyStatus::NeedsAddressing => {
+                AnswerProgress::Complete(fault(self.name(b"another way of addressing")))
+            }
         }
     }
 }
 
-impl Target for Iiop {
-    type State = IiopState;
+impl RequestTarget for IiopTarget {
+    type State = IiopCallState;
 
     fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    fn sessions(&self) -> bool {
+    fn has_sessions(&self) -> bool {
         true
     }
 
-    fn request(&mut self) -> Ask<IiopState> {
+    fn next_request(&mut self) -> TargetRequest<IiopCallState> {
         let id = self.next;
         self.next = id.wrapping_add(1);
         let number = 1 + id % NUMBERS;
-        let state = IiopState { id, number, place: 0, hops: 0, partial: Vec::new() };
-        Ask { route: 0, bytes: self.bytes(id, number, 0), state }
+        let state = IiopCallState { id, number, place: 0, hops: 0, partial: Vec::new() };
+        TargetRequest { route: 0, bytes: self.bytes(id, number, 0), state }
     }
 
-    fn answer(&mut self, state: &mut IiopState, bytes: &[u8]) -> Step {
+    fn consume_answer(&mut self, state: &mut IiopCallState, bytes: &[u8]) -> AnswerProgress {
         let mut partial = std::mem::take(&mut state.partial);
         let whole = if partial.is_empty() {
             bytes
@@ -226,30 +246,30 @@ impl Target for Iiop {
             partial.extend_from_slice(bytes);
             &partial
         };
-        let (header, len) = match cut(whole, MAX_REPLY) {
-            Err(_) => return Step::Malformed,
-            Ok(Cut::Partial { .. }) => {
+        let (header, len) = match next_message(whole, MAX_REPLY) {
+            Err(_) => return AnswerProgress::Malformed,
+            Ok(NextMessage::Partial { .. }) => {
                 state.partial = if partial.is_empty() { bytes.to_vec() } else { partial };
-                return Step::More;
+                return AnswerProgress::Incomplete;
             }
-            Ok(Cut::Whole { header, len }) => (header, len),
+            Ok(NextMessage::Whole { header, len }) => (header, len),
         };
         // The server has not performed calls that are unanswered when it closes the connection.
-        if header.kind == Kind::CloseConnection {
-            return Step::Back;
+        if header.kind == MessageType::CloseConnection {
+            return AnswerProgress::ReturnedToOrigin;
         }
-        match Message::parse(whole) {
-            Ok(Message { header, content: Content::Reply(reply) })
-                if reply.id == state.id && !header.more =>
+        match GiopMessage::parse(whole) {
+            Ok(GiopMessage { header, content: MessageContent::Reply(reply) })
+                if reply.id == state.id && !header.more_fragments =>
             {
                 // With surplus bytes or a further message the connection is not reusable.
                 self.reply(state, header.order, &reply, len == whole.len())
             }
-            _ => Step::Malformed,
+            _ => AnswerProgress::Malformed,
         }
     }
 
-    fn readdress(&mut self, state: &mut IiopState, place: usize) -> Option<Arc<[u8]>> {
+    fn request_for_address(&mut self, state: &mut IiopCallState, place: usize) -> Option<Arc<[u8]>> {
         if state.hops > MAX_HOPS {
             return None;
         }
@@ -259,13 +279,13 @@ impl Target for Iiop {
         Some(self.bytes(state.id, state.number, place))
     }
 
-    fn end(&mut self, _: &mut IiopState) -> Option<Answer> {
+    fn connection_ended(&mut self, _: &mut IiopCallState) -> Option<TargetAnswer> {
         None
     }
 }
 
 /// Returns the address of a reference's object, and its key.
-fn read(reference: &str) -> Result<(Place, Vec<u8>), IiopError> {
+fn read(reference: &str) -> Result<(IiopAddress, Vec<u8>), IiopError> {
     let fail = |why: String| {
         let text: String = reference.chars().take(60).collect();
         IiopError::Reference { text, why }
@@ -284,27 +304,27 @@ fn read(reference: &str) -> Result<(Place, Vec<u8>), IiopError> {
         None => reference,
     };
     let location = if reference.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("IOR:")) {
-        let ior: Ior = reference.parse().map_err(|error: BadGiop| fail(error.why().to_owned()))?;
-        Corbaloc::of(&ior)
+        let ior: Ior = reference.parse().map_err(|error: GiopError| fail(error.reason().to_owned()))?;
+        Corbaloc::from_ior(&ior)
             .ok_or_else(|| fail("the reference has no IIOP profile that can be read".to_owned()))?
     } else {
         let place = match scheme("iiop://") {
             Some(rest) => format!("corbaloc:iiop:1.2@{rest}"),
             None => reference.to_owned(),
         };
-        place.parse().map_err(|error: BadGiop| {
-            let why = error.why();
+        place.parse().map_err(|error: GiopError| {
+            let why = error.reason();
             fail(format!("{why}; expected iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH"))
         })?
     };
-    match location.places.into_iter().next() {
+    match location.addresses.into_iter().next() {
         Some(place) => Ok((place, location.key)),
         None => Err(fail("it has no address".to_owned())),
     }
 }
 
 fn resolve(
-    place: &Place,
+    place: &IiopAddress,
     choose: fn(std::vec::IntoIter<SocketAddr>) -> Option<SocketAddr>,
 ) -> Result<SocketAddr, IiopError> {
     let fail = |why: String| IiopError::Resolve { place: place.to_string(), why };
@@ -316,57 +336,59 @@ fn resolve(
 mod tests {
     use super::*;
 
-    fn target() -> Iiop {
-        Iiop::new("iiop://127.0.0.1:9/key", true).unwrap()
+    fn target() -> IiopTarget {
+        IiopTarget::new("iiop://127.0.0.1:9/key", true).unwrap()
     }
 
     /// Feeds the answer of `write` to the first call, in pieces of `size` bytes.
-    fn feed(size: usize, write: impl Fn(&mut Vec<u8>, Form, u32)) -> Step {
+    fn feed(size: usize, write: impl Fn(&mut Vec<u8>, MessageFormat, u32)) -> AnswerProgress {
         let mut target = target();
-        let mut state = target.request().state;
+        let mut state = target.next_request().state;
         let mut bytes = Vec::new();
-        write(&mut bytes, Form { version: Version::V1_2, order: Order::Big }, state.id);
+        write(&mut bytes, MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Big }, state.id);
         for piece in bytes.chunks(size) {
-            match target.answer(&mut state, piece) {
-                Step::More => {}
+            match target.consume_answer(&mut state, piece) {
+                AnswerProgress::Incomplete => {}
                 step => return step,
             }
         }
-        Step::More
+        AnswerProgress::Incomplete
     }
 
     #[test]
     fn answers_in_any_pieces() {
         let done = |out: &mut Vec<u8>, form, id| {
-            write::reply(out, form, id, Status::Done, &[], |writer| writer.bool(is_prime(1)));
+            write::reply(out, form, id, ReplyStatus::NoException, &[], |writer| writer.bool(is_prime(1)));
         };
-        let answer = |reusable| Answer { member: None, fault: None, reason: None, reusable };
+        let answer = |reusable| TargetAnswer { member: None, failure: None, reason: None, reusable };
         for size in [1, 2, 7, 12, 25, 999] {
-            assert_eq!(feed(size, done), Step::Done(answer(true)), "{size}");
+            assert_eq!(feed(size, done), AnswerProgress::Complete(answer(true)), "{size}");
         }
         let followed = |out: &mut Vec<u8>, form, id| {
             done(out, form, id);
             write::close(out, form);
         };
-        assert_eq!(feed(999, followed), Step::Done(answer(false)));
-        assert_eq!(feed(1, |out, form, _| write::close(out, form)), Step::Back);
+        assert_eq!(feed(999, followed), AnswerProgress::Complete(answer(false)));
+        assert_eq!(feed(1, |out, form, _| write::close(out, form)), AnswerProgress::ReturnedToOrigin);
     }
 
     #[test]
     fn what_is_no_answer_to_this_call_is_malformed() {
-        type Write = fn(&mut Vec<u8>, Form, u32);
-        let wrong: [Write; 4] = [
+        type WriteReply = fn(&mut Vec<u8>, MessageFormat, u32);
+        let wrong: [WriteReply; 4] = [
             |out, form, id| {
-                write::reply(out, form, id, Status::Done, &[], |writer| writer.bool(!is_prime(1)))
+                write::reply(out, form, id, ReplyStatus::NoException, &[], |writer| writer.bool(!is_prime(1)))
             },
             |out, form, id| {
-                write::reply(out, form, id + 1, Status::Done, &[], |writer| writer.bool(is_prime(1)))
+                write::reply(out, form, id + 1, ReplyStatus::NoException, &[], |writer| {
+                    writer.bool(is_prime(1))
+                })
             },
-            |out, form, id| write::located(out, form, id, true),
+            |out, form, id| write::locate_status(out, form, id, true),
             |out, _, _| out.extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n"),
         ];
         for write in wrong {
-            assert_eq!(feed(999, write), Step::Malformed);
+            assert_eq!(feed(999, write), AnswerProgress::Malformed);
         }
     }
 

@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::slice;
 use std::sync::Arc;
 
-use super::echo::{EchoError, Payloads};
-use super::place::reachable;
-use super::{Answer, Ask, Step, Target};
+use super::address_choice::first_reachable;
+use super::echo::{EchoError, EchoPayloads};
+use super::{AnswerProgress, RequestTarget, TargetAnswer, TargetRequest};
 
 /// The maximum length of a payload: each one in flight is in memory.
 const MAX_BYTES: usize = 1 << 30;
 
 /// Payloads of a fixed size for one address.
 #[derive(Debug)]
-pub struct TcpEcho(Payloads);
+pub struct TcpEcho(EchoPayloads);
 
 impl TcpEcho {
     /// Creates payloads of `bytes` bytes (1 to 1 GiB) for `address` (`HOST:PORT`).
@@ -21,43 +21,43 @@ impl TcpEcho {
     /// # Errors
     /// Fails if the address is malformed or the size is out of range.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
-        Payloads::new(address, bytes, MAX_BYTES, reachable).map(Self)
+        EchoPayloads::new(address, bytes, MAX_BYTES, first_reachable).map(Self)
     }
 }
 
 /// The expected bytes, and the number received.
 #[derive(Debug)]
-pub struct Expected {
+pub struct ExpectedBytes {
     bytes: Arc<[u8]>,
-    seen: usize,
+    received: usize,
 }
 
-impl Target for TcpEcho {
-    type State = Expected;
+impl RequestTarget for TcpEcho {
+    type State = ExpectedBytes;
 
     fn addresses(&self) -> &[SocketAddr] {
         slice::from_ref(&self.0.address)
     }
 
-    fn request(&mut self) -> Ask<Expected> {
-        let bytes = self.0.next();
-        Ask { route: 0, bytes: bytes.clone(), state: Expected { bytes, seen: 0 } }
+    fn next_request(&mut self) -> TargetRequest<ExpectedBytes> {
+        let bytes = self.0.next_payload();
+        TargetRequest { route: 0, bytes: bytes.clone(), state: ExpectedBytes { bytes, received: 0 } }
     }
 
-    fn answer(&mut self, state: &mut Expected, bytes: &[u8]) -> Step {
+    fn consume_answer(&mut self, state: &mut ExpectedBytes, bytes: &[u8]) -> AnswerProgress {
         // Bytes beyond the payload are as wrong as different ones.
-        let end = state.seen + bytes.len();
-        if state.bytes.get(state.seen..end) != Some(bytes) {
-            return Step::Malformed;
+        let end = state.received + bytes.len();
+        if state.bytes.get(state.received..end) != Some(bytes) {
+            return AnswerProgress::Malformed;
         }
-        state.seen = end;
+        state.received = end;
         if end < state.bytes.len() {
-            return Step::More;
+            return AnswerProgress::Incomplete;
         }
-        Step::Done(Answer { member: None, fault: None, reason: None, reusable: true })
+        AnswerProgress::Complete(TargetAnswer { member: None, failure: None, reason: None, reusable: true })
     }
 
-    fn end(&mut self, _: &mut Expected) -> Option<Answer> {
+    fn connection_ended(&mut self, _: &mut ExpectedBytes) -> Option<TargetAnswer> {
         None
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     fn no_two_payloads_are_the_same() {
         for size in [1, 3, 8, 100] {
             let mut target = TcpEcho::new("127.0.0.1:9", size).unwrap();
-            let (first, second) = (target.request(), target.request());
+            let (first, second) = (target.next_request(), target.next_request());
             assert_eq!((first.bytes.len(), second.bytes.len()), (size, size));
             assert_ne!(first.bytes, second.bytes);
         }
@@ -93,23 +93,23 @@ mod tests {
         ) {
             let mut target = TcpEcho::new("127.0.0.1:9", size).unwrap();
             let feed = |target: &mut TcpEcho, change: bool| {
-                let Ask { bytes, mut state, .. } = target.request();
+                let TargetRequest { bytes, mut state, .. } = target.next_request();
                 let mut bytes = bytes.to_vec();
                 if change {
                     bytes[wrong.index(size)] ^= flip;
                 }
-                let mut step = Step::More;
+                let mut step = AnswerProgress::Incomplete;
                 for piece in bytes.chunks(piece) {
-                    if step != Step::More {
+                    if step != AnswerProgress::Incomplete {
                         break;
                     }
-                    step = target.answer(&mut state, piece);
+                    step = target.consume_answer(&mut state, piece);
                 }
                 step
             };
-            let whole = Answer { member: None, fault: None, reason: None, reusable: true };
-            prop_assert_eq!(feed(&mut target, false), Step::Done(whole));
-            prop_assert_eq!(feed(&mut target, true), Step::Malformed);
+            let whole = TargetAnswer { member: None, failure: None, reason: None, reusable: true };
+            prop_assert_eq!(feed(&mut target, false), AnswerProgress::Complete(whole));
+            prop_assert_eq!(feed(&mut target, true), AnswerProgress::Malformed);
         }
     }
 }

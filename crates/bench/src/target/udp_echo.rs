@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::slice;
 use std::sync::Arc;
 
-use super::echo::{EchoError, NUMBER, Payloads};
-use super::{Answer, Ask, Step, Target, Transport};
+use super::echo::{EchoError, EchoPayloads, NUMBER};
+use super::{AnswerProgress, RequestTarget, TargetAnswer, TargetRequest, Transport};
 
 /// The maximum length of a datagram's payload over IPv4.
 const MAX_BYTES: usize = 65_507;
 
 /// Datagrams of a fixed size for one address.
 #[derive(Debug)]
-pub struct UdpEcho(Payloads);
+pub struct UdpEcho(EchoPayloads);
 
 impl UdpEcho {
     /// Creates datagrams of `bytes` bytes (1 to 65,507) for `address` (`HOST:PORT`).
@@ -20,11 +20,11 @@ impl UdpEcho {
     /// # Errors
     /// Fails if the address is malformed or the size is out of range.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
-        Payloads::new(address, bytes, MAX_BYTES, |mut addresses| addresses.next()).map(Self)
+        EchoPayloads::new(address, bytes, MAX_BYTES, |mut addresses| addresses.next()).map(Self)
     }
 }
 
-impl Target for UdpEcho {
+impl RequestTarget for UdpEcho {
     /// The expected bytes.
     type State = Arc<[u8]>;
 
@@ -36,22 +36,27 @@ impl Target for UdpEcho {
         Transport::Udp
     }
 
-    fn request(&mut self) -> Ask<Arc<[u8]>> {
-        let bytes = self.0.next();
-        Ask { route: 0, bytes: bytes.clone(), state: bytes }
+    fn next_request(&mut self) -> TargetRequest<Arc<[u8]>> {
+        let bytes = self.0.next_payload();
+        TargetRequest { route: 0, bytes: bytes.clone(), state: bytes }
     }
 
-    fn answer(&mut self, expected: &mut Arc<[u8]>, bytes: &[u8]) -> Step {
+    fn consume_answer(&mut self, expected: &mut Arc<[u8]>, bytes: &[u8]) -> AnswerProgress {
         if bytes == &**expected {
-            return Step::Done(Answer { member: None, fault: None, reason: None, reusable: true });
+            return AnswerProgress::Complete(TargetAnswer {
+                member: None,
+                failure: None,
+                reason: None,
+                reusable: true,
+            });
         }
         // A network may deliver a datagram twice: the second copy of an earlier echo answers nothing.
         let number = |bytes: &[u8]| bytes.first_chunk::<NUMBER>().map(|number| u64::from_be_bytes(*number));
         let earlier = bytes.len() == expected.len() && number(bytes) < number(expected);
-        if earlier { Step::More } else { Step::Malformed }
+        if earlier { AnswerProgress::Incomplete } else { AnswerProgress::Malformed }
     }
 
-    fn end(&mut self, _: &mut Arc<[u8]>) -> Option<Answer> {
+    fn connection_ended(&mut self, _: &mut Arc<[u8]>) -> Option<TargetAnswer> {
         None
     }
 }
@@ -63,18 +68,21 @@ mod tests {
     #[test]
     fn the_same_datagram_or_a_late_copy_of_an_earlier_one() {
         let mut target = UdpEcho::new("127.0.0.1:9", 32).unwrap();
-        let first = target.request();
-        let mut second = target.request();
-        assert_eq!(target.answer(&mut second.state, &first.bytes), Step::More);
-        assert!(matches!(target.answer(&mut second.state, &second.bytes), Step::Done(_)));
-        let third = target.request();
-        assert_eq!(target.answer(&mut second.state, &third.bytes), Step::Malformed);
+        let first = target.next_request();
+        let mut second = target.next_request();
+        assert_eq!(target.consume_answer(&mut second.state, &first.bytes), AnswerProgress::Incomplete);
+        assert!(matches!(
+            target.consume_answer(&mut second.state, &second.bytes),
+            AnswerProgress::Complete(_)
+        ));
+        let third = target.next_request();
+        assert_eq!(target.consume_answer(&mut second.state, &third.bytes), AnswerProgress::Malformed);
         for wrong in [&second.bytes[..31], b"", &[0xff; 33]] {
-            assert_eq!(target.answer(&mut second.state, wrong), Step::Malformed);
+            assert_eq!(target.consume_answer(&mut second.state, wrong), AnswerProgress::Malformed);
         }
         let mut changed = second.bytes.to_vec();
         changed[20] ^= 1;
-        assert_eq!(target.answer(&mut second.state, &changed), Step::Malformed);
+        assert_eq!(target.consume_answer(&mut second.state, &changed), AnswerProgress::Malformed);
     }
 
     #[test]

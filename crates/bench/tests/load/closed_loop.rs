@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::record::Fault;
-use plimsoll_bench::run::{self, Limits};
+use plimsoll_bench::record::FailureKind;
+use plimsoll_bench::run::{self, RunLimits};
 
 use super::rig::{HOUR, MS, OK, get, nobody, patient, stopped, taken, until, watched};
 
@@ -12,7 +12,7 @@ use super::rig::{HOUR, MS, OK, get, nobody, patient, stopped, taken, until, watc
 fn each_client_waits_for_its_answer() {
     let (address, seen) = watched(OK, |now| now + 20 * MS);
     seen.hold();
-    let run = run::closed(get(address), 4, HOUR, patient()).unwrap();
+    let run = run::start_closed_loop(get(address), 4, HOUR, patient()).unwrap();
     until("all four are there", || seen.busy.load(Relaxed) == 4);
     seen.release();
     let record = taken(&run, |record| record.ok >= 40);
@@ -31,7 +31,9 @@ fn each_client_waits_for_its_answer() {
 fn clients_take_turns_on_fewer_connections() {
     let (address, seen) = watched(OK, |now| now + 5 * MS);
     seen.hold();
-    let run = run::closed(get(address), 6, HOUR, Limits { connections: Some(2), ..patient() }).unwrap();
+    let run =
+        run::start_closed_loop(get(address), 6, HOUR, RunLimits { max_connections: Some(2), ..patient() })
+            .unwrap();
     until("both connections are busy", || seen.busy.load(Relaxed) == 2);
     seen.release();
     let record = taken(&run, |record| record.ok >= 30);
@@ -43,7 +45,9 @@ fn clients_take_turns_on_fewer_connections() {
 #[test]
 fn a_new_connection_for_each_request() {
     let (address, seen) = watched(OK, |now| now);
-    let run = run::closed(get(address), 3, HOUR, Limits { reuse: false, ..patient() }).unwrap();
+    let run =
+        run::start_closed_loop(get(address), 3, HOUR, RunLimits { reuse_connections: false, ..patient() })
+            .unwrap();
     let record = stopped(run, |record| record.ok >= 30);
     assert_eq!((record.failures(), record.due), (0, record.ok + record.cut), "{:?}", record.failed);
     // Requests that were cut off may not have reached the server.
@@ -54,14 +58,14 @@ fn a_new_connection_for_each_request() {
 #[test]
 fn clients_without_a_server_try_again_in_peace() {
     let (_held, free) = nobody();
-    let run = run::closed(get(free), 8, HOUR, patient()).unwrap();
+    let run = run::start_closed_loop(get(free), 8, HOUR, patient()).unwrap();
     let record = taken(&run, |record| record.failures() >= 80);
     let most = 8 * (1 + run.elapsed().as_millis() as u64 / 10);
     assert_eq!(record.failed.len(), 1);
     // bound: one in ten milliseconds for each client, by the time that it took
-    assert!(record.failed[&Fault::Connect] <= most, "{:?} of {most}", record.failed);
+    assert!(record.failed[&FailureKind::Connect] <= most, "{:?} of {most}", record.failed);
     drop(run);
-    let ends = run::closed(get(free), 8, 50 * MS, patient()).unwrap().join().unwrap();
+    let ends = run::start_closed_loop(get(free), 8, 50 * MS, patient()).unwrap().join().unwrap();
     assert_eq!(ends.due, ends.failures(), "nothing is left when its time is over");
 }
 
@@ -69,8 +73,13 @@ fn clients_without_a_server_try_again_in_peace() {
 fn clients_think_before_they_go_on() {
     let (address, seen) = watched(OK, |now| now);
     let think = 50 * MS;
-    let run =
-        run::closed(get(address), 1, HOUR, Limits { think, connections: Some(1), ..patient() }).unwrap();
+    let run = run::start_closed_loop(
+        get(address),
+        1,
+        HOUR,
+        RunLimits { think_time: think, max_connections: Some(1), ..patient() },
+    )
+    .unwrap();
     let record = taken(&run, |record| record.ok >= 6);
     let took = run.elapsed();
     assert_eq!((record.failures(), seen.connections.load(Relaxed)), (0, 1), "{:?}", record.failed);
@@ -83,11 +92,11 @@ fn clients_think_before_they_go_on() {
 #[test]
 fn a_stop_ends_it() {
     let (address, _) = watched(OK, |now| now + MS);
-    let run = run::closed(get(address), 4, HOUR, patient()).unwrap();
+    let run = run::start_closed_loop(get(address), 4, HOUR, patient()).unwrap();
     let mut record = taken(&run, |record| record.ok >= 20);
     run.stop();
     let begin = Instant::now();
-    record.add(&run.join().unwrap());
+    record.merge(&run.join().unwrap());
     assert_eq!((record.due, record.failures()), (record.ok + record.cut, 0));
     // A request is cut off only after a second.
     assert!(record.cut == 0 || begin.elapsed() >= Duration::from_secs(1), "{} cut", record.cut);

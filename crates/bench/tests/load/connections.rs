@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::Ordering::Relaxed;
 
-use plimsoll_bench::pace::{Arrival, Pace};
-use plimsoll_bench::record::Fault;
-use plimsoll_bench::run::{self, Limits};
-use plimsoll_bench::target::Http;
+use plimsoll_bench::pace::{ArrivalProcess, RequestPacer};
+use plimsoll_bench::record::FailureKind;
+use plimsoll_bench::run::{self, RunLimits};
+use plimsoll_bench::target::HttpTarget;
 
 use super::rig::{HOUR, MS, OK, get, load, patient, server, taken, until, watched};
 
@@ -15,16 +15,17 @@ use super::rig::{HOUR, MS, OK, get, load, patient, server, taken, until, watched
 #[test]
 fn the_queue_for_connections_is_bounded_and_its_requests_time_out() {
     let address = server(OK, |now| now + HOUR);
-    let limits = Limits { connections: Some(2), in_flight: 10, timeout: HOUR, ..patient() };
-    let pace = Pace::new(Arrival::Constant, 1000.0, 200 * MS, 1);
+    let limits = RunLimits { max_connections: Some(2), max_in_flight: 10, timeout: HOUR, ..patient() };
+    let pace = RequestPacer::new(ArrivalProcess::Constant, 1000.0, 200 * MS, 1);
     let run = run::start(get(address), pace, limits.clone()).unwrap();
     let record = taken(&run, |record| record.due == 200);
-    assert_eq!((record.waited, record.failed), (8, [(Fault::Unsent, 190)].into()));
+    assert_eq!((record.waited, record.failed), (8, [(FailureKind::Unsent, 190)].into()));
     until("ten are in flight", || run.in_flight() == 10);
     // On a slow machine some have ended before the last is due.
-    let record = load(address, Arrival::Constant, 1000.0, 200 * MS, Limits { timeout: 300 * MS, ..limits });
-    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&Fault::Timeout, &Fault::Unsent]);
-    assert!(record.failed[&Fault::Timeout] >= 10, "{:?}", record.failed);
+    let record =
+        load(address, ArrivalProcess::Constant, 1000.0, 200 * MS, RunLimits { timeout: 300 * MS, ..limits });
+    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&FailureKind::Timeout, &FailureKind::Unsent]);
+    assert!(record.failed[&FailureKind::Timeout] >= 10, "{:?}", record.failed);
     assert_eq!((record.failures(), record.latency.count()), (200, 200));
     assert!(record.latency.quantile(0.0) >= 299 * MS);
 }
@@ -40,9 +41,9 @@ fn a_failed_connection_makes_room_for_the_next() {
             let _ = stream.unwrap().read(&mut [0; 4096]);
         }
     });
-    let limits = Limits { connections: Some(1), ..patient() };
-    let record = load(address, Arrival::Constant, 2000.0, 50 * MS, limits);
-    assert_eq!(record.failed, [(Fault::Closed, 100)].into());
+    let limits = RunLimits { max_connections: Some(1), ..patient() };
+    let record = load(address, ArrivalProcess::Constant, 2000.0, 50 * MS, limits);
+    assert_eq!(record.failed, [(FailureKind::Closed, 100)].into());
 }
 
 /// One connection, two addresses: the idle connection is replaced.
@@ -50,11 +51,11 @@ fn a_failed_connection_makes_room_for_the_next() {
 fn a_connection_to_one_address_gives_way_to_another() {
     let (one, other) = (server(OK, |now| now), server(OK, |now| now));
     let request = |address| {
-        plimsoll_bench::target::Request::new("GET", &format!("http://{address}/"), &[], b"").unwrap()
+        plimsoll_bench::target::HttpRequest::new("GET", &format!("http://{address}/"), &[], b"").unwrap()
     };
-    let target = Http::sequence(vec![request(one), request(other)]).unwrap();
-    let pace = Pace::new(Arrival::Constant, 200.0, 200 * MS, 1);
-    let limits = Limits { connections: Some(1), ..patient() };
+    let target = HttpTarget::sequence(vec![request(one), request(other)]).unwrap();
+    let pace = RequestPacer::new(ArrivalProcess::Constant, 200.0, 200 * MS, 1);
+    let limits = RunLimits { max_connections: Some(1), ..patient() };
     let record = run::start(target, pace, limits).unwrap().join().unwrap();
     assert_eq!((record.ok, record.failures()), (40, 0), "{:?}", record.failed);
 }
@@ -63,8 +64,8 @@ fn a_connection_to_one_address_gives_way_to_another() {
 #[test]
 fn a_new_connection_for_each_request_leaves_no_port_behind() {
     let (address, seen) = watched(OK, |now| now);
-    let limits = Limits { reuse: false, ..patient() };
-    let record = load(address, Arrival::Constant, 1000.0, 500 * MS, limits);
+    let limits = RunLimits { reuse_connections: false, ..patient() };
+    let record = load(address, ArrivalProcess::Constant, 1000.0, 500 * MS, limits);
     assert_eq!((record.ok, record.failures()), (500, 0), "{:?}", record.failed);
     assert_eq!(seen.connections.load(Relaxed), 500);
     let port = format!(":{:04X} ", address.port());
@@ -88,9 +89,10 @@ fn a_new_connection_for_each_request_that_the_server_closes() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nall");
         }
     });
-    let target = Http::new("GET", &format!("http://{address}/"), &[("connection", "close")], b"").unwrap();
-    let limits = Limits { reuse: false, connections: Some(4), ..patient() };
-    let pace = Pace::new(Arrival::Poisson, 500.0, 400 * MS, 1);
+    let target =
+        HttpTarget::new("GET", &format!("http://{address}/"), &[("connection", "close")], b"").unwrap();
+    let limits = RunLimits { reuse_connections: false, max_connections: Some(4), ..patient() };
+    let pace = RequestPacer::new(ArrivalProcess::Poisson, 500.0, 400 * MS, 1);
     let all = pace.clone().count() as u64;
     let record = run::start(target, pace, limits).unwrap().join().unwrap();
     assert_eq!((record.ok, record.failures()), (all, 0), "{:?}", record.failed);
@@ -100,9 +102,9 @@ fn a_new_connection_for_each_request_that_the_server_closes() {
 #[test]
 fn a_stop_cuts_what_waits() {
     let address = server(OK, |now| now + HOUR);
-    let pace = Pace::new(Arrival::Constant, 1000.0, HOUR, 1);
+    let pace = RequestPacer::new(ArrivalProcess::Constant, 1000.0, HOUR, 1);
     // More than can be due before a slow machine stops the run.
-    let limits = Limits { connections: Some(1), in_flight: 1 << 20, timeout: HOUR, ..patient() };
+    let limits = RunLimits { max_connections: Some(1), max_in_flight: 1 << 20, timeout: HOUR, ..patient() };
     let run = run::start(get(address), pace, limits).unwrap();
     until("fifty wait", || run.in_flight() >= 50);
     run.stop();

@@ -4,21 +4,31 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
-use plimsoll_bench::pace::{Arrival, Pace};
-use plimsoll_bench::record::{Fault, Record};
-use plimsoll_bench::run::{self, Limits, Run};
-use plimsoll_bench::target::{Target, TcpEcho, UdpEcho};
+use plimsoll_bench::pace::{ArrivalProcess, RequestPacer};
+use plimsoll_bench::record::{FailureKind, RunRecord};
+use plimsoll_bench::run::{self, LoadRun, RunLimits};
+use plimsoll_bench::target::{RequestTarget, TcpEcho, UdpEcho};
 
 use super::rig::{MS, PATIENCE, nobody, patient, taken, until};
 
-fn run<T: Target + Send + 'static>(target: T, requests: u32, rate: f64, limits: Limits) -> Record {
+fn run<T: RequestTarget + Send + 'static>(
+    target: T,
+    requests: u32,
+    rate: f64,
+    limits: RunLimits,
+) -> RunRecord {
     begin(target, requests, rate, limits).join().unwrap()
 }
 
-fn begin<T: Target + Send + 'static>(target: T, requests: u32, rate: f64, limits: Limits) -> Run {
+fn begin<T: RequestTarget + Send + 'static>(
+    target: T,
+    requests: u32,
+    rate: f64,
+    limits: RunLimits,
+) -> LoadRun {
     // Half a gap less, so that rounding has no effect.
     let length = Duration::from_secs_f64((f64::from(requests) - 0.5) / rate);
-    run::start(target, Pace::new(Arrival::Constant, rate, length, 1), limits).unwrap()
+    run::start(target, RequestPacer::new(ArrivalProcess::Constant, rate, length, 1), limits).unwrap()
 }
 
 /// Echoes bytes, modified by `change`.
@@ -68,7 +78,7 @@ fn small_and_large_payloads_come_back() {
     }
     let address = udp(|_, _| 1).to_string();
     // One at a time: the kernel drops datagrams that do not fit into the socket of a stalled server.
-    let limits = Limits { connections: Some(1), ..patient() };
+    let limits = RunLimits { max_connections: Some(1), ..patient() };
     for size in [1, 64, 8192, 60_000] {
         let record = run(UdpEcho::new(&address, size).unwrap(), 10, 50.0, limits.clone());
         assert_eq!((record.ok, record.failures()), (10, 0), "{size}: {:?}", record.failed);
@@ -79,7 +89,7 @@ fn small_and_large_payloads_come_back() {
 fn what_comes_back_changed_is_no_answer() {
     let address = tcp(|bytes| bytes[bytes.len() - 1] ^= 1).to_string();
     let record = run(TcpEcho::new(&address, 100).unwrap(), 20, 200.0, patient());
-    assert_eq!(record.failed, [(Fault::Malformed, 20)].into());
+    assert_eq!(record.failed, [(FailureKind::Malformed, 20)].into());
     let address = udp(|number, bytes| {
         if number % 4 == 0 {
             bytes.truncate(50);
@@ -87,7 +97,7 @@ fn what_comes_back_changed_is_no_answer() {
         1
     });
     let record = run(UdpEcho::new(&address.to_string(), 100).unwrap(), 20, 200.0, patient());
-    assert_eq!((record.ok, &record.failed), (15, &[(Fault::Malformed, 5)].into()));
+    assert_eq!((record.ok, &record.failed), (15, &[(FailureKind::Malformed, 5)].into()));
 }
 
 #[test]
@@ -97,15 +107,15 @@ fn lost_datagrams_time_out_and_copies_do_no_harm() {
         1 => 3,
         _ => 1,
     });
-    let limits = Limits { timeout: 10 * PATIENCE, ..patient() };
+    let limits = RunLimits { timeout: 10 * PATIENCE, ..patient() };
     let waits = begin(UdpEcho::new(&address.to_string(), 32).unwrap(), 50, 200.0, limits);
     let record = taken(&waits, |record| record.due == 50 && record.ok >= 40);
     assert_eq!((record.ok, record.failures()), (40, 0), "{:?}", record.failed);
     until("the others are waited for", || waits.in_flight() == 10);
     let lost = udp(|_, _| 0);
-    let limits = Limits { timeout: 200 * MS, ..patient() };
+    let limits = RunLimits { timeout: 200 * MS, ..patient() };
     let record = run(UdpEcho::new(&lost.to_string(), 32).unwrap(), 20, 200.0, limits);
-    assert_eq!((record.ok, &record.failed), (0, &[(Fault::Timeout, 20)].into()));
+    assert_eq!((record.ok, &record.failed), (0, &[(FailureKind::Timeout, 20)].into()));
     assert!(record.latency.quantile(0.0) >= 199 * MS);
     assert_eq!(record.latency.count(), 20);
 }
@@ -117,16 +127,19 @@ fn nobody_listens() {
     deaf.connect("127.0.0.1:9").unwrap();
     let record =
         run(UdpEcho::new(&deaf.local_addr().unwrap().to_string(), 32).unwrap(), 10, 200.0, patient());
-    assert_eq!(record.failed, [(Fault::Connect, 10)].into());
+    assert_eq!(record.failed, [(FailureKind::Connect, 10)].into());
     let (_held, free) = nobody();
     let record = run(TcpEcho::new(&free.to_string(), 32).unwrap(), 10, 200.0, patient());
-    assert_eq!(record.failed, [(Fault::Connect, 10)].into());
+    assert_eq!(record.failed, [(FailureKind::Connect, 10)].into());
 }
 
 #[test]
 fn a_new_socket_for_each_and_a_pool() {
     let (tcp, udp) = (tcp(|_| {}).to_string(), udp(|_, _| 1).to_string());
-    for limits in [Limits { reuse: false, ..patient() }, Limits { connections: Some(1), ..patient() }] {
+    for limits in [
+        RunLimits { reuse_connections: false, ..patient() },
+        RunLimits { max_connections: Some(1), ..patient() },
+    ] {
         let record = run(TcpEcho::new(&tcp, 32).unwrap(), 100, 500.0, limits.clone());
         assert_eq!((record.ok, record.failures()), (100, 0), "{:?}", record.failed);
         let record = run(UdpEcho::new(&udp, 32).unwrap(), 100, 500.0, limits);

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use plimsoll_bench::member::{self, Kind, Spec, reference};
-use plimsoll_bench::pace::{Arrival, Pace};
-use plimsoll_bench::record::{Fault, Record};
-use plimsoll_bench::run::{self, Limits};
-use plimsoll_bench::target::Iiop;
-use plimsoll_wire::giop::{Corbaloc, Cut, Ior, Message, cut, write};
+use plimsoll_bench::member::{self, MemberProtocol, MemberSpec, reference};
+use plimsoll_bench::pace::{ArrivalProcess, RequestPacer};
+use plimsoll_bench::record::{FailureKind, RunRecord};
+use plimsoll_bench::run::{self, RunLimits};
+use plimsoll_bench::target::IiopTarget;
+use plimsoll_wire::giop::{Corbaloc, GiopMessage, Ior, NextMessage, next_message, write};
 use tokio::sync::oneshot;
 
 use super::rig::{HOUR, MS, nobody, patient, stopped, taken};
@@ -22,9 +22,9 @@ struct Served {
     thread: Option<JoinHandle<()>>,
 }
 
-fn served(name: &str, change: impl FnOnce(&mut Spec)) -> Served {
-    let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
-    (spec.kind, spec.name) = (Kind::Iiop, Some(name.to_owned()));
+fn served(name: &str, change: impl FnOnce(&mut MemberSpec)) -> Served {
+    let mut spec = MemberSpec::new("127.0.0.1:0".parse().unwrap());
+    (spec.protocol, spec.name) = (MemberProtocol::Iiop, Some(name.to_owned()));
     change(&mut spec);
     let (tell, told) = mpsc::channel();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -62,11 +62,11 @@ fn redirect(mut stream: TcpStream, to: &[Ior], counter: &AtomicUsize) {
     let (mut input, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         input.extend_from_slice(&buffer[..count]);
-        while let Ok(Cut::Whole { header, len }) = cut(&input, 4096) {
-            let id = Message::parse(&input).unwrap().id().unwrap();
+        while let Ok(NextMessage::Whole { header, len }) = next_message(&input, 4096) {
+            let id = GiopMessage::parse(&input).unwrap().id().unwrap();
             input.drain(..len);
             let mut out = Vec::new();
-            write::forward(&mut out, header.form(), id, &to[counter.fetch_add(1, Relaxed) % to.len()]);
+            write::forward(&mut out, header.format(), id, &to[counter.fetch_add(1, Relaxed) % to.len()]);
             if stream.write_all(&out).is_err() {
                 return;
             }
@@ -76,9 +76,9 @@ fn redirect(mut stream: TcpStream, to: &[Ior], counter: &AtomicUsize) {
 
 /// Runs `clients` clients until the record of their calls is enough; returns it.
 #[track_caller]
-fn closed(to: &str, follow: bool, clients: usize, enough: impl Fn(&Record) -> bool) -> Record {
-    let target = Iiop::new(to, follow).unwrap();
-    stopped(run::closed(target, clients, HOUR, patient()).unwrap(), enough)
+fn closed(to: &str, follow: bool, clients: usize, enough: impl Fn(&RunRecord) -> bool) -> RunRecord {
+    let target = IiopTarget::new(to, follow).unwrap();
+    stopped(run::start_closed_loop(target, clients, HOUR, patient()).unwrap(), enough)
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn other_references_are_refused() {
         "file:/nowhere/at/all",
         "iiop://[::/x",
     ] {
-        let error = Iiop::new(reference, true).unwrap_err().to_string();
+        let error = IiopTarget::new(reference, true).unwrap_err().to_string();
         assert!(error.contains(reference), "{error}");
     }
 }
@@ -128,10 +128,10 @@ fn other_references_are_refused() {
 fn a_session_follows_and_stays() {
     let mut members = ["m1", "m2"].map(|name| served(name, |_| {}));
     let (balancer, count) = redirector(members.iter().map(|member| reference(member.address)).collect());
-    let enough = |record: &Record| record.ok >= 100 && record.forwarded >= 6;
+    let enough = |record: &RunRecord| record.ok >= 100 && record.forwarded >= 6;
     let record = closed(&format!("corbaloc::{balancer}/group"), true, 6, enough);
     assert_eq!(record.failures(), 0, "{:?}", record.failed);
-    assert_eq!((record.forwarded, count.load(Relaxed), record.returned), (6, 6, 0));
+    assert_eq!((record.forwarded, count.load(Relaxed), record.returned_sessions), (6, 6, 0));
     assert_eq!(record.members.len(), 2);
     members.iter_mut().for_each(Served::stop);
 }
@@ -144,13 +144,13 @@ fn a_session_follows_and_stays() {
 fn sessions_share_an_open_loop() {
     let mut members: Vec<Served> = (1..=4).map(|n| served(&format!("m{n}"), |_| {})).collect();
     let (balancer, _) = redirector(members.iter().map(|member| reference(member.address)).collect());
-    let target = || Iiop::new(&format!("iiop://{balancer}/group"), true).unwrap();
-    let limits = Limits { connections: Some(4), ..patient() };
-    let pace = Pace::new(Arrival::Constant, 2000.0, 100 * MS, 1);
+    let target = || IiopTarget::new(&format!("iiop://{balancer}/group"), true).unwrap();
+    let limits = RunLimits { max_connections: Some(4), ..patient() };
+    let pace = RequestPacer::new(ArrivalProcess::Constant, 2000.0, 100 * MS, 1);
     let record = run::start(target(), pace, limits.clone()).unwrap().join().unwrap();
     assert_eq!((record.ok, record.failures(), record.forwarded), (200, 0, 4), "{:?}", record.failed);
     assert_eq!(record.members.len(), 4);
-    let run = run::closed(target(), 1, HOUR, limits).unwrap();
+    let run = run::start_closed_loop(target(), 1, HOUR, limits).unwrap();
     let record = stopped(run, |record| record.ok >= 1000);
     assert_eq!((record.failures(), record.forwarded), (0, 4), "{:?}", record.failed);
     let shares: Vec<f64> = record.shares().into_values().collect();
@@ -177,9 +177,14 @@ fn who_is_sent_to_nobody_goes_back() {
     let (_held, free) = nobody();
     let (balancer, _) = redirector(vec![reference(free), reference(m1.address)]);
     // Each of the four reaches the member in the end, after four redirections to the missing server.
-    let enough = |record: &Record| record.ok >= 10 && record.forwarded >= 8;
+    let enough = |record: &RunRecord| record.ok >= 10 && record.forwarded >= 8;
     let record = closed(&format!("iiop://{balancer}/group"), true, 4, enough);
-    assert_eq!((record.failures(), record.forwarded, record.returned), (0, 8, 4), "{:?}", record.failed);
+    assert_eq!(
+        (record.failures(), record.forwarded, record.returned_sessions),
+        (0, 8, 4),
+        "{:?}",
+        record.failed
+    );
     m1.stop();
 }
 
@@ -195,15 +200,15 @@ fn sessions_of_a_member_that_stops_begin_anew() {
         })
     });
     let (balancer, _) = redirector(members.iter().map(|member| reference(member.address)).collect());
-    let target = Iiop::new(&format!("iiop://{balancer}/group"), true).unwrap();
-    let run = run::closed(target, 4, HOUR, patient()).unwrap();
+    let target = IiopTarget::new(&format!("iiop://{balancer}/group"), true).unwrap();
+    let run = run::start_closed_loop(target, 4, HOUR, patient()).unwrap();
     let mut record = taken(&run, |record| record.members.len() == 2 && record.forwarded == 4);
     members[0].stop();
     // Its two sessions have ended, and its replies were read before these answers of the other.
-    let on = |record: &Record| record.members.get("m2").is_some_and(|m2| m2.ok >= 20);
-    record.add(&taken(&run, |record| record.returned >= 2 && on(record)));
+    let on = |record: &RunRecord| record.members.get("m2").is_some_and(|m2| m2.ok >= 20);
+    record.merge(&taken(&run, |record| record.returned_sessions >= 2 && on(record)));
     let before = record.members["m1"].ok;
-    record.add(&stopped(run, |record| record.members.get("m2").is_some_and(|m2| m2.ok > before)));
+    record.merge(&stopped(run, |record| record.members.get("m2").is_some_and(|m2| m2.ok > before)));
     // A request may have been in transit when the connection was closed.
     assert!(record.failures() <= 4, "{:?}", record.failed);
     assert_eq!(record.members["m1"].ok, before);
@@ -225,7 +230,7 @@ fn a_circle_ends() {
     });
     let record = closed(&format!("iiop://{address}/group"), true, 1, |record| record.failures() >= 3);
     assert_eq!(record.ok, 0);
-    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&Fault::Exception], "{:?}", record.failed);
+    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&FailureKind::Exception], "{:?}", record.failed);
     assert_eq!(record.exceptions["forwarded too often"], record.failures());
     assert!((record.forwarded..=17 * record.due).contains(&(counter.load(Relaxed) as u64)));
 }
@@ -233,9 +238,9 @@ fn a_circle_ends() {
 #[test]
 fn exceptions_are_failures_by_their_names() {
     let mut m1 = served("m1", |spec| spec.fail_rate = 0.5);
-    let enough = |record: &Record| record.ok > 10 && record.failures() > 10;
+    let enough = |record: &RunRecord| record.ok > 10 && record.failures() > 10;
     let record = closed(&format!("iiop://{}/k", m1.address), true, 2, enough);
-    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&Fault::Exception], "{:?}", record.failed);
+    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&FailureKind::Exception], "{:?}", record.failed);
     let name = "IDL:omg.org/CORBA/UNKNOWN:1.0";
     assert_eq!(record.exceptions[name], record.failures());
     m1.stop();

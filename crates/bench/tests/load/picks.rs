@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::pick::{Picked, Picker};
-use plimsoll_bench::record::{Fault, Record};
-use plimsoll_bench::run::{self, Limits};
-use plimsoll_bench::target::{Http, Request};
+use plimsoll_bench::pick::{MemberPicker, PickedMember};
+use plimsoll_bench::record::{FailureKind, RunRecord};
+use plimsoll_bench::run::{self, RunLimits};
+use plimsoll_bench::target::{HttpRequest, HttpTarget};
 
 use crate::rig::{MS, OK, PATIENCE, nobody, patient, server};
 
@@ -22,7 +22,7 @@ struct Rule {
     members: Vec<Option<SocketAddr>>,
     takes: Duration,
     turn: usize,
-    open: VecDeque<(Instant, u64, Option<Picked>)>,
+    open: VecDeque<(Instant, u64, Option<PickedMember>)>,
     failed: Arc<Mutex<Vec<u16>>>,
     /// Every n-th request is given a second member.
     twice: Option<usize>,
@@ -39,15 +39,15 @@ impl Rule {
     }
 }
 
-impl Picker for Rule {
-    fn ask(&mut self, tag: u64) -> bool {
+impl MemberPicker for Rule {
+    fn request_pick(&mut self, tag: u64) -> bool {
         let failed = self.failed.lock().unwrap();
         let picked = loop {
             let member = self.turn % self.members.len();
             self.turn += 1;
             if !failed.contains(&(member as u16)) {
                 let address = self.members[member];
-                break address.map(|address| Picked { member: member as u16, address });
+                break address.map(|address| PickedMember { member: member as u16, address });
             }
         };
         self.open.push_back((Instant::now() + self.takes, tag, picked));
@@ -56,7 +56,7 @@ impl Picker for Rule {
 
     fn process(&mut self) {}
 
-    fn next(&mut self) -> Option<(u64, Option<Picked>)> {
+    fn next_pick(&mut self) -> Option<(u64, Option<PickedMember>)> {
         let (_, tag, picked) = self.open.pop_front_if(|(at, ..)| *at <= Instant::now())?;
         Some((tag, picked))
     }
@@ -69,22 +69,23 @@ impl Picker for Rule {
         self.quiet.0.as_fd()
     }
 
-    fn failed(&mut self, member: u16) {
+    fn report_failure(&mut self, member: u16) {
         self.failed.lock().unwrap().push(member);
     }
 
-    fn answered_twice(&self) -> u64 {
+    fn duplicate_picks(&self) -> u64 {
         self.twice.map_or(0, |every| (self.turn / every) as u64)
     }
 }
 
 /// Sends `count` requests, one in 10 ms, each on a new connection.
-fn requests(count: u32, rule: Rule) -> Record {
-    let request = Request::named("GET", "http://web/", &[("connection", "close")], b"").unwrap();
-    let target = Http::sequence(vec![request]).unwrap();
+fn requests(count: u32, rule: Rule) -> RunRecord {
+    let request =
+        HttpRequest::without_destination("GET", "http://web/", &[("connection", "close")], b"").unwrap();
+    let target = HttpTarget::sequence(vec![request]).unwrap();
     let pace = (0..count).map(|n| n * 10 * MS);
-    let limits = Limits { reuse: false, ..patient() };
-    run::start_by(target, Some(Box::new(rule)), pace, limits).unwrap().join().unwrap()
+    let limits = RunLimits { reuse_connections: false, ..patient() };
+    run::start_with_picker(target, Some(Box::new(rule)), pace, limits).unwrap().join().unwrap()
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn each_goes_to_whom_it_is_told_and_the_time_to_be_told_counts() {
     let (first, second) = (servers[0], servers[1]);
     let rule = Rule { twice: Some(5), ..Rule::new(&[Some(first), Some(second)], 30 * MS) };
     let record = requests(20, rule);
-    assert_eq!(record.picked_twice, 4, "of twenty");
+    assert_eq!(record.duplicate_picks, 4, "of twenty");
     assert_eq!((record.due, record.ok, record.failures()), (20, 20, 0), "{:?}", record.failed);
     assert_eq!(record.picks.count(), 20);
     assert!(record.picks.quantile(0.0) >= 30 * MS);
@@ -104,7 +105,7 @@ fn each_goes_to_whom_it_is_told_and_the_time_to_be_told_counts() {
 #[test]
 fn where_nobody_is_picked_the_request_has_failed() {
     let record = requests(20, Rule::new(&[Some(server(OK, |now| now)), None], MS));
-    assert_eq!((record.ok, record.failed.get(&Fault::Unpicked)), (10, Some(&10)), "{:?}", record.failed);
+    assert_eq!((record.ok, record.failed.get(&FailureKind::NoPick)), (10, Some(&10)), "{:?}", record.failed);
     assert!(record.latency.quantile(1.0) >= PATIENCE, "a failure counts with the time-out");
 }
 
@@ -120,10 +121,10 @@ fn who_cannot_be_reached_is_told_of_and_another_is_asked_for() {
     assert!(failed.lock().unwrap().iter().all(|member| *member == 0) && !failed.lock().unwrap().is_empty());
     // If there is no other member either, the request fails.
     let none = || Rule::new(&[first, second, third, None], MS);
-    assert_eq!(requests(1, none()).failed, [(Fault::Connect, 1)].into());
+    assert_eq!(requests(1, none()).failed, [(FailureKind::Connect, 1)].into());
     let record = requests(20, none());
     assert_eq!((record.ok, record.failures()), (0, 20));
-    let given_up = [Fault::Connect, Fault::Unpicked];
+    let given_up = [FailureKind::Connect, FailureKind::NoPick];
     assert!(record.failed.keys().all(|fault| given_up.contains(fault)), "{:?}", record.failed);
 }
 
@@ -137,18 +138,18 @@ struct Turns {
     quiet: (UnixStream, UnixStream),
 }
 
-impl Picker for Turns {
-    fn ask(&mut self, tag: u64) -> bool {
+impl MemberPicker for Turns {
+    fn request_pick(&mut self, tag: u64) -> bool {
         self.open.push_back(tag);
         true
     }
 
     fn process(&mut self) {}
 
-    fn next(&mut self) -> Option<(u64, Option<Picked>)> {
+    fn next_pick(&mut self) -> Option<(u64, Option<PickedMember>)> {
         let tag = self.open.pop_front_if(|_| self.ended.load(SeqCst) >= self.picked)?;
         self.picked += 1;
-        Some((tag, Some(Picked { member: 0, address: self.address })))
+        Some((tag, Some(PickedMember { member: 0, address: self.address })))
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -160,9 +161,9 @@ impl Picker for Turns {
         self.quiet.0.as_fd()
     }
 
-    fn failed(&mut self, _: u16) {}
+    fn report_failure(&mut self, _: u16) {}
 
-    fn answered_twice(&self) -> u64 {
+    fn duplicate_picks(&self) -> u64 {
         0
     }
 }
@@ -186,8 +187,11 @@ fn connections_that_the_server_closed_are_not_used_again() {
     });
     let turns =
         Turns { address, open: VecDeque::new(), picked: 0, ended, quiet: UnixStream::pair().unwrap() };
-    let target = Http::sequence(vec![Request::named("GET", "http://web/", &[], b"").unwrap()]).unwrap();
-    let run = run::start_by(target, Some(Box::new(turns)), [Duration::ZERO; 20].into_iter(), patient());
+    let target =
+        HttpTarget::sequence(vec![HttpRequest::without_destination("GET", "http://web/", &[], b"").unwrap()])
+            .unwrap();
+    let run =
+        run::start_with_picker(target, Some(Box::new(turns)), [Duration::ZERO; 20].into_iter(), patient());
     let record = run.unwrap().join().unwrap();
     assert_eq!((record.ok, record.failures()), (20, 0), "{:?}", record.failed);
 }

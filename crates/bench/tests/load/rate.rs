@@ -8,9 +8,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::pace::{Arrival, Pace};
-use plimsoll_bench::record::Fault;
-use plimsoll_bench::run::{self, Limits};
+use plimsoll_bench::pace::{ArrivalProcess, RequestPacer};
+use plimsoll_bench::record::FailureKind;
+use plimsoll_bench::run::{self, RunLimits};
 
 use super::rig::{
     HOUR, MS, OK, Seen, Stamped, get, load, patient, serve, server, stopped, taken, until, watched,
@@ -18,8 +18,8 @@ use super::rig::{
 
 const RATE: f64 = 400.0;
 
-fn for_long() -> Pace {
-    Pace::new(Arrival::Constant, RATE, HOUR, 1)
+fn for_long() -> RequestPacer {
+    RequestPacer::new(ArrivalProcess::Constant, RATE, HOUR, 1)
 }
 
 /// A stopped process: its kernel accepts connections until the backlog is full and then drops SYNs. It
@@ -36,14 +36,19 @@ fn a_server_that_is_stopped_with_a_full_backlog_and_goes_on() {
         told.recv().unwrap();
         serve(listener, OK, |now| now, &Arc::new(Seen::default()));
     });
-    let limits = Limits { connect_timeout: 300 * MS, reuse: false, ..patient() };
+    let limits = RunLimits { connect_timeout: 300 * MS, reuse_connections: false, ..patient() };
     let run = run::start(get(address), for_long(), limits).unwrap();
     let mut record = taken(&run, |record| record.due >= 200 && record.failures() >= 50);
     assert_eq!(record.ok, 0);
     go_on.send(()).unwrap();
     // More than were in the backlog.
-    record.add(&stopped(run, |record| record.ok >= 100));
-    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&Fault::ConnectTimeout], "{:?}", record.failed);
+    record.merge(&stopped(run, |record| record.ok >= 100));
+    assert_eq!(
+        record.failed.keys().collect::<Vec<_>>(),
+        [&FailureKind::ConnectTimeout],
+        "{:?}",
+        record.failed
+    );
     assert_eq!(record.due, record.ok + record.failures() + record.cut);
     assert_eq!(record.latency.count(), record.due);
 }
@@ -62,8 +67,8 @@ fn a_server_that_becomes_slow_or_silent() {
     // More than all that came before: none of these waits for an answer.
     until("they go on coming", || seen.busy.load(Relaxed) >= 200);
     seen.release();
-    record.add(&taken(&run, |record| record.ok >= 200));
-    record.add(&stopped(run, |_| true));
+    record.merge(&taken(&run, |record| record.ok >= 200));
+    record.merge(&stopped(run, |_| true));
     assert_eq!(record.failures(), 0, "{:?}", record.failed);
     assert_eq!(record.due, record.ok + record.cut);
 }
@@ -107,22 +112,23 @@ fn a_server_that_never_stops_talking() {
             });
         }
     });
-    let pace = Pace::new(Arrival::Constant, 50.0, 200 * MS, 1);
-    let run = run::start(get(address), pace, Limits { timeout: HOUR, ..patient() }).unwrap();
+    let pace = RequestPacer::new(ArrivalProcess::Constant, 50.0, 200 * MS, 1);
+    let run = run::start(get(address), pace, RunLimits { timeout: HOUR, ..patient() }).unwrap();
     let record = taken(&run, |record| record.due == 10);
     assert_eq!((record.ok, record.failures()), (0, 0), "{:?}", record.failed);
     until("all are in flight", || run.in_flight() == 10);
     drop(run);
-    let record = load(address, Arrival::Constant, 50.0, 200 * MS, Limits { timeout: 200 * MS, ..patient() });
-    assert_eq!(record.failed, [(Fault::Timeout, 10)].into());
+    let record =
+        load(address, ArrivalProcess::Constant, 50.0, 200 * MS, RunLimits { timeout: 200 * MS, ..patient() });
+    assert_eq!(record.failed, [(FailureKind::Timeout, 10)].into());
 }
 
 /// A run that is ended early counts the requests that still waited.
 #[test]
 fn requests_that_are_cut_off_count_with_what_they_waited() {
     let address = server(OK, |now| now + HOUR);
-    let pace = Pace::new(Arrival::Constant, 100.0, 300 * MS, 1);
-    let limits = Limits { timeout: HOUR, connections: Some(10), ..patient() };
+    let pace = RequestPacer::new(ArrivalProcess::Constant, 100.0, 300 * MS, 1);
+    let limits = RunLimits { timeout: HOUR, max_connections: Some(10), ..patient() };
     let run = run::start(get(address), pace, limits).unwrap();
     let record = stopped(run, |record| record.due == 30);
     assert_eq!((record.due, record.cut, record.latency.count()), (30, 30, 30));

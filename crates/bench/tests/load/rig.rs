@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::pace::{Arrival, Pace};
-use plimsoll_bench::record::Record;
-use plimsoll_bench::run::{self, Limits, Run};
-use plimsoll_bench::target::{Answer, Ask, Http, Step, Target};
+use plimsoll_bench::pace::{ArrivalProcess, RequestPacer};
+use plimsoll_bench::record::RunRecord;
+use plimsoll_bench::run::{self, LoadRun, RunLimits};
+use plimsoll_bench::target::{AnswerProgress, HttpTarget, RequestTarget, TargetAnswer, TargetRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
@@ -20,8 +20,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const OK: &[u8] = b"HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 2\r\n\r\nok";
 
 /// Limits that a busy machine does not reach.
-pub(crate) fn patient() -> Limits {
-    Limits { timeout: PATIENCE, connect_timeout: PATIENCE, ..Limits::default() }
+pub(crate) fn patient() -> RunLimits {
+    RunLimits { timeout: PATIENCE, connect_timeout: PATIENCE, ..RunLimits::default() }
 }
 
 /// Polls until `holds` returns `true`.
@@ -37,24 +37,24 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Takes results until there are enough.
 #[track_caller]
-pub(crate) fn taken(run: &Run, enough: impl Fn(&Record) -> bool) -> Record {
-    let (begun, mut record) = (Instant::now(), Record::new());
+pub(crate) fn taken(run: &LoadRun, enough: impl Fn(&RunRecord) -> bool) -> RunRecord {
+    let (begun, mut record) = (Instant::now(), RunRecord::new());
     while !enough(&record) {
-        let Record { due, ok, failed, .. } = &record;
+        let RunRecord { due, ok, failed, .. } = &record;
         // bound: a safety net
         assert!(begun.elapsed() < PATIENCE, "in {PATIENCE:?}: {due} due, {ok} ok, {failed:?}");
         std::thread::sleep(MS); // sleeps: polls
-        record.add(&run.take());
+        record.merge(&run.take_record());
     }
     record
 }
 
 /// Stops a run when it has enough results; returns all of them.
 #[track_caller]
-pub(crate) fn stopped(run: Run, enough: impl Fn(&Record) -> bool) -> Record {
+pub(crate) fn stopped(run: LoadRun, enough: impl Fn(&RunRecord) -> bool) -> RunRecord {
     let mut record = taken(&run, enough);
     run.stop();
-    record.add(&run.join().unwrap());
+    record.merge(&run.join().unwrap());
     record
 }
 
@@ -143,44 +143,44 @@ pub(crate) fn serve(
     });
 }
 
-pub(crate) fn get(address: SocketAddr) -> Http {
-    Http::new("GET", &format!("http://{address}/"), &[], b"").unwrap()
+pub(crate) fn get(address: SocketAddr) -> HttpTarget {
+    HttpTarget::new("GET", &format!("http://{address}/"), &[], b"").unwrap()
 }
 
 pub(crate) fn load(
     address: SocketAddr,
-    arrival: Arrival,
+    arrival: ArrivalProcess,
     rate: f64,
     duration: Duration,
-    limits: Limits,
-) -> Record {
-    run::start(get(address), Pace::new(arrival, rate, duration, 1), limits).unwrap().join().unwrap()
+    limits: RunLimits,
+) -> RunRecord {
+    run::start(get(address), RequestPacer::new(arrival, rate, duration, 1), limits).unwrap().join().unwrap()
 }
 
 /// A target that records when the generator handled each request.
 pub(crate) struct Stamped {
-    pub(crate) http: Http,
+    pub(crate) http: HttpTarget,
     pub(crate) stamps: Arc<Mutex<Vec<Instant>>>,
 }
 
-impl Target for Stamped {
-    type State = <Http as Target>::State;
+impl RequestTarget for Stamped {
+    type State = <HttpTarget as RequestTarget>::State;
 
     fn addresses(&self) -> &[SocketAddr] {
         self.http.addresses()
     }
 
-    fn request(&mut self) -> Ask<Self::State> {
+    fn next_request(&mut self) -> TargetRequest<Self::State> {
         self.stamps.lock().unwrap().push(Instant::now());
-        self.http.request()
+        self.http.next_request()
     }
 
-    fn answer(&mut self, state: &mut Self::State, bytes: &[u8]) -> Step {
-        self.http.answer(state, bytes)
+    fn consume_answer(&mut self, state: &mut Self::State, bytes: &[u8]) -> AnswerProgress {
+        self.http.consume_answer(state, bytes)
     }
 
-    fn end(&mut self, state: &mut Self::State) -> Option<Answer> {
-        self.http.end(state)
+    fn connection_ended(&mut self, state: &mut Self::State) -> Option<TargetAnswer> {
+        self.http.connection_ended(state)
     }
 }
 

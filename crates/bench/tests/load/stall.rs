@@ -9,9 +9,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::pace::{Arrival, Pace};
-use plimsoll_bench::record::Record;
-use plimsoll_bench::run::{self, Limits};
+use plimsoll_bench::pace::{ArrivalProcess, RequestPacer};
+use plimsoll_bench::record::RunRecord;
+use plimsoll_bench::run::{self, RunLimits};
 
 use super::rig::{MS, OK, PATIENCE, get, patient, taken, watched};
 
@@ -23,8 +23,8 @@ const STALLED: u64 = 150;
 /// A run with a stall at its beginning.
 struct Stall {
     /// The record before the first answer, and the record of the whole run.
-    before: Record,
-    record: Record,
+    before: RunRecord,
+    record: RunRecord,
     /// The lower bounds of the waiting times of all requests, seconds, ascending.
     waits: Vec<f64>,
     /// The upper bound of the sum of the latencies in seconds, from the times at which the record showed
@@ -34,10 +34,10 @@ struct Stall {
     connections: usize,
 }
 
-fn stall(limits: Limits) -> Stall {
+fn stall(limits: RunLimits) -> Stall {
     let (address, seen) = watched(OK, |now| now);
     seen.hold();
-    let pace = Pace::new(Arrival::Constant, 1000.0, ALL * MS, 1);
+    let pace = RequestPacer::new(ArrivalProcess::Constant, 1000.0, ALL * MS, 1);
     let dues: Vec<f64> = pace.clone().map(|due| due.as_secs_f64()).collect();
     assert_eq!(dues.len(), ALL as usize);
     // Due times count from a moment between these two.
@@ -50,16 +50,16 @@ fn stall(limits: Limits) -> Stall {
     seen.release();
     let (mut record, mut ends) = (before.clone(), 0.0);
     while record.ok + record.failures() < ALL.into() {
-        let part = run.take();
+        let part = run.take_record();
         let now = begun.elapsed();
         // bound: a safety net
         assert!(now < PATIENCE, "{} of {ALL} ended", record.ok);
         ends += part.ok as f64 * now.as_secs_f64();
-        record.add(&part);
+        record.merge(&part);
         std::thread::sleep(MS); // sleeps: polls
     }
     let took = begun.elapsed();
-    record.add(&run.join().unwrap());
+    record.merge(&run.join().unwrap());
     let waits = dues.iter().rev().map(|due| (stall - due).max(0.0)).collect();
     let most = ends - dues.iter().sum::<f64>();
     Stall { before, record, waits, most, took, connections: seen.connections.load(Relaxed) }
@@ -102,7 +102,7 @@ fn a_stall_shows_in_the_percentiles_as_its_users_would_feel_it() {
 /// service time, the only measure of a generator with a pool and no due times, does not include them.
 #[test]
 fn a_stall_with_few_connections_has_the_percentiles_of_the_closed_form() {
-    let stall = stall(Limits { connections: Some(8), ..patient() });
+    let stall = stall(RunLimits { max_connections: Some(8), ..patient() });
     stall.assert_felt();
     assert!(stall.connections <= 8, "{}", stall.connections);
     // All but eight wait, and the generator has handled each of them: that is no lateness.

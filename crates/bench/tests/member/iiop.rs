@@ -5,43 +5,50 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use plimsoll_bench::member::{Kind, MEMBER_CONTEXT, Spec, TYPE_ID, reference};
-use plimsoll_wire::giop::write::{self, Form, Head};
+use plimsoll_bench::member::{MEMBER_CONTEXT, MemberProtocol, MemberSpec, TYPE_ID, reference};
+use plimsoll_wire::giop::write::{self, GiopRequestHead, MessageFormat};
 use plimsoll_wire::giop::{
-    Content, Cut, LocateStatus, Message, Order, Reply, Status, Target, Version, Wanted, Writer, cut, split,
+    ByteOrder, CdrWriter, ExpectedResponse, GiopMessage, GiopReply, GiopVersion, LocateStatus,
+    MessageContent, NextMessage, ReplyStatus, TargetAddress, next_message, split_fragments,
 };
 
 use super::{HOUR, MS, Running, eventually, kept, member, until};
 
 const MOST: usize = 64 << 20;
 
-fn iiop(change: impl FnOnce(&mut Spec)) -> Running {
+fn iiop(change: impl FnOnce(&mut MemberSpec)) -> Running {
     member(|spec| {
-        spec.kind = Kind::Iiop;
+        spec.protocol = MemberProtocol::Iiop;
         change(spec);
     })
 }
 
-fn forms() -> impl Iterator<Item = Form> {
-    Version::ALL
+fn forms() -> impl Iterator<Item = MessageFormat> {
+    GiopVersion::ALL
         .into_iter()
-        .flat_map(|version| [Order::Big, Order::Little].map(|order| Form { version, order }))
+        .flat_map(|version| [ByteOrder::Big, ByteOrder::Little].map(|order| MessageFormat { version, order }))
 }
 
-fn request(form: Form, id: u32, operation: &str, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
-    asked(form, id, operation, Wanted::Result, body)
+fn request(form: MessageFormat, id: u32, operation: &str, body: impl FnOnce(&mut CdrWriter<'_>)) -> Vec<u8> {
+    asked(form, id, operation, ExpectedResponse::Result, body)
 }
 
 fn asked(
-    form: Form,
+    form: MessageFormat,
     id: u32,
     operation: &str,
-    wanted: Wanted,
-    body: impl FnOnce(&mut Writer<'_>),
+    wanted: ExpectedResponse,
+    body: impl FnOnce(&mut CdrWriter<'_>),
 ) -> Vec<u8> {
     let mut out = Vec::new();
     let operation = operation.as_bytes();
-    let head = Head { id, wanted, target: Target::Key(b"any key at all"), operation, contexts: &[] };
+    let head = GiopRequestHead {
+        id,
+        expected_response: wanted,
+        target: TargetAddress::Key(b"any key at all"),
+        operation,
+        contexts: &[],
+    };
     write::request(&mut out, form, &head, body);
     out
 }
@@ -50,9 +57,9 @@ fn asked(
 fn next(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
-        let missing = match cut(&bytes, MOST).unwrap() {
-            Cut::Whole { .. } => return bytes,
-            Cut::Partial { missing, .. } => missing,
+        let missing = match next_message(&bytes, MOST).unwrap() {
+            NextMessage::Whole { .. } => return bytes,
+            NextMessage::Partial { missing, .. } => missing,
         };
         let start = bytes.len();
         bytes.resize(start + missing, 0);
@@ -60,8 +67,9 @@ fn next(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-fn reply<T>(message: &[u8], read: impl FnOnce(&Reply<'_>, Order) -> T) -> T {
-    let Message { header, content: Content::Reply(reply) } = Message::parse(message).unwrap() else {
+fn reply<T>(message: &[u8], read: impl FnOnce(&GiopReply<'_>, ByteOrder) -> T) -> T {
+    let GiopMessage { header, content: MessageContent::Reply(reply) } = GiopMessage::parse(message).unwrap()
+    else {
         panic!("no reply: {}", message.escape_ascii())
     };
     read(&reply, header.order)
@@ -72,10 +80,10 @@ fn answers_every_operation_in_every_form() {
     let m1 = iiop(|_| {});
     for form in forms() {
         let mut stream = m1.connect();
-        let mut ask = |operation: &str, body: &dyn Fn(&mut Writer<'_>)| {
+        let mut ask = |operation: &str, body: &dyn Fn(&mut CdrWriter<'_>)| {
             stream.write_all(&request(form, 7, operation, |writer| body(writer))).unwrap();
             let message = next(&mut stream);
-            assert_eq!(Message::parse(&message).unwrap().header.form(), form);
+            assert_eq!(GiopMessage::parse(&message).unwrap().header.format(), form);
             reply(&message, |reply, _| assert_eq!(reply.id, 7));
             message
         };
@@ -83,30 +91,36 @@ fn answers_every_operation_in_every_form() {
             let message = ask("is_prime", &|writer| writer.u32(number));
             let said = reply(&message, |reply, order| {
                 assert_eq!(reply.contexts.find(MEMBER_CONTEXT), Some(&b"m1"[..]));
-                reply.result(order).bool().unwrap()
+                reply.body_reader(order).bool().unwrap()
             });
             assert_eq!(said, prime, "{number}");
         }
         let half = ask("half", &|writer| writer.f64(-3.0));
-        assert_eq!(reply(&half, |reply, order| reply.result(order).f64().unwrap()), -1.5);
+        assert_eq!(reply(&half, |reply, order| reply.body_reader(order).f64().unwrap()), -1.5);
         let echo = ask("echo", &|writer| writer.string(b"text"));
-        assert_eq!(reply(&echo, |reply, order| reply.result(order).string().unwrap().to_vec()), b"text");
+        assert_eq!(reply(&echo, |reply, order| reply.body_reader(order).string().unwrap().to_vec()), b"text");
         let blob = ask("blob", &|writer| writer.octets(&[7; 100_000]));
-        assert_eq!(reply(&blob, |reply, order| reply.result(order).octets().unwrap().to_vec()), [7; 100_000]);
+        assert_eq!(
+            reply(&blob, |reply, order| reply.body_reader(order).octets().unwrap().to_vec()),
+            [7; 100_000]
+        );
         let who = ask("who", &|_| ());
-        assert_eq!(reply(&who, |reply, order| reply.result(order).string().unwrap().to_vec()), b"m1");
+        assert_eq!(reply(&who, |reply, order| reply.body_reader(order).string().unwrap().to_vec()), b"m1");
         for (type_id, is_a) in
             [(TYPE_ID, true), (b"IDL:omg.org/CORBA/Object:1.0", true), (b"IDL:Other:1.0", false)]
         {
             let message = ask("_is_a", &|writer| writer.string(type_id));
-            assert_eq!(reply(&message, |reply, order| reply.result(order).bool().unwrap()), is_a);
+            assert_eq!(reply(&message, |reply, order| reply.body_reader(order).bool().unwrap()), is_a);
         }
-        assert!(!reply(&ask("_non_existent", &|_| ()), |reply, order| reply.result(order).bool().unwrap()));
+        assert!(!reply(&ask("_non_existent", &|_| ()), |reply, order| reply
+            .body_reader(order)
+            .bool()
+            .unwrap()));
         let oops = ask("fail", &|writer| writer.bool(true));
         reply(&oops, |reply, order| {
-            let mut body = reply.result(order);
+            let mut body = reply.body_reader(order);
             let said = (reply.status, body.string().unwrap(), body.string().unwrap());
-            assert_eq!(said, (Status::UserException, &b"IDL:Test/Oops:1.0"[..], &b"m1"[..]));
+            assert_eq!(said, (ReplyStatus::UserException, &b"IDL:Test/Oops:1.0"[..], &b"m1"[..]));
         });
         for (operation, body, why) in [
             ("fail", &b"\0"[..], "NO_PERMISSION"),
@@ -119,10 +133,10 @@ fn answers_every_operation_in_every_form() {
             assert_eq!(String::from_utf8(said).unwrap(), format!("IDL:omg.org/CORBA/{why}:1.0"));
         }
         let mut locate = Vec::new();
-        write::locate_request(&mut locate, form, 9, &Target::Key(b""));
+        write::locate_request(&mut locate, form, 9, &TargetAddress::Key(b""));
         stream.write_all(&locate).unwrap();
         let message = next(&mut stream);
-        let Content::LocateReply(here) = Message::parse(&message).unwrap().content else {
+        let MessageContent::LocateReply(here) = GiopMessage::parse(&message).unwrap().content else {
             panic!("no locate reply")
         };
         assert_eq!((here.id, here.status), (9, LocateStatus::Here));
@@ -134,12 +148,12 @@ fn answers_every_operation_in_every_form() {
 fn wide_strings_come_back_as_they_came() {
     let m1 = iiop(|_| {});
     let mut stream = m1.connect();
-    let form = Form { version: Version::V1_2, order: Order::Little };
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
     stream.write_all(&request(form, 1, "echo_wide", |writer| writer.octets(b"a\0b\0"))).unwrap();
-    let said = reply(&next(&mut stream), |reply, order| reply.result(order).octets().unwrap().to_vec());
+    let said = reply(&next(&mut stream), |reply, order| reply.body_reader(order).octets().unwrap().to_vec());
     assert_eq!(said, b"a\0b\0");
-    let form = Form { version: Version::V1_1, ..form };
-    let body = |writer: &mut Writer<'_>| {
+    let form = MessageFormat { version: GiopVersion::V1_1, ..form };
+    let body = |writer: &mut CdrWriter<'_>| {
         writer.u32(2);
         writer.bytes(b"a\0\0\0");
     };
@@ -154,11 +168,11 @@ fn oneways_are_counted_and_not_answered() {
     let m1 = iiop(|_| {});
     let mut stream = m1.connect();
     for form in forms() {
-        stream.write_all(&asked(form, 1, "note", Wanted::Nothing, |writer| writer.u32(5))).unwrap();
+        stream.write_all(&asked(form, 1, "note", ExpectedResponse::Oneway, |writer| writer.u32(5))).unwrap();
     }
-    let form = Form { version: Version::V1_2, order: Order::Big };
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Big };
     stream.write_all(&request(form, 2, "noted", |_| ())).unwrap();
-    let noted = reply(&next(&mut stream), |reply, order| reply.result(order).u32().unwrap());
+    let noted = reply(&next(&mut stream), |reply, order| reply.body_reader(order).u32().unwrap());
     assert_eq!(noted, 6);
     m1.stop();
 }
@@ -168,14 +182,16 @@ fn oneways_are_counted_and_not_answered() {
 fn puts_fragments_together() {
     let m1 = iiop(|_| {});
     let mut stream = m1.connect();
-    let form = Form { version: Version::V1_2, order: Order::Little };
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
     let pieces = |id: u32| {
         let mut bytes = Vec::new();
         let whole = request(form, id, "blob", |writer| writer.octets(&[id as u8; 5000]));
-        split(&whole, 1024, &mut bytes).unwrap();
+        split_fragments(&whole, 1024, &mut bytes).unwrap();
         let mut pieces = Vec::new();
         while !bytes.is_empty() {
-            let Cut::Whole { len, .. } = cut(&bytes, MOST).unwrap() else { panic!("a whole piece") };
+            let NextMessage::Whole { len, .. } = next_message(&bytes, MOST).unwrap() else {
+                panic!("a whole piece")
+            };
             pieces.push(bytes.drain(..len).collect::<Vec<u8>>());
         }
         pieces
@@ -185,7 +201,8 @@ fn puts_fragments_together() {
     }
     for id in [1, 2] {
         let message = next(&mut stream);
-        let said = reply(&message, |reply, order| (reply.id, reply.result(order).octets().unwrap().to_vec()));
+        let said =
+            reply(&message, |reply, order| (reply.id, reply.body_reader(order).octets().unwrap().to_vec()));
         assert_eq!(said, (id, vec![id as u8; 5000]));
     }
     m1.stop();
@@ -197,10 +214,10 @@ fn serves_side_by_side_up_to_its_queue() {
     let three = |service: &str, queue| {
         iiop(|spec| {
             spec.service = service.parse().unwrap();
-            (spec.workers, spec.queue) = (3, queue);
+            (spec.workers, spec.queue_limit) = (3, queue);
         })
     };
-    let form = Form { version: Version::V1_2, order: Order::Little };
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
     let all: Vec<u8> = (0..5).flat_map(|id| request(form, id, "who", |_| ())).collect();
     // Three are served at once and one waits; otherwise further ones would be refused.
     let full = three(HOUR, 1);
@@ -232,9 +249,9 @@ fn questions_wait_for_a_worker_and_need_no_service() {
     let (_kept, orders) = kept();
     let m1 = iiop(|spec| {
         spec.service = "const:200ms".parse().unwrap();
-        (spec.workers, spec.orders) = (1, Some(orders));
+        (spec.workers, spec.admin_address) = (1, Some(orders));
     });
-    let form = Form { version: Version::V1_0, order: Order::Big };
+    let form = MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::Big };
     let begin = Instant::now();
     let mut stream = m1.connect();
     stream.write_all(&request(form, 0, "who", |_| ())).unwrap();
@@ -263,7 +280,7 @@ fn questions_to_a_server_of_an_application_come_before_its_work() {
         spec.workers = 1;
         spec.steps = Some(format!("wait:{HOUR}").parse().unwrap());
     });
-    let form = Form { version: Version::V1_2, order: Order::Big };
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Big };
     let mut stream = m1.connect();
     stream.write_all(&request(form, 0, "who", |_| ())).unwrap();
     stream.write_all(&request(form, 1, "_non_existent", |_| ())).unwrap();
@@ -286,7 +303,7 @@ fn says_that_it_does_not_understand() {
 fn takes_its_leave_when_it_stops() {
     let m1 = iiop(|spec| spec.service = "const:200ms".parse().unwrap());
     let mut stream = m1.connect();
-    let form = Form { version: Version::V1_2, order: Order::Big };
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Big };
     stream.write_all(&request(form, 3, "who", |_| ())).unwrap();
     // Another worker is free for a question: its reply shows that the first request has arrived.
     stream.write_all(&request(form, 4, "_non_existent", |_| ())).unwrap();
@@ -295,7 +312,7 @@ fn takes_its_leave_when_it_stops() {
     replies.push(reply(&next(&mut stream), |reply, _| reply.id));
     replies.sort_unstable();
     assert_eq!(replies, [3, 4]);
-    assert_eq!(Message::parse(&next(&mut stream)).unwrap().content, Content::CloseConnection);
+    assert_eq!(GiopMessage::parse(&next(&mut stream)).unwrap().content, MessageContent::CloseConnection);
 }
 
 #[test]
@@ -304,8 +321,8 @@ fn its_reference_says_where_it_is() {
         [("127.0.0.1:5", "127.0.0.1:5"), ("0.0.0.0:6", "127.0.0.1:6"), ("[::]:7", "[::1]:7")]
     {
         let ior = reference(address.parse().unwrap());
-        let profile = ior.iiop().unwrap();
-        assert_eq!(profile.places().next().unwrap().to_string(), host);
+        let profile = ior.first_iiop_profile().unwrap();
+        assert_eq!(profile.addresses().next().unwrap().to_string(), host);
         assert!(profile.components.iter().any(|component| component.code_sets().is_some()));
     }
 }

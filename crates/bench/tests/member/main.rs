@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::chance::Chance;
-use plimsoll_bench::member::{self, Kind, Refusal, Spec};
+use plimsoll_bench::member::{self, FailureResponse, MemberProtocol, MemberSpec};
+use plimsoll_bench::rng::SplitMix64;
 use tokio::sync::oneshot;
 
 mod iiop;
@@ -40,7 +40,7 @@ fn keeps_alive_and_answers_pipelined_requests_in_order() {
 
 #[test]
 fn requests_in_any_pieces() {
-    let m1 = member(|spec| spec.kind = Kind::HttpEcho);
+    let m1 = member(|spec| spec.protocol = MemberProtocol::HttpEcho);
     let request =
         "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n0\r\nt: 1\r\n\r\n";
     let mut stream = m1.connect();
@@ -64,7 +64,7 @@ fn requests_in_any_pieces() {
 
 #[test]
 fn head_has_the_length_but_not_the_body() {
-    let m1 = member(|spec| spec.body = Some(5000));
+    let m1 = member(|spec| spec.body_length = Some(5000));
     let text = m1
         .say("HEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "");
     let answers: Vec<&str> = text.splitn(3, "\r\n\r\n").collect();
@@ -87,7 +87,7 @@ fn bodies_are_drained_before_the_next_request() {
 
 #[test]
 fn waits_for_the_body_after_100_continue() {
-    let m1 = member(|spec| spec.kind = Kind::HttpEcho);
+    let m1 = member(|spec| spec.protocol = MemberProtocol::HttpEcho);
     let mut stream = m1.connect();
     stream
         .write_all(b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
@@ -108,7 +108,7 @@ fn http_1_0_closes_unless_asked() {
 
 #[test]
 fn echoes_what_a_balancer_made_of_a_request() {
-    let m1 = member(|spec| spec.kind = Kind::HttpEcho);
+    let m1 = member(|spec| spec.protocol = MemberProtocol::HttpEcho);
     let request = "PUT /x?y HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.2.3.4\r\nContent-Length: 4\r\n\r\nbody";
     let text = m1.say(request, "body");
     assert!(text.ends_with(request), "{text}");
@@ -117,7 +117,7 @@ fn echoes_what_a_balancer_made_of_a_request() {
 
 #[test]
 fn an_echo_is_streamed() {
-    let m1 = member(|spec| spec.kind = Kind::HttpEcho);
+    let m1 = member(|spec| spec.protocol = MemberProtocol::HttpEcho);
     let (size, mut stream) = (64 << 20, m1.connect());
     stream
         .write_all(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n").as_bytes())
@@ -165,7 +165,7 @@ fn fails_at_its_rate_and_by_its_seed() {
     let failing = |seed| {
         member(move |spec| {
             spec.fail_rate = 0.3;
-            spec.refusal = Refusal::Status(503);
+            spec.refusal = FailureResponse::Status(503);
             spec.seed = seed;
         })
     };
@@ -177,7 +177,7 @@ fn fails_at_its_rate_and_by_its_seed() {
     assert_ne!(first, other);
     let closing = member(|spec| {
         spec.fail_rate = 1.0;
-        spec.refusal = Refusal::Close;
+        spec.refusal = FailureResponse::Close;
     });
     assert_eq!(closing.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n", ""), "");
 }
@@ -187,7 +187,7 @@ fn workers_serve_so_many_at_a_time_and_the_queue_is_bounded() {
     let two = |service: &str, queue| {
         member(|spec| {
             spec.service = service.parse().unwrap();
-            (spec.workers, spec.queue, spec.admin) = (2, queue, true);
+            (spec.workers, spec.queue_limit, spec.admin) = (2, queue, true);
         })
     };
     let (elapsed, answers) = together(&two("const:100ms", 4), 6);
@@ -259,7 +259,7 @@ fn becomes_slower_when_told_to_and_by_itself() {
 
     let tired = member(|spec| {
         spec.service = "const:1ms".parse().unwrap();
-        spec.slow_after = Some("0:200".parse().unwrap());
+        spec.slowdown = Some("0:200".parse().unwrap());
     });
     assert!(together(&tired, 1).0 >= 200 * MS);
     let deaf = member(|_| {});
@@ -286,7 +286,7 @@ fn ends_what_is_in_flight_when_stopped() {
 #[test]
 fn tcp_and_udp_echo() {
     let tcp = member(|spec| {
-        spec.kind = Kind::Tcp;
+        spec.protocol = MemberProtocol::Tcp;
         spec.greet = true;
     });
     let mut stream = tcp.connect();
@@ -297,7 +297,7 @@ fn tcp_and_udp_echo() {
     assert_eq!(until(&mut stream, ""), "two");
 
     let udp = member(|spec| {
-        spec.kind = Kind::Udp;
+        spec.protocol = MemberProtocol::Udp;
         spec.greet = true;
         spec.service = "const:1ms".parse().unwrap();
     });
@@ -354,13 +354,13 @@ fn no_bytes_bring_it_down() {
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ];
     let before = panicked();
-    for kind in [Kind::Http, Kind::HttpEcho] {
+    for kind in [MemberProtocol::Http, MemberProtocol::HttpEcho] {
         let m1 = member(|spec| {
-            spec.kind = kind;
+            spec.protocol = kind;
             spec.admin = true;
             spec.fail_rate = 0.1;
         });
-        let mut chance = Chance::new(1);
+        let mut chance = SplitMix64::new(1);
         for _ in 0..2000 {
             let mut stream = m1.connect();
             let text: String =
@@ -380,7 +380,7 @@ fn no_bytes_bring_it_down() {
 #[test]
 fn a_name_that_would_break_a_header_is_refused() {
     for name in ["", "a b", "a\r\nb: c", "é"] {
-        let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
+        let mut spec = MemberSpec::new("127.0.0.1:0".parse().unwrap());
         spec.name = Some(name.to_owned());
         assert!(member::serve(spec, |_| {}, std::future::pending()).is_err(), "{name:?}");
     }
@@ -414,7 +414,7 @@ fn integers_come_back_shuffled_and_whole() {
 fn the_first_request_of_a_connection_pays_for_the_session() {
     let m1 = member(|spec| {
         spec.service = "const:1ms".parse().unwrap();
-        spec.session = 100 * MS;
+        spec.session_cost = 100 * MS;
     });
     let mut stream = m1.connect();
     let mut times = Vec::new();
@@ -429,7 +429,7 @@ fn the_first_request_of_a_connection_pays_for_the_session() {
     // Shared cores count all work: that of one session and three requests.
     let shared = member(|spec| {
         spec.service = "const:1ms".parse().unwrap();
-        (spec.session, spec.cores, spec.admin) = (100 * MS, Some(1.0), true);
+        (spec.session_cost, spec.cores, spec.admin) = (100 * MS, Some(1.0), true);
     });
     let mut stream = shared.connect();
     for _ in 0..3 {

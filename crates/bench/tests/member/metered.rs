@@ -3,7 +3,7 @@
 use super::*;
 
 /// Starts a member with shared cores and load reports.
-fn metered(cores: f64, service: &str, change: impl FnOnce(&mut Spec)) -> Running {
+fn metered(cores: f64, service: &str, change: impl FnOnce(&mut MemberSpec)) -> Running {
     member(|spec| {
         spec.cores = Some(cores);
         spec.service = service.parse().unwrap();
@@ -36,7 +36,7 @@ fn each_answer_of_any_kind_has_a_report() {
     // A failing member reports no capacity.
     assert!(answer.starts_with("HTTP/1.1 500 ") && said(&answer, "slot").is_none(), "{answer}");
     assert_eq!(said(&answer, "rif"), Some(0.0));
-    let echo = metered(1.0, "none", |spec| spec.kind = Kind::HttpEcho);
+    let echo = metered(1.0, "none", |spec| spec.protocol = MemberProtocol::HttpEcho);
     assert_eq!(said(&echo.say(GET, "Host: a\r\n\r\n"), "rif"), Some(0.0));
     let bare = member(|_| {});
     assert!(said(&bare.say(GET, "m1\n"), "rif").is_none());

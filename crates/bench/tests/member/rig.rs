@@ -6,7 +6,7 @@ use std::sync::{Mutex, Once, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::member::{self, Spec};
+use plimsoll_bench::member::{self, MemberSpec};
 use tokio::sync::oneshot;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -24,8 +24,8 @@ pub(crate) struct Running {
     pub(crate) thread: Option<JoinHandle<()>>,
 }
 
-pub(crate) fn member(change: impl FnOnce(&mut Spec)) -> Running {
-    let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
+pub(crate) fn member(change: impl FnOnce(&mut MemberSpec)) -> Running {
+    let mut spec = MemberSpec::new("127.0.0.1:0".parse().unwrap());
     spec.name = Some("m1".to_owned());
     change(&mut spec);
     let (tell, told) = mpsc::channel();

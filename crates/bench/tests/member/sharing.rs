@@ -3,7 +3,7 @@
 use super::*;
 
 /// Starts a member that shares its cores among its requests.
-fn sharing(change: impl FnOnce(&mut Spec)) -> Running {
+fn sharing(change: impl FnOnce(&mut MemberSpec)) -> Running {
     member(|spec| {
         spec.cores = Some(2.0);
         spec.service = "const:100ms".parse().unwrap();
@@ -24,7 +24,7 @@ fn cores_are_shared_by_all_requests() {
     );
     let bounded = sharing(|spec| {
         spec.service = HOUR.parse().unwrap();
-        (spec.queue, spec.admin) = (3, true);
+        (spec.queue_limit, spec.admin) = (3, true);
     });
     let _streams = asked(&bounded, 5);
     bounded.comes_to(5, 3);
@@ -84,7 +84,7 @@ fn fails_at_once_when_told_to() {
 
 #[test]
 fn many_members_in_one_process() {
-    let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
+    let mut spec = MemberSpec::new("127.0.0.1:0".parse().unwrap());
     (spec.count, spec.name) = (3, Some("m9".to_owned()));
     let (tell, told) = mpsc::channel();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -3,11 +3,11 @@
 use super::*;
 
 /// Starts a member with one worker, which works for 20 ms, waits for 200 and works for 20 again.
-fn stepping(change: impl FnOnce(&mut Spec)) -> Running {
+fn stepping(change: impl FnOnce(&mut MemberSpec)) -> Running {
     member(|spec| {
         spec.workers = 1;
         spec.steps = Some("cpu:const:20ms,wait:const:200ms,cpu:const:20ms".parse().unwrap());
-        spec.receive = Some("cpu:const:20ms".parse().unwrap());
+        spec.receive_steps = Some("cpu:const:20ms".parse().unwrap());
         spec.admin = true;
         change(spec);
     })
@@ -45,9 +45,9 @@ fn what_only_receives_does_not_wait_for_the_worker() {
 fn orders_may_have_an_address_of_their_own() {
     let (_kept, place) = kept();
     let m1 = stepping(|spec| {
-        spec.kind = Kind::Iiop;
+        spec.protocol = MemberProtocol::Iiop;
         spec.admin = false;
-        spec.orders = Some(place);
+        spec.admin_address = Some(place);
     });
     let mut stream = TcpStream::connect(place).unwrap();
     stream.write_all(b"GET /_plimsoll/count HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-use plimsoll_bench::member::Service;
+use plimsoll_bench::member::ServiceTime;
 
 use crate::{HOUR, MS, member};
 
@@ -14,7 +14,7 @@ fn get(path: &str) -> String {
 
 #[test]
 fn what_a_script_makes_takes_its_own_time() {
-    let m1 = member(|spec| spec.dynamic = Some(Service::Const(120 * MS)));
+    let m1 = member(|spec| spec.dynamic = Some(ServiceTime::Const(120 * MS)));
     for path in ["/cgi-bin/x", "/x?y", "/x.php"] {
         let begin = Instant::now();
         let said = m1.say(&get(path), "");
@@ -52,8 +52,8 @@ fn a_server_with_several_doors_tells_of_all_that_comes_as_each_of_its_members() 
     let balancer = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = balancer.local_addr().unwrap();
     let m1 = member(|spec| {
-        (spec.also, spec.tell) = (vec!["127.0.0.1:0".parse().unwrap()], Some(address));
-        spec.tell_as = vec!["10.0.0.1:80".to_owned(), "b".to_owned()];
+        (spec.more_addresses, spec.report_to) = (vec!["127.0.0.1:0".parse().unwrap()], Some(address));
+        spec.report_as = vec!["10.0.0.1:80".to_owned(), "b".to_owned()];
         spec.workers = 1;
         spec.service = HOUR.parse().unwrap();
     });
@@ -75,7 +75,7 @@ fn an_agent_is_told_how_many_requests_there_are() {
     let agent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = agent.local_addr().unwrap();
     let m1 = member(|spec| {
-        spec.tell = Some(address);
+        spec.report_to = Some(address);
         spec.workers = 1;
         spec.service = HOUR.parse().unwrap();
     });

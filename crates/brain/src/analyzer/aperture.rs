@@ -15,7 +15,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use core::time::Duration;
 
-use super::{Analyzer, Entry};
+use super::{AnalyzedMember, Analyzer};
 use crate::{EventKind, Member, MemberId, Time, hash, mix};
 
 /// The state of the aperture, which exists without a configured one, too.
@@ -26,10 +26,10 @@ pub(super) struct Aperture {
     /// The number of members used; 0 before the first look.
     width: usize,
     /// The mean of the requests in flight from here.
-    busy: f64,
+    mean_in_flight: f64,
     /// The time since which it has been wider than necessary.
-    wide: Option<Time>,
-    looked: Option<Time>,
+    too_wide_since: Option<Time>,
+    sampled_at: Option<Time>,
     /// The members that could be used and are not.
     pub(super) outside: BTreeSet<MemberId>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Aperture {
 impl Analyzer {
     /// Sets the seed of this balancer: different seeds use different parts of the members. Any number will
     /// do.
-    pub fn seat(&mut self, seed: u64) {
+    pub fn set_balancer_seed(&mut self, seed: u64) {
         if self.aperture.seed != seed {
             self.aperture.seed = seed;
             self.stale |= self.spec.aperture.is_some();
@@ -50,23 +50,23 @@ impl Analyzer {
     }
 
     /// Sets the number of members used from the requests in flight.
-    pub(super) fn look_through(&mut self) {
+    pub(super) fn update_aperture(&mut self) {
         let Some(least) = self.spec.aperture else { return };
         let in_flight: u32 = self.entries.iter().map(|entry| entry.vitals.in_flight_here()).sum();
         let aperture = &mut self.aperture;
-        let since = self.now.since(aperture.looked.unwrap_or(self.now)).as_secs_f64();
-        aperture.looked = Some(self.now);
-        let more = f64::from(in_flight) - aperture.busy;
+        let since = self.now.since(aperture.sampled_at.unwrap_or(self.now)).as_secs_f64();
+        aperture.sampled_at = Some(self.now);
+        let more = f64::from(in_flight) - aperture.mean_in_flight;
         // Up at once, down slowly: too wide costs little.
         let memory = if more > 0.0 { RISE } else { FALL };
-        aperture.busy += more * (1.0 - libm::exp(-since / memory));
-        let need = (libm::ceil(PER_REQUEST * aperture.busy) as usize).max(least as usize);
+        aperture.mean_in_flight += more * (1.0 - libm::exp(-since / memory));
+        let need = (libm::ceil(PER_REQUEST * aperture.mean_in_flight) as usize).max(least as usize);
         let before = aperture.width.max(least as usize);
         let width = aperture.follow(need, least as usize, self.now);
         // In a smaller group it makes no difference.
         let all = self.usable;
         if width.min(all) != before.min(all) {
-            let (shown, busy) = (width.min(all), self.aperture.busy);
+            let (shown, busy) = (width.min(all), self.aperture.mean_in_flight);
             let why = format!("uses {shown} of {all} members, {} before", before.min(all));
             let inputs = [
                 ("width", shown as f64),
@@ -74,13 +74,16 @@ impl Analyzer {
                 ("mean_in_flight", busy),
                 ("least", least.into()),
             ];
-            self.tell(EventKind::Aperture, None, why, &inputs);
+            self.emit_event(EventKind::Aperture, None, why, &inputs);
             self.stale = true;
         }
     }
 
     /// Removes the members outside the aperture from those of a plan.
-    pub(super) fn within(&mut self, mut members: alloc::vec::Vec<Member>) -> alloc::vec::Vec<Member> {
+    pub(super) fn retain_in_aperture(
+        &mut self,
+        mut members: alloc::vec::Vec<Member>,
+    ) -> alloc::vec::Vec<Member> {
         self.aperture.outside.clear();
         let Some(least) = self.spec.aperture else { return members };
         let width = self.aperture.width.max(least as usize);
@@ -105,8 +108,8 @@ impl Analyzer {
 
     /// Returns `true` if the member could be used and is outside the aperture. It serves clients that are
     /// bound to it.
-    pub(super) fn shut_out(&self, entry: &Entry) -> bool {
-        entry.state.eligible() && self.is_outside(entry.id)
+    pub(super) fn is_entry_outside(&self, entry: &AnalyzedMember) -> bool {
+        entry.state.is_eligible() && self.is_outside(entry.id)
     }
 }
 
@@ -115,14 +118,14 @@ impl Aperture {
         let margin = |need: usize| need + need / 4;
         self.width = self.width.max(least);
         if need > self.width {
-            (self.width, self.wide) = (margin(need), None);
+            (self.width, self.too_wide_since) = (margin(need), None);
         } else if self.width > least && self.width >= need + need / 2 {
-            let wide = *self.wide.get_or_insert(now);
+            let wide = *self.too_wide_since.get_or_insert(now);
             if now.since(wide) >= CALM {
-                (self.width, self.wide) = (if need > least { margin(need) } else { least }, None);
+                (self.width, self.too_wide_since) = (if need > least { margin(need) } else { least }, None);
             }
         } else {
-            self.wide = None;
+            self.too_wide_since = None;
         }
         self.width
     }

@@ -14,9 +14,9 @@ use super::HealthSpec;
 
 /// The checks of one member so far.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Health {
+pub struct HealthStatus {
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: HealthVerdict,
     /// The reason, for display.
     pub why: String,
     /// The checks in a row that contradict the verdict.
@@ -28,7 +28,7 @@ pub struct Health {
 /// The verdict of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum HealthVerdict {
     /// No check has ended: the member is not used.
     Unchecked,
     /// The member may be used.
@@ -37,29 +37,40 @@ pub enum Verdict {
     Down,
 }
 
-impl Health {
+impl HealthStatus {
     /// Returns the health before the first check.
     pub fn unchecked() -> Self {
-        Self { verdict: Verdict::Unchecked, why: "not checked yet".to_owned(), against: 0, passed: false }
+        Self {
+            verdict: HealthVerdict::Unchecked,
+            why: "not checked yet".to_owned(),
+            against: 0,
+            passed: false,
+        }
     }
 
     /// Returns the health of a member whose name has no address: it is down.
-    pub fn nowhere() -> Self {
-        Self { verdict: Verdict::Down, why: "its name has no address".to_owned(), against: 0, passed: false }
+    pub fn unresolved() -> Self {
+        Self {
+            verdict: HealthVerdict::Down,
+            why: "its name has no address".to_owned(),
+            against: 0,
+            passed: false,
+        }
     }
 
     /// Returns the health of a member without checks.
     pub fn assumed() -> Self {
-        Self { verdict: Verdict::Up, why: "no health checks".to_owned(), against: 0, passed: true }
+        Self { verdict: HealthVerdict::Up, why: "no health checks".to_owned(), against: 0, passed: true }
     }
 
     /// Records a check. Returns the number of checks in a row that changed the verdict, if it changed.
     pub fn record(&mut self, outcome: Result<(), &str>, spec: &HealthSpec) -> Option<u32> {
-        let agrees = outcome.is_ok() == (self.verdict == Verdict::Up) && self.verdict != Verdict::Unchecked;
+        let agrees = outcome.is_ok() == (self.verdict == HealthVerdict::Up)
+            && self.verdict != HealthVerdict::Unchecked;
         self.against = if agrees { 0 } else { self.against.saturating_add(1) };
         let needed = match outcome {
             Ok(()) if self.passed => spec.rise,
-            Err(_) if self.verdict == Verdict::Up => spec.fall,
+            Err(_) if self.verdict == HealthVerdict::Up => spec.fall,
             _ => 1,
         };
         self.passed |= outcome.is_ok();
@@ -67,7 +78,7 @@ impl Health {
         let turned = !agrees && row >= needed.max(1);
         if turned {
             self.against = 0;
-            self.verdict = if outcome.is_ok() { Verdict::Up } else { Verdict::Down };
+            self.verdict = if outcome.is_ok() { HealthVerdict::Up } else { HealthVerdict::Down };
         }
         if turned || agrees {
             self.why = match outcome {
@@ -88,16 +99,16 @@ mod tests {
     /// Records the checks, `+` for a pass and `-` for a failure, and compares the verdict after each: U, D or
     /// ?.
     #[track_caller]
-    fn run(mut health: Health, checks: &str, verdicts: &str) {
+    fn run(mut health: HealthStatus, checks: &str, verdicts: &str) {
         let mut seen = String::new();
         for check in checks.chars() {
             let before = health.verdict;
             let row = health.record(if check == '+' { Ok(()) } else { Err("refused") }, &SPEC);
             assert_eq!(row.is_some(), before != health.verdict);
             seen.push(match health.verdict {
-                Verdict::Unchecked => '?',
-                Verdict::Up => 'U',
-                Verdict::Down => 'D',
+                HealthVerdict::Unchecked => '?',
+                HealthVerdict::Up => 'U',
+                HealthVerdict::Down => 'D',
             });
         }
         assert_eq!(seen, verdicts, "after {checks}");
@@ -105,28 +116,28 @@ mod tests {
 
     #[test]
     fn the_first_check_decides() {
-        run(Health::unchecked(), "+", "U");
-        run(Health::unchecked(), "-", "D");
+        run(HealthStatus::unchecked(), "+", "U");
+        run(HealthStatus::unchecked(), "-", "D");
     }
 
     #[test]
     fn the_first_pass_is_enough_even_late() {
-        run(Health::unchecked(), "---+", "DDDU");
+        run(HealthStatus::unchecked(), "---+", "DDDU");
     }
 
     #[test]
     fn fall_and_rise_count_in_a_row() {
-        run(Health::unchecked(), "+--+---+-++", "UUUUUUDDDDU");
-        run(Health::assumed(), "--+---++", "UUUUUDDU");
+        run(HealthStatus::unchecked(), "+--+---+-++", "UUUUUUDDDDU");
+        run(HealthStatus::assumed(), "--+---++", "UUUUUDDU");
     }
 
     #[test]
     fn zero_counts_as_one() {
-        let mut health = Health::assumed();
+        let mut health = HealthStatus::assumed();
         let spec = HealthSpec { rise: 0, fall: 0 };
         assert_eq!(health.record(Err("timeout"), &spec), Some(1));
         assert_eq!(health.why, "its health check fails: timeout");
         assert_eq!(health.record(Ok(()), &spec), Some(1));
-        assert_eq!(health.verdict, Verdict::Up);
+        assert_eq!(health.verdict, HealthVerdict::Up);
     }
 }

@@ -12,8 +12,8 @@
 //!   a million for a member as good as the others. By Chernoff's bound that is n KL(p || q) >= ln 10^6, for n
 //!   requests with a failed share p, and a failed share q of the others.
 //!
-//! A third rule comes before both: Wald's sequential test on each outcome (`member/suspicion.rs`), which has
-//! no count, volume or interval to set, only the chance of a false alarm.
+//! A third rule comes before both: Wald's sequential test on each outcome (`member/failure_detector.rs`),
+//! which has no count, volume or interval to set, only the chance of a false alarm.
 //!
 //! The k-th ejection in a row lasts k times as long as the first. Good behaviour is forgotten at the same
 //! rate as bad: each such length in use takes one off k.
@@ -25,13 +25,13 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{OutlierSpec, Totals};
+use super::{MemberTraffic, OutlierSpec};
 use crate::Time;
 
 /// The ejections of one member.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Ejection {
+pub(super) struct EjectionState {
     /// The end of the one in force.
     pub(super) until: Option<Time>,
     /// The reason, for display.
@@ -42,7 +42,7 @@ pub(super) struct Ejection {
     ended: Time,
 }
 
-impl Ejection {
+impl EjectionState {
     /// Begins an ejection; returns its number in a row and its length.
     pub(super) fn begin(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
         let longest = spec.max_ejection.max(spec.ejection);
@@ -51,13 +51,13 @@ impl Ejection {
 
     /// Begins an ejection on suspicion. It comes after two or three failures and tries again soon: after 2 s
     /// at first, and twice as long each time, up to 32 s, or [`OutlierSpec::max_ejection`] if that is less.
-    pub(super) fn suspect(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
+    pub(super) fn begin_on_suspicion(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
         let longest = spec.max_ejection.max(spec.ejection);
         self.lasts(Duration::from_secs(2), |row| Duration::from_secs(1 << row.min(5)).min(longest), now)
     }
 
     /// Begins an ejection that another balancer has begun: it does not extend the row here.
-    pub(super) fn follow(&mut self, left: Duration, now: Time) -> (u32, Duration) {
+    pub(super) fn begin_from_peer(&mut self, left: Duration, now: Time) -> (u32, Duration) {
         self.until = Some(now + left);
         (self.row, left)
     }
@@ -78,17 +78,17 @@ impl Ejection {
 }
 
 /// Returns the number of `members` that may be ejected at once.
-pub(super) fn allowed(spec: &OutlierSpec, members: usize) -> usize {
+pub(super) fn max_ejections(spec: &OutlierSpec, members: usize) -> usize {
     // A conversion to usize saturates and converts a value that is not a number to 0.
     ((members as f64 * spec.max_ejected) as usize).clamp(1, members.max(1))
 }
 
 /// A member that does worse than the others.
 #[derive(Debug, PartialEq)]
-pub(super) struct Finding {
+pub(super) struct OutlierFinding {
     /// The index of the sample.
     pub(super) index: usize,
-    pub(super) traffic: Totals,
+    pub(super) traffic: MemberTraffic,
     /// The success rate of the member.
     pub(super) rate: f64,
     /// The mean success rate of the others.
@@ -97,9 +97,9 @@ pub(super) struct Finding {
     pub(super) deviation: f64,
 }
 
-impl Finding {
+impl OutlierFinding {
     /// Returns a sentence for display.
-    pub(super) fn why(&self) -> String {
+    pub(super) fn reason(&self) -> String {
         format!(
             "{} of {} requests failed: {:.1} % success against {:.1} % of the other members",
             self.traffic.failures,
@@ -112,15 +112,19 @@ impl Finding {
 
 /// Returns the outliers among the samples (a member's index and its traffic within an interval), the worst
 /// first, at most `room`. A found outlier is excluded from the comparison of the rest.
-pub(super) fn outliers(spec: &OutlierSpec, samples: &[(usize, Totals)], room: usize) -> Vec<Finding> {
-    let mut left: Vec<Sample> = samples
+pub(super) fn outliers(
+    spec: &OutlierSpec,
+    samples: &[(usize, MemberTraffic)],
+    room: usize,
+) -> Vec<OutlierFinding> {
+    let mut left: Vec<TrafficSample> = samples
         .iter()
         .filter(|(_, traffic)| traffic.requests >= spec.min_requests.max(1))
-        .map(|(index, traffic)| Sample::new(*index, *traffic))
+        .map(|(index, traffic)| TrafficSample::new(*index, *traffic))
         .collect();
     let mut found = Vec::new();
     while spec.deviations > 0.0 && found.len() < room {
-        let group = Sums::of(&left);
+        let group = GroupSums::of(&left);
         let judged = left.iter().enumerate();
         let out = judged.filter_map(|(place, sample)| Some((place, group.judge(sample, spec.deviations)?)));
         let Some((place, worst)) = out.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) else { break };
@@ -131,23 +135,23 @@ pub(super) fn outliers(spec: &OutlierSpec, samples: &[(usize, Totals)], room: us
 }
 
 /// The traffic of one member within an interval.
-struct Sample {
+struct TrafficSample {
     index: usize,
-    traffic: Totals,
+    traffic: MemberTraffic,
     rate: f64,
 }
 
-impl Sample {
-    fn new(index: usize, traffic: Totals) -> Self {
+impl TrafficSample {
+    fn new(index: usize, traffic: MemberTraffic) -> Self {
         let failures = traffic.failures.min(traffic.requests);
         let rate = 1.0 - failures as f64 / traffic.requests as f64;
-        Self { index, traffic: Totals { failures, ..traffic }, rate }
+        Self { index, traffic: MemberTraffic { failures, ..traffic }, rate }
     }
 }
 
 /// The sums over the group that give its figures without any one member.
 #[derive(Default)]
-struct Sums {
+struct GroupSums {
     members: f64,
     rates: f64,
     squares: f64,
@@ -155,8 +159,8 @@ struct Sums {
     failures: f64,
 }
 
-impl Sums {
-    fn of(samples: &[Sample]) -> Self {
+impl GroupSums {
+    fn of(samples: &[TrafficSample]) -> Self {
         samples.iter().fold(Self::default(), |sums, sample| Self {
             members: sums.members + 1.0,
             rates: sums.rates + sample.rate,
@@ -167,7 +171,7 @@ impl Sums {
     }
 
     /// Returns the finding about a member of the group, if it is an outlier.
-    fn judge(&self, sample: &Sample, deviations: f64) -> Option<Finding> {
+    fn judge(&self, sample: &TrafficSample, deviations: f64) -> Option<OutlierFinding> {
         let (index, traffic, rate) = (sample.index, sample.traffic, sample.rate);
         let others = self.members - 1.0;
         if others < 1.0 {
@@ -179,7 +183,7 @@ impl Sums {
         // Laplace's rule: others that never failed may yet fail.
         let usual = (self.failures - failures + 1.0) / (self.requests - requests + 2.0);
         let out = rate < mean - deviations * deviation && surprise(requests, failures, usual) >= MILLION;
-        out.then_some(Finding { index, traffic, rate, mean, deviation })
+        out.then_some(OutlierFinding { index, traffic, rate, mean, deviation })
     }
 }
 
@@ -214,10 +218,12 @@ mod tests {
     };
 
     fn found(samples: &[(u64, u64)]) -> Vec<usize> {
-        let samples: Vec<(usize, Totals)> = samples
+        let samples: Vec<(usize, MemberTraffic)> = samples
             .iter()
             .enumerate()
-            .map(|(index, (requests, failures))| (index, Totals { requests: *requests, failures: *failures }))
+            .map(|(index, (requests, failures))| {
+                (index, MemberTraffic { requests: *requests, failures: *failures })
+            })
             .collect();
         outliers(&SPEC, &samples, 2).into_iter().map(|finding| finding.index).collect()
     }
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn ejections_grow_up_to_a_limit_and_shrink_with_good_behaviour() {
-        let mut ejection = Ejection::default();
+        let mut ejection = EjectionState::default();
         let mut now = Time(0);
         let mut eject_after = |seconds: u64| {
             now = now + Duration::from_secs(seconds);
@@ -291,7 +297,7 @@ mod tests {
     #[test]
     fn one_may_be_out_and_never_more_than_all() {
         let allowed =
-            |max_ejected: f64, members: usize| allowed(&OutlierSpec { max_ejected, ..SPEC }, members);
+            |max_ejected: f64, members: usize| max_ejections(&OutlierSpec { max_ejected, ..SPEC }, members);
         assert_eq!(allowed(0.0, 5), 1);
         assert_eq!(allowed(0.5, 5), 2);
         assert_eq!(allowed(1.0, 5), 5);

@@ -8,10 +8,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::operators::LEAVING;
-use super::{Analyzer, Entry, MemberSpec};
-use crate::status::{Latency, LoadExplanation, MemberStatus};
-use crate::{Event, EventKind, MemberId, State, Time, meter};
+use super::admin_state::LEAVING_REASON;
+use super::{AnalyzedMember, Analyzer, MemberSpec};
+use crate::status::{LatencySummary, LoadExplanation, MemberStatus};
+use crate::{Event, EventKind, MemberId, MemberState, Time, meter};
 
 impl Analyzer {
     /// Returns all members in the order of the configuration. Figures that only the data plane counts
@@ -20,23 +20,25 @@ impl Analyzer {
         let now = now.max(self.now);
         let entries = self.entries.iter().zip(&self.spec.members);
         let mean = self.mean_load();
-        let said = |entry: &Entry| entry.vitals.heard.view().filter(|said| now.since(said.at) <= SAID);
-        let knee = |entry: &Entry| said(entry).map(|said| f64::from(said.reading.knee));
-        let limit = |entry: &Entry, spec: &MemberSpec| {
-            let knee = knee(entry).filter(|_| self.spec.admits());
-            Some(knee.map_or(spec.limit, |knee| meter::limit(knee).min(spec.limit)))
+        let said = |entry: &AnalyzedMember| {
+            entry.vitals.last_report.view().filter(|said| now.since(said.at) <= REPORT_EXPIRY)
+        };
+        let knee = |entry: &AnalyzedMember| said(entry).map(|said| f64::from(said.reading.knee));
+        let limit = |entry: &AnalyzedMember, spec: &MemberSpec| {
+            let knee = knee(entry).filter(|_| self.spec.has_admission());
+            Some(knee.map_or(spec.limit, |knee| meter::limit_at_knee(knee).min(spec.limit)))
                 .filter(|limit| *limit < u32::MAX)
         };
         let status = entries.map(|(entry, spec)| MemberStatus {
             name: spec.name.to_string(),
             address: spec.address.to_string(),
             state: entry.state,
-            why: self.why(entry),
+            why: self.state_reason(entry),
             since_seconds: now.since(entry.since).as_secs_f64(),
             capacity: spec.capacity,
             weight: self.weight(entry, spec),
             in_flight: entry.vitals.in_flight(),
-            in_flight_elsewhere: entry.vitals.others(),
+            in_flight_elsewhere: entry.vitals.peer_in_flight(),
             part: entry.vitals.part(),
             max_rate: entry.bucket.rate(),
             limit: limit(entry, spec),
@@ -52,7 +54,7 @@ impl Analyzer {
                 .and_then(|reports| Some(reports.effective(mean, now)?.value)),
             refused: BTreeMap::new(),
             slow_seconds: None,
-            alert_share: self.rebind.as_ref().map_or(0.0, |rebind| f64::from(rebind.shed(entry.id).share)),
+            alert_share: self.alerts.as_ref().map_or(0.0, |rebind| f64::from(rebind.shed(entry.id).share)),
             idle_connections: 0,
             requests: 0,
             failures: 0,
@@ -64,7 +66,7 @@ impl Analyzer {
             moved: 0,
             leases: 0,
             host: None,
-            latency: Latency::default(),
+            latency: LatencySummary::default(),
             load_line: None,
         });
         self.entries.iter().map(|entry| entry.id).zip(status).collect()
@@ -73,33 +75,34 @@ impl Analyzer {
     /// Returns the mean of the effective loads of usable members; `None` without a report that counts.
     pub fn load(&self, now: Time) -> Option<f64> {
         let now = now.max(self.now);
-        let counts = |entry: &Entry| {
-            entry.state.eligible() && entry.reports.as_ref().is_some_and(|reports| reports.say(now).is_some())
+        let counts = |entry: &AnalyzedMember| {
+            entry.state.is_eligible()
+                && entry.reports.as_ref().is_some_and(|reports| reports.report_weight(now).is_some())
         };
         self.entries.iter().any(counts).then(|| self.mean_load())
     }
 
     /// Returns the load above which part of a member's sessions is to leave, in the unit of the group's
     /// metric; `None` if no rule gives one, or too little is known.
-    pub fn alert_above(&self, member: MemberId) -> Option<f64> {
-        self.rebind.as_ref()?.above(member)
+    pub fn alert_threshold(&self, member: MemberId) -> Option<f64> {
+        self.alerts.as_ref()?.alert_threshold(member)
     }
 
     /// Returns the effective load of a member; `None` without a report that counts.
-    pub fn effective(&self, member: MemberId, now: Time) -> Option<f64> {
+    pub fn effective_load(&self, member: MemberId, now: Time) -> Option<f64> {
         let entry = self.entries.iter().find(|entry| entry.id == member)?;
         Some(entry.reports.as_ref()?.effective(self.mean_load(), now.max(self.now))?.value)
     }
 
     /// Returns `true` if the member is drained, or about to leave.
-    pub fn drains(&self, member: MemberId) -> bool {
-        self.entries.iter().any(|entry| entry.id == member && entry.drained())
+    pub fn is_draining(&self, member: MemberId) -> bool {
+        self.entries.iter().any(|entry| entry.id == member && entry.is_draining())
     }
 
     /// Returns the members that are drained, about to leave or disabled: they get nothing new and keep their
     /// work.
-    pub fn draining(&self) -> impl Iterator<Item = MemberId> {
-        self.entries.iter().filter(|entry| entry.drained() || entry.disabled).map(|entry| entry.id)
+    pub fn draining_members(&self) -> impl Iterator<Item = MemberId> {
+        self.entries.iter().filter(|entry| entry.is_draining() || entry.disabled).map(|entry| entry.id)
     }
 
     /// Returns a line for display: `4/5 members up, 1 ejected`.
@@ -110,14 +113,14 @@ impl Analyzer {
         }
         let noun = if members == 1 { "member" } else { "members" };
         let mut verdict = format!("{}/{members} {noun} up", self.usable);
-        let count = |state: State| self.entries.iter().filter(|entry| entry.state == state).count();
+        let count = |state: MemberState| self.entries.iter().filter(|entry| entry.state == state).count();
         for (state, word) in [
-            (State::Down, "down"),
-            (State::Unchecked, "not checked yet"),
-            (State::Ejected, "ejected"),
-            (State::Draining, "draining"),
-            (State::Disabled, "disabled"),
-            (State::SlowStart, "in slow start"),
+            (MemberState::Down, "down"),
+            (MemberState::Unchecked, "not checked yet"),
+            (MemberState::Ejected, "ejected"),
+            (MemberState::Draining, "draining"),
+            (MemberState::Disabled, "disabled"),
+            (MemberState::SlowStart, "in slow start"),
         ] {
             if let number @ 1.. = count(state) {
                 verdict.push_str(&format!(", {number} {word}"));
@@ -127,13 +130,19 @@ impl Analyzer {
     }
 
     /// Records an event of the member at `place`.
-    pub(super) fn tell_of(&mut self, place: usize, kind: EventKind, why: String, inputs: &[(&str, f64)]) {
+    pub(super) fn emit_member_event(
+        &mut self,
+        place: usize,
+        kind: EventKind,
+        why: String,
+        inputs: &[(&str, f64)],
+    ) {
         let name = self.spec.members[place].name.clone();
-        self.tell(kind, Some(name), why, inputs);
+        self.emit_event(kind, Some(name), why, inputs);
     }
 
     /// Records an event of a member, or of the group.
-    pub(super) fn tell(
+    pub(super) fn emit_event(
         &mut self,
         kind: EventKind,
         member: Option<Arc<str>>,
@@ -158,23 +167,23 @@ impl Analyzer {
         format!("group `{}` has no member `{member}`; it has {}{more}", self.spec.name, names.join(", "))
     }
 
-    fn why(&self, entry: &Entry) -> String {
+    fn state_reason(&self, entry: &AnalyzedMember) -> String {
         match entry.state {
-            _ if self.shut_out(entry) => {
+            _ if self.is_entry_outside(entry) => {
                 let used = self.usable - self.aperture.outside.len().min(self.usable);
                 format!(
                     "outside the aperture: this balancer uses {used} of {} members; {}",
                     self.usable, entry.health.why
                 )
             }
-            State::Draining if entry.draining => entry.drainer.why().to_owned(),
-            State::Draining => LEAVING.to_owned(),
-            State::Disabled => "disabled by an operator".to_owned(),
-            State::Ejected => entry.ejection.why.clone(),
-            State::SlowStart => {
+            MemberState::Draining if entry.draining => entry.drained_by.reason().to_owned(),
+            MemberState::Draining => LEAVING_REASON.to_owned(),
+            MemberState::Disabled => "disabled by an operator".to_owned(),
+            MemberState::Ejected => entry.ejection.why.clone(),
+            MemberState::SlowStart => {
                 format!("takes a growing part of its share for {} s", self.spec.slow_start.as_secs_f64())
             }
-            State::Up | State::Unchecked | State::Down => entry.health.why.clone(),
+            MemberState::Up | MemberState::Unchecked | MemberState::Down => entry.health.why.clone(),
         }
     }
 }
@@ -183,7 +192,7 @@ impl Analyzer {
 const LIMIT_EVENTS: usize = 4096;
 
 /// The time after which a load report is ignored.
-const SAID: Duration = Duration::from_secs(10);
+const REPORT_EXPIRY: Duration = Duration::from_secs(10);
 
 /// The maximum number of names in an error message.
 const LIMIT_NAMES: usize = 20;

@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::Time;
 
 /// Returns the part of its share that a member may take at `now`, between a tenth and 1.
-pub(super) fn part(since: Time, now: Time, window: Duration) -> f64 {
+pub(super) fn share_fraction(since: Time, now: Time, window: Duration) -> f64 {
     let done = now.since(since).as_secs_f64() / window.as_secs_f64().max(f64::MIN_POSITIVE);
     libm::floor(100.0 * (LEAST + (1.0 - LEAST) * done.min(1.0))) / 100.0
 }
@@ -31,7 +31,7 @@ mod tests {
     #[test]
     fn grows_from_a_tenth_to_the_whole() {
         let window = Duration::from_secs(10);
-        let part = |seconds: f64| part(Time(5), Time(5) + Duration::from_secs_f64(seconds), window);
+        let part = |seconds: f64| share_fraction(Time(5), Time(5) + Duration::from_secs_f64(seconds), window);
         assert_eq!(part(0.0), 0.1);
         assert_eq!(part(5.0), 0.55);
         assert_eq!(part(10.0), 1.0);

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::{Knobs, Strategy};
+use crate::{Strategy, StrategyParams};
 
 /// The configuration of a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +15,7 @@ pub struct GroupSpec {
     /// The strategy that chooses members.
     pub strategy: &'static Strategy,
     /// The settings of the strategy.
-    pub knobs: Knobs,
+    pub params: StrategyParams,
     /// The members in the order of the configuration; names are unique.
     pub members: Vec<MemberSpec>,
     /// Active health checks; `None` means that members count as up from the start.
@@ -27,20 +27,20 @@ pub struct GroupSpec {
     /// The behaviour when no member can be used.
     pub when_all_down: WhenAllDown,
     /// Whether members are kept within their concurrency limits, so that excess requests wait or are
-    /// rejected. `None` for the default of the strategy ([`Strategy::limits`]).
+    /// rejected. `None` for the default of the strategy ([`Strategy::enforces_limits`]).
     pub admission: Option<bool>,
     /// The latency objective of the clients, with admission. With `None` clients are assumed to wait for a
     /// second, or for four times as long as requests take if that is more.
     pub objective: Option<Duration>,
     /// The minimum number of members that this balancer uses of a large group
-    /// ([`Analyzer::seat`](crate::Analyzer::seat)); `None` for all. 0 counts as 1.
+    /// ([`Analyzer::set_balancer_seed`](crate::Analyzer::set_balancer_seed)); `None` for all. 0 counts as 1.
     pub aperture: Option<u32>,
 }
 
 impl GroupSpec {
     /// Returns whether admission is on, by the setting or the default of the strategy.
-    pub fn admits(&self) -> bool {
-        self.admission.unwrap_or(self.strategy.limits)
+    pub fn has_admission(&self) -> bool {
+        self.admission.unwrap_or(self.strategy.enforces_limits)
     }
 }
 
@@ -65,7 +65,7 @@ pub struct MemberSpec {
 
 impl MemberSpec {
     /// Returns `true` if the member has an address.
-    pub fn placed(&self) -> bool {
+    pub fn has_address(&self) -> bool {
         self.address.port() != 0
     }
 }
@@ -118,7 +118,7 @@ pub enum WhenAllDown {
 
 /// The traffic of a member since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct MemberTraffic {
     /// The ended requests.
     pub requests: u64,
     /// The failed ones among them.

@@ -24,7 +24,7 @@ impl Analyzer {
         let mut known = Vec::new();
         let (mut sum, mut count) = (0.0, 0.0);
         for (member, weight) in weights {
-            let Some(&place) = self.places.get(member) else { continue };
+            let Some(&place) = self.index_by_id.get(member) else { continue };
             let weight = weight.filter(|weight| weight.is_finite()).map(|weight| weight.max(0.0));
             if let Some(weight) = weight {
                 sum += weight / self.spec.members[place].capacity;
@@ -37,9 +37,9 @@ impl Analyzer {
             let capacity = self.spec.members[place].capacity;
             let entry = &mut self.entries[place];
             let next = weight.unwrap_or(mean * capacity).min(GREATEST);
-            let before = entry.outside.unwrap_or(capacity);
+            let before = entry.external_weight.unwrap_or(capacity);
             if (next - before).abs() > before * TOLERANCE {
-                entry.outside = Some(next);
+                entry.external_weight = Some(next);
                 self.stale = true;
             }
         }
@@ -48,7 +48,7 @@ impl Analyzer {
     /// Removes the weights of another strategy after a new configuration.
     pub(super) fn forget_weights(&mut self) {
         if !self.outside() {
-            self.entries.iter_mut().for_each(|entry| entry.outside = None);
+            self.entries.iter_mut().for_each(|entry| entry.external_weight = None);
         }
     }
 
@@ -69,7 +69,9 @@ mod tests {
     use alloc::vec::Vec;
     use core::time::Duration;
 
-    use crate::{Analyzer, GroupSpec, Knobs, MemberId, MemberSpec, Strategy, Time, WhenAllDown, strategy};
+    use crate::{
+        Analyzer, GroupSpec, MemberId, MemberSpec, Strategy, StrategyParams, Time, WhenAllDown, strategy,
+    };
 
     fn group(strategy: &'static Strategy) -> GroupSpec {
         let member = |number: u32| MemberSpec {
@@ -83,7 +85,7 @@ mod tests {
         GroupSpec {
             name: "web".into(),
             strategy,
-            knobs: Knobs::defaults(strategy),
+            params: StrategyParams::defaults(strategy),
             members: (1..=3).map(member).collect(),
             health: None,
             outlier: None,

@@ -5,39 +5,39 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::find;
-use super::word::Word;
+use super::find_index;
+use super::report::MemberEntry;
 use crate::Time;
 
 /// Another balancer.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct FleetPeer {
     /// The time of its loss; `None` while it is present.
-    lost: Option<Time>,
+    lost_at: Option<Time>,
     /// The time of its last report.
-    pub(super) heard: Time,
+    pub(super) last_report: Time,
     /// The time of the first report since which none was missed.
-    unbroken: Time,
+    unbroken_since: Time,
     /// The number of its latest report; `None` before the first.
-    seq: Option<u32>,
+    last_seq: Option<u32>,
     /// The reports received and missed so far.
     received: u64,
     missed: u64,
-    groups: BTreeMap<u64, Said>,
+    groups: BTreeMap<u64, PeerGroupReport>,
 }
 
 /// Its reports about a group.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct PeerGroupReport {
     /// The requests a second that it begins with the group.
     pub(super) rate: f64,
     /// The entries in the order of our members; `None` for one that it does not serve.
-    words: Vec<Option<Heard>>,
+    entries: Vec<Option<PeerMemberReport>>,
 }
 
 /// Its report about a member.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct PeerMemberReport {
     pub(super) at: Time,
     pub(super) seq: u32,
     pub(super) in_flight: u32,
@@ -48,16 +48,16 @@ pub(super) struct Heard {
     pub(super) suspicion: u8,
     pub(super) ejected: bool,
     /// The time of its check, by our clock.
-    pub(super) check: Time,
+    pub(super) checked_at: Time,
 }
 
 /// The quality of another balancer's reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Acquaintance {
+pub struct PeerStats {
     /// Its number.
     pub id: u64,
     /// Whether it is known to be present.
-    pub there: bool,
+    pub is_present: bool,
     /// The age of its last report.
     pub age: Duration,
     /// The number of reports received.
@@ -68,8 +68,8 @@ pub struct Acquaintance {
     pub groups: usize,
 }
 
-impl Heard {
-    pub(super) fn of(word: &Word, seq: u32, now: Time) -> Self {
+impl PeerMemberReport {
+    pub(super) fn from_entry(word: &MemberEntry, seq: u32, now: Time) -> Self {
         Self {
             at: now,
             seq,
@@ -80,7 +80,7 @@ impl Heard {
             latency: word.latency as f32 * 1e-6,
             suspicion: word.suspicion,
             ejected: word.ejected.is_some(),
-            check: word.check.map_or(Time(0), |(_, age)| now - Duration::from_millis(age.into())),
+            checked_at: word.check.map_or(Time(0), |(_, age)| now - Duration::from_millis(age.into())),
         }
     }
 
@@ -89,13 +89,13 @@ impl Heard {
     }
 }
 
-impl Peer {
+impl FleetPeer {
     pub(super) fn new(now: Time) -> Self {
         Self {
-            lost: None,
-            heard: now,
-            unbroken: now,
-            seq: None,
+            lost_at: None,
+            last_report: now,
+            unbroken_since: now,
+            last_seq: None,
             received: 0,
             missed: 0,
             groups: BTreeMap::new(),
@@ -103,13 +103,13 @@ impl Peer {
     }
 
     /// Returns a lost balancer that served these groups.
-    pub(super) fn gone_since(since: Time, groups: impl Iterator<Item = u64>) -> Self {
-        let groups = groups.map(|group| (group, Said::default())).collect();
-        Self { lost: Some(since), groups, ..Self::new(since) }
+    pub(super) fn lost_since(since: Time, groups: impl Iterator<Item = u64>) -> Self {
+        let groups = groups.map(|group| (group, PeerGroupReport::default())).collect();
+        Self { lost_at: Some(since), groups, ..Self::new(since) }
     }
 
-    pub(super) fn lost(&self) -> Option<Time> {
-        self.lost
+    pub(super) fn lost_at(&self) -> Option<Time> {
+        self.lost_at
     }
 
     /// Returns the groups that it serves with this balancer.
@@ -117,98 +117,98 @@ impl Peer {
         self.groups.keys().copied()
     }
 
-    pub(super) fn there(&self) -> bool {
-        self.lost.is_none()
+    pub(super) fn is_present(&self) -> bool {
+        self.lost_at.is_none()
     }
 
     /// Marks it as lost without an announcement: its requests are lost with it.
-    pub(super) fn lose(&mut self, now: Time) {
-        self.lost.get_or_insert(now);
+    pub(super) fn mark_lost(&mut self, now: Time) {
+        self.lost_at.get_or_insert(now);
         for said in self.groups.values_mut() {
-            *said = Said::default();
+            *said = PeerGroupReport::default();
         }
     }
 
     /// Returns `true` if it has been lost for the time `after`.
-    pub(super) fn gone(&self, after: Duration, now: Time) -> bool {
-        self.lost.is_some_and(|lost| now.since(lost) >= after)
+    pub(super) fn is_expired(&self, after: Duration, now: Time) -> bool {
+        self.lost_at.is_some_and(|lost| now.since(lost) >= after)
     }
 
     /// Returns `true` if a report of it was received.
-    pub(super) fn spoke(&self) -> bool {
-        self.seq.is_some()
+    pub(super) fn has_reported(&self) -> bool {
+        self.last_seq.is_some()
     }
 
     /// Records the number of a report; returns `false` if it is too old to be useful.
-    pub(super) fn came(&mut self, seq: u32, now: Time) -> bool {
-        let latest = self.seq.unwrap_or_else(|| seq.wrapping_sub(1));
+    pub(super) fn record_sequence(&mut self, seq: u32, now: Time) -> bool {
+        let latest = self.last_seq.unwrap_or_else(|| seq.wrapping_sub(1));
         let step = seq.wrapping_sub(latest) as i32;
-        if step <= -LATE {
+        if step <= -MAX_REORDERING {
             return false;
         }
         self.received += 1;
         if step > 0 {
-            self.seq = Some(seq);
+            self.last_seq = Some(seq);
             self.missed += u64::from(step.unsigned_abs() - 1);
             if step > 1 {
-                self.unbroken = now;
+                self.unbroken_since = now;
             }
         } else {
             // Overtaken on its way, and not lost.
             self.missed = self.missed.saturating_sub(1);
         }
-        self.heard = self.heard.max(now);
+        self.last_report = self.last_report.max(now);
         true
     }
 
     /// Returns the time up to which its report about a member holds. Changes are reported, so that is the
     /// time of the last report, unless one was missed.
-    pub(super) fn stamp(&self, heard: &Heard) -> Time {
-        if heard.at >= self.unbroken { self.heard } else { heard.at }
+    pub(super) fn valid_until(&self, heard: &PeerMemberReport) -> Time {
+        if heard.at >= self.unbroken_since { self.last_report } else { heard.at }
     }
 
     /// Returns the weight of its reports: 1 while they are recent, and 0 two seconds later.
-    pub(super) fn say(&self, now: Time) -> f64 {
-        let silent = now.since(self.heard).as_secs_f64() - FRESH;
+    pub(super) fn report_weight(&self, now: Time) -> f64 {
+        let silent = now.since(self.last_report).as_secs_f64() - FULL_WEIGHT_SECONDS;
         match silent {
             ..0.0 => 1.0,
-            0.0..0.8 => libm::exp(-silent / FADE),
+            0.0..0.8 => libm::exp(-silent / FADE_SECONDS),
             _ => 0.0,
         }
     }
 
-    pub(super) fn said(&self, group: u64) -> Option<&Said> {
+    pub(super) fn group_report(&self, group: u64) -> Option<&PeerGroupReport> {
         self.groups.get(&group)
     }
 
     /// Returns the section for its reports about a group with `members` members here.
-    pub(super) fn section(&mut self, group: u64, members: usize) -> &mut Said {
+    pub(super) fn group_report_mut(&mut self, group: u64, members: usize) -> &mut PeerGroupReport {
         let said = self.groups.entry(group).or_default();
-        said.words.resize(members, None);
+        said.entries.resize(members, None);
         said
     }
 
     /// Moves its entries to the new order of a group's members.
-    pub(super) fn arrange(&mut self, group: u64, before: &[(u64, u32)], after: &[(u64, u32)]) {
+    pub(super) fn reorder_members(&mut self, group: u64, before: &[(u64, u32)], after: &[(u64, u32)]) {
         let Some(said) = self.groups.get_mut(&group) else { return };
         let mut words = vec![None; after.len()];
         for (id, place) in after {
-            let word = find(before, *id).and_then(|old| said.words.get(old).copied().flatten());
+            let word = find_index(before, *id).and_then(|old| said.entries.get(old).copied().flatten());
             words[*place as usize] = word;
         }
-        said.words = words;
+        said.entries = words;
     }
 
     pub(super) fn drop_group(&mut self, group: u64) {
         self.groups.remove(&group);
     }
 
-    pub(super) fn known(&self, id: u64, now: Time) -> Acquaintance {
+    pub(super) fn stats(&self, id: u64, now: Time) -> PeerStats {
         let (received, missed) = (self.received, self.missed);
-        Acquaintance {
+        PeerStats {
             id,
-            there: self.there(),
-            age: now.since(self.heard),
+            is_present: self.is_present(),
+            age: now.since(self.last_report),
             received,
             missed,
             groups: self.groups.len(),
@@ -216,24 +216,24 @@ impl Peer {
     }
 }
 
-impl Said {
-    pub(super) fn word(&self, place: usize) -> Option<&Heard> {
-        self.words.get(place)?.as_ref()
+impl PeerGroupReport {
+    pub(super) fn entry(&self, place: usize) -> Option<&PeerMemberReport> {
+        self.entries.get(place)?.as_ref()
     }
 
-    pub(super) fn set(&mut self, place: usize, heard: Heard) {
-        if let Some(word) = self.words.get_mut(place) {
+    pub(super) fn set_entry(&mut self, place: usize, heard: PeerMemberReport) {
+        if let Some(word) = self.entries.get_mut(place) {
             *word = Some(heard);
         }
     }
 }
 
 /// The number of later reports after which a delayed report is still useful.
-const LATE: i32 = 64;
+const MAX_REORDERING: i32 = 64;
 
 /// The seconds for which a silent balancer counts as before. That is the time in which a death is detected,
 /// and more than the delay of a busy machine.
-const FRESH: f64 = 1.0;
+const FULL_WEIGHT_SECONDS: f64 = 1.0;
 
 /// The seconds in which its weight loses two thirds after that.
-const FADE: f64 = 0.2;
+const FADE_SECONDS: f64 = 0.2;

@@ -11,44 +11,45 @@ fn at(millis: u64) -> Time {
 }
 
 /// A balancer of a group of two members, with a view from the others.
-struct Stage {
+struct TestBalancer {
     fleet: Fleet,
     vitals: Vec<Arc<Vitals>>,
-    company: Arc<Company>,
+    presence: Arc<PeerPresence>,
     seq: u32,
     own: u64,
 }
 
-impl Stage {
+impl TestBalancer {
     fn new(own: u64, limit: u32) -> Self {
-        let settings = Settings {
-            own,
+        let settings = FleetSettings {
+            own_id: own,
             interval: Duration::from_millis(20),
             bytes_per_second: 1e6,
             probers: 1,
-            forget: Duration::from_secs(60),
+            share_retention: Duration::from_secs(60),
         };
         let mut fleet = Fleet::new(settings);
         let vitals: Vec<Arc<Vitals>> = (0..2).map(|_| Arc::default()).collect();
-        let company = Arc::<Company>::default();
-        let members = vitals.iter().enumerate().map(|(place, vitals)| ListedMember {
+        let presence = Arc::<PeerPresence>::default();
+        let members = vitals.iter().enumerate().map(|(place, vitals)| FleetMember {
             name: format!("10.0.0.{place}:80").into(),
             vitals: vitals.clone(),
             limit,
-            checked: true,
+            health_checked: true,
         });
-        let listed = Listed { name: "web".into(), company: company.clone(), members: members.collect() };
-        fleet.list(vec![listed], at(0));
-        Self { fleet, vitals, company, seq: 0, own }
+        let listed =
+            FleetGroup { name: "web".into(), presence: presence.clone(), members: members.collect() };
+        fleet.set_groups(vec![listed], at(0));
+        Self { fleet, vitals, presence, seq: 0, own }
     }
 
     /// Sends its reports to `other` and returns their number.
-    fn tell(&mut self, other: &mut Self, now: Time) -> usize {
-        let reports = self.fleet.round(now);
+    fn send_reports(&mut self, other: &mut Self, now: Time) -> usize {
+        let reports = self.fleet.poll_reports(now);
         for report in &reports {
-            assert!(report.size() <= MOST);
+            assert!(report.size() <= MAX_REPORT_BYTES);
             self.seq += 1;
-            other.fleet.hear(self.own, self.seq, report, now);
+            other.fleet.receive_report(self.own, self.seq, report, now);
         }
         reports.len()
     }
@@ -59,36 +60,36 @@ impl Stage {
         }
     }
 
-    fn news(&mut self) -> Vec<What> {
-        core::iter::from_fn(|| self.fleet.poll_news()).map(|news| news.what).collect()
+    fn drain_updates(&mut self) -> Vec<FleetUpdateKind> {
+        core::iter::from_fn(|| self.fleet.poll_update()).map(|news| news.kind).collect()
     }
 }
 
 /// Returns two balancers that know of each other.
-fn pair(limit: u32) -> (Stage, Stage) {
-    let (mut one, mut other) = (Stage::new(1, limit), Stage::new(2, limit));
-    one.fleet.up(2, at(0));
-    other.fleet.up(1, at(0));
-    one.tell(&mut other, at(0));
-    other.tell(&mut one, at(0));
+fn pair(limit: u32) -> (TestBalancer, TestBalancer) {
+    let (mut one, mut other) = (TestBalancer::new(1, limit), TestBalancer::new(2, limit));
+    one.fleet.peer_joined(2, at(0));
+    other.fleet.peer_joined(1, at(0));
+    one.send_reports(&mut other, at(0));
+    other.send_reports(&mut one, at(0));
     (one, other)
 }
 
 #[test]
 fn what_one_has_counts_at_the_other_and_goes_with_it() {
     let (mut one, mut other) = pair(u32::MAX);
-    assert_eq!(one.vitals[0].others(), 0.0);
+    assert_eq!(one.vitals[0].peer_in_flight(), 0.0);
     other.load(0, 8);
-    other.tell(&mut one, at(20));
-    let fresh = one.vitals[0].others();
+    other.send_reports(&mut one, at(20));
+    let fresh = one.vitals[0].peer_in_flight();
     assert!((7.9..=8.0).contains(&fresh), "{fresh}");
-    assert_eq!((one.vitals[1].others(), one.company.scale()), (0.0, 2.0));
+    assert_eq!((one.vitals[1].peer_in_flight(), one.presence.own_request_weight()), (0.0, 2.0));
     // The requests may have ended: the mean counts more and more.
-    one.fleet.tend(at(60));
-    let aged = one.vitals[0].others();
+    one.fleet.age_reports(at(60));
+    let aged = one.vitals[0].peer_in_flight();
     assert!(aged < 2.0, "{aged}");
-    one.fleet.down(2, false, at(70));
-    assert_eq!((one.vitals[0].others(), one.company.scale()), (0.0, 1.0));
+    one.fleet.peer_left(2, false, at(70));
+    assert_eq!((one.vitals[0].peer_in_flight(), one.presence.own_request_weight()), (0.0, 1.0));
 }
 
 #[test]
@@ -96,18 +97,18 @@ fn what_stays_is_told_as_usual_and_one_that_is_silent_loses_its_say() {
     let (mut one, mut other) = pair(u32::MAX);
     other.load(1, 10);
     for step in 1..150 {
-        other.tell(&mut one, at(20 * step));
-        one.fleet.tend(at(20 * step));
+        other.send_reports(&mut one, at(20 * step));
+        one.fleet.age_reports(at(20 * step));
     }
     let now = at(20 * 149);
-    assert!((one.vitals[1].others() - 10.0).abs() < 0.8, "{}", one.vitals[1].others());
-    one.fleet.tend(now + Duration::from_millis(300));
-    assert!((one.vitals[1].others() - 10.0).abs() < 0.8);
-    one.fleet.tend(now + Duration::from_millis(1300));
-    let faded = one.vitals[1].others();
+    assert!((one.vitals[1].peer_in_flight() - 10.0).abs() < 0.8, "{}", one.vitals[1].peer_in_flight());
+    one.fleet.age_reports(now + Duration::from_millis(300));
+    assert!((one.vitals[1].peer_in_flight() - 10.0).abs() < 0.8);
+    one.fleet.age_reports(now + Duration::from_millis(1300));
+    let faded = one.vitals[1].peer_in_flight();
     assert!(faded > 0.5 && faded < 5.0, "{faded}");
-    one.fleet.tend(now + Duration::from_millis(2100));
-    assert_eq!(one.vitals[1].others(), 0.0);
+    one.fleet.age_reports(now + Duration::from_millis(2100));
+    assert_eq!(one.vitals[1].peer_in_flight(), 0.0);
 }
 
 #[test]
@@ -115,37 +116,37 @@ fn nothing_that_has_not_changed_is_told_but_in_the_sweep() {
     let (mut one, mut other) = pair(u32::MAX);
     let mut told = 0;
     for step in 1..1000 {
-        one.fleet.round(at(20 * step)).iter().for_each(|report| {
-            told += report.sections.iter().map(|section| section.words.len()).sum::<usize>();
+        one.fleet.poll_reports(at(20 * step)).iter().for_each(|report| {
+            told += report.sections.iter().map(|section| section.entries.len()).sum::<usize>();
         });
     }
     // Twenty seconds with a sweep in each, and one more for the new balancer.
     assert!((36..=44).contains(&told), "{told}");
     one.load(0, 1);
-    assert_eq!(one.tell(&mut other, at(20_000)), 1);
+    assert_eq!(one.send_reports(&mut other, at(20_000)), 1);
 }
 
 #[test]
 fn reports_stay_within_their_bytes_and_tell_everything_in_time() {
-    let settings = Settings {
-        own: 1,
+    let settings = FleetSettings {
+        own_id: 1,
         interval: Duration::from_millis(20),
         bytes_per_second: 50_000.0,
         probers: 1,
-        forget: Duration::from_secs(60),
+        share_retention: Duration::from_secs(60),
     };
     let mut fleet = Fleet::new(settings);
     let vitals: Vec<Arc<Vitals>> = (0..3000).map(|_| Arc::default()).collect();
-    let members = vitals.iter().enumerate().map(|(place, vitals)| ListedMember {
+    let members = vitals.iter().enumerate().map(|(place, vitals)| FleetMember {
         name: format!("m{place}").into(),
         vitals: vitals.clone(),
         limit: u32::MAX,
-        checked: false,
+        health_checked: false,
     });
-    let listed = Listed { name: "web".into(), company: Arc::default(), members: members.collect() };
-    fleet.list(vec![listed], at(0));
-    fleet.up(2, at(0));
-    fleet.up(3, at(0));
+    let listed = FleetGroup { name: "web".into(), presence: Arc::default(), members: members.collect() };
+    fleet.set_groups(vec![listed], at(0));
+    fleet.peer_joined(2, at(0));
+    fleet.peer_joined(3, at(0));
     let (mut bytes, mut told) = (0.0, BTreeMap::new());
     let mut word = 0;
     for step in 0..500 {
@@ -155,10 +156,10 @@ fn reports_stay_within_their_bytes_and_tell_everything_in_time() {
                 vitals.begin();
             }
         }
-        for report in fleet.round(at(20 * step)) {
-            assert!(!report.is_empty() && report.size() <= MOST, "{}", report.size());
-            bytes += 2.0 * (report.size() as f64 + tell::DATAGRAM - MOST as f64);
-            for one in report.sections.iter().flat_map(|section| &section.words) {
+        for report in fleet.poll_reports(at(20 * step)) {
+            assert!(!report.is_empty() && report.size() <= MAX_REPORT_BYTES, "{}", report.size());
+            bytes += 2.0 * (report.size() as f64 + broadcast::MAX_DATAGRAM_BYTES - MAX_REPORT_BYTES as f64);
+            for one in report.sections.iter().flat_map(|section| &section.entries) {
                 *told.entry(one.member).or_insert(0) += 1;
                 word = word.max(one.size());
             }
@@ -173,28 +174,30 @@ fn reports_stay_within_their_bytes_and_tell_everything_in_time() {
 
 #[test]
 fn a_report_that_is_missed_makes_what_was_said_before_less_sure() {
-    let mut peer = Peer::new(at(0));
-    let said = |now| peer::Heard::of(&Word { in_flight: 6, ..Word::default() }, 7, now);
-    assert!(peer.came(7, at(0)) && peer.came(8, at(500)));
-    assert_eq!(peer.stamp(&said(at(0))), at(500), "it would have said if it had changed");
-    assert!(peer.came(10, at(1000)));
-    assert_eq!((peer.stamp(&said(at(0))), peer.stamp(&said(at(1000)))), (at(0), at(1000)));
-    assert_eq!(peer.known(2, at(1000)).missed, 1);
+    let mut peer = FleetPeer::new(at(0));
+    let said = |now| {
+        peer::PeerMemberReport::from_entry(&MemberEntry { in_flight: 6, ..MemberEntry::default() }, 7, now)
+    };
+    assert!(peer.record_sequence(7, at(0)) && peer.record_sequence(8, at(500)));
+    assert_eq!(peer.valid_until(&said(at(0))), at(500), "it would have said if it had changed");
+    assert!(peer.record_sequence(10, at(1000)));
+    assert_eq!((peer.valid_until(&said(at(0))), peer.valid_until(&said(at(1000)))), (at(0), at(1000)));
+    assert_eq!(peer.stats(2, at(1000)).missed, 1);
     // It was only late.
-    assert!(peer.came(9, at(1001)));
-    assert_eq!((peer.known(2, at(1001)).missed, peer.known(2, at(1001)).received), (0, 4));
+    assert!(peer.record_sequence(9, at(1001)));
+    assert_eq!((peer.stats(2, at(1001)).missed, peer.stats(2, at(1001)).received), (0, 4));
 }
 
 #[test]
 fn reports_that_overtake_one_another_leave_the_latest() {
     let (mut one, mut other) = pair(u32::MAX);
     other.load(0, 2);
-    let early = other.fleet.round(at(20));
+    let early = other.fleet.poll_reports(at(20));
     other.load(0, 5);
-    let late = other.fleet.round(at(40));
-    one.fleet.hear(2, 12, &late[0], at(40));
-    one.fleet.hear(2, 11, &early[0], at(41));
-    assert!(one.vitals[0].others() > 6.0, "{}", one.vitals[0].others());
+    let late = other.fleet.poll_reports(at(40));
+    one.fleet.receive_report(2, 12, &late[0], at(40));
+    one.fleet.receive_report(2, 11, &early[0], at(41));
+    assert!(one.vitals[0].peer_in_flight() > 6.0, "{}", one.vitals[0].peer_in_flight());
 }
 
 #[test]
@@ -205,67 +208,68 @@ fn each_has_its_part_of_a_limit_and_keeps_it_when_it_is_cut_off() {
         if step < 100 && one.vitals[0].in_flight() < 8 {
             one.load(0, 1);
         }
-        one.tell(&mut other, at(20 * step));
-        other.tell(&mut one, at(20 * step));
-        one.fleet.tend(at(20 * step));
-        other.fleet.tend(at(20 * step));
+        one.send_reports(&mut other, at(20 * step));
+        other.send_reports(&mut one, at(20 * step));
+        one.fleet.age_reports(at(20 * step));
+        other.fleet.age_reports(at(20 * step));
     }
     let (busy, idle) = (one.vitals[0].part().unwrap(), other.vitals[0].part().unwrap());
     assert!(busy >= 8 && busy + idle <= 10, "{busy} and {idle}");
-    one.fleet.down(2, false, at(4100));
+    one.fleet.peer_left(2, false, at(4100));
     assert_eq!(one.vitals[0].part(), Some(5), "the other may be there, and only not be heard");
-    one.fleet.tend(at(65_000));
+    one.fleet.age_reports(at(65_000));
     assert_eq!(one.vitals[0].part(), None, "it is forgotten");
     // A balancer that announces its end leaves at once.
-    other.fleet.down(1, true, at(4100));
+    other.fleet.peer_left(1, true, at(4100));
     assert_eq!(other.vitals[0].part(), None);
 }
 
 #[test]
 fn ejections_are_believed_unless_what_is_seen_here_contradicts() {
     let (mut one, mut other) = pair(u32::MAX);
-    one.news();
-    other.fleet.ejected("web", "10.0.0.0:80", Duration::from_secs(10), at(20));
-    other.tell(&mut one, at(20));
-    other.tell(&mut one, at(40));
-    let ejected = What::Ejected { left: Duration::from_secs(10), by: 2 };
-    assert_eq!(one.news(), [ejected]);
-    assert!(one.fleet.round(at(60)).iter().all(|report| {
-        report.sections.iter().flat_map(|section| &section.words).all(|word| word.ejected.is_none())
+    one.drain_updates();
+    other.fleet.record_ejection("web", "10.0.0.0:80", Duration::from_secs(10), at(20));
+    other.send_reports(&mut one, at(20));
+    other.send_reports(&mut one, at(40));
+    let ejected = FleetUpdateKind::Ejected { remaining: Duration::from_secs(10), by: 2 };
+    assert_eq!(one.drain_updates(), [ejected]);
+    assert!(one.fleet.poll_reports(at(60)).iter().all(|report| {
+        report.sections.iter().flat_map(|section| &section.entries).all(|word| word.ejected.is_none())
     }));
     // This one serves twenty requests a second with the other member, without failures.
     for step in 0..100 {
         one.load(1, 1);
         one.vitals[1].end();
-        one.fleet.round(at(100 + 50 * step));
+        one.fleet.poll_reports(at(100 + 50 * step));
     }
-    other.fleet.ejected("web", "10.0.0.1:80", Duration::from_secs(10), at(5100));
-    other.tell(&mut one, at(5100));
-    assert_eq!(one.news(), []);
+    other.fleet.record_ejection("web", "10.0.0.1:80", Duration::from_secs(10), at(5100));
+    other.send_reports(&mut one, at(5100));
+    assert_eq!(one.drain_updates(), []);
 }
 
 #[test]
 fn checks_are_shared_and_told_once() {
     let (mut one, mut other) = pair(u32::MAX);
-    let duties =
-        |stage: &mut Stage| stage.news().into_iter().filter(|what| *what == What::Duty(false)).count();
+    let duties = |stage: &mut TestBalancer| {
+        stage.drain_updates().into_iter().filter(|what| *what == FleetUpdateKind::ProbeDuty(false)).count()
+    };
     assert_eq!(duties(&mut one) + duties(&mut other), 2, "each member is checked by one of both");
-    other.fleet.checked("web", "10.0.0.0:80", false, at(20));
-    other.tell(&mut one, at(30));
+    other.fleet.record_check("web", "10.0.0.0:80", false, at(20));
+    other.send_reports(&mut one, at(30));
     other.load(0, 1);
-    other.tell(&mut one, at(50));
+    other.send_reports(&mut one, at(50));
     let age = Duration::from_millis(10);
-    assert_eq!(one.news(), [What::Checked { passed: false, age, by: 2 }]);
+    assert_eq!(one.drain_updates(), [FleetUpdateKind::HealthChecked { passed: false, age, by: 2 }]);
     // Without the other balancer, this one checks all members.
-    one.fleet.down(2, true, at(100));
-    assert!(one.fleet.groups[0].members.iter().all(|own| own.mine));
-    assert!(one.news().iter().all(|what| *what == What::Duty(true)));
+    one.fleet.peer_left(2, true, at(100));
+    assert!(one.fleet.groups[0].members.iter().all(|own| own.is_prober));
+    assert!(one.drain_updates().iter().all(|what| *what == FleetUpdateKind::ProbeDuty(true)));
 }
 
 #[test]
 fn readings_and_loads_are_passed_on_once() {
     let (mut one, mut other) = pair(u32::MAX);
-    one.news();
+    one.drain_updates();
     let reading = Reading {
         in_flight: 3,
         knee: 4.0,
@@ -275,15 +279,18 @@ fn readings_and_loads_are_passed_on_once() {
         slot: true,
         open: false,
     };
-    other.vitals[0].heard.take(&reading, 0, at(90));
-    other.fleet.loaded("web", "10.0.0.1:80", Load { value: 0.75, at: at(80), of_host: true });
-    other.tell(&mut one, at(100));
-    let view = one.vitals[0].heard.view().unwrap();
+    other.vitals[0].last_report.record(&reading, 0, at(90));
+    other.fleet.record_load("web", "10.0.0.1:80", ReportedLoad { value: 0.75, at: at(80), of_host: true });
+    other.send_reports(&mut one, at(100));
+    let view = one.vitals[0].last_report.view().unwrap();
     assert_eq!((view.reading.in_flight, view.at, view.reading.slot), (3, at(90), false));
-    assert!(one.company.speaks());
-    assert_eq!(one.news(), [What::Loaded { value: 0.75, of_host: true, age: Duration::from_millis(20) }]);
-    let told = one.fleet.round(at(120));
-    let mut words = told.iter().flat_map(|report| &report.sections).flat_map(|section| &section.words);
+    assert!(one.presence.has_relayed_reports());
+    assert_eq!(
+        one.drain_updates(),
+        [FleetUpdateKind::LoadReceived { value: 0.75, of_host: true, age: Duration::from_millis(20) }]
+    );
+    let told = one.fleet.poll_reports(at(120));
+    let mut words = told.iter().flat_map(|report| &report.sections).flat_map(|section| &section.entries);
     assert!(words.all(|word| word.reading.is_none() && word.load.is_none()), "it is the other's to tell");
 }
 
@@ -301,16 +308,16 @@ fn what_another_heard_does_not_hide_what_is_under_way_from_here() {
     let mine = one.vitals[0].clone();
     // A tunnel of indefinite length, and requests that were answered without a load report.
     mine.begin();
-    mine.heard.take(&reading, mine.begun(), at(50));
+    mine.last_report.record(&reading, mine.begun(), at(50));
     for _ in 0..3 {
         mine.begin();
         mine.end();
     }
-    let under_way = |one: &Stage| mine.begun() - one.vitals[0].heard.view().unwrap().begun;
-    let mut told = |one: &mut Stage, then| {
-        other.vitals[0].heard.take(&reading, 0, at(then));
-        other.tell(one, at(then + 10));
-        assert_eq!(one.vitals[0].heard.view().unwrap().at, at(then));
+    let under_way = |one: &TestBalancer| mine.begun() - one.vitals[0].last_report.view().unwrap().begun;
+    let mut told = |one: &mut TestBalancer, then| {
+        other.vitals[0].last_report.record(&reading, 0, at(then));
+        other.send_reports(one, at(then + 10));
+        assert_eq!(one.vitals[0].last_report.view().unwrap().at, at(then));
     };
     told(&mut one, 20_000);
     assert_eq!(under_way(&one), 1, "no more than are there");
@@ -334,11 +341,11 @@ fn what_one_was_told_oneself_stays_while_it_means_something() {
         sojourn: 0.02,
         ..Reading::default()
     };
-    one.vitals[0].heard.take(&reading, 0, at(50));
+    one.vitals[0].last_report.record(&reading, 0, at(50));
     let mut heard_after = |then| {
-        other.vitals[0].heard.take(&Reading { in_flight: 0, ..reading }, 0, at(then));
-        other.tell(&mut one, at(then + 10));
-        let view = one.vitals[0].heard.view().unwrap();
+        other.vitals[0].last_report.record(&Reading { in_flight: 0, ..reading }, 0, at(then));
+        other.send_reports(&mut one, at(then + 10));
+        let view = one.vitals[0].last_report.view().unwrap();
         (view.at, view.reading.in_flight)
     };
     assert_eq!(heard_after(2000), (at(50), 3), "all who know that it is empty would meet there");
@@ -350,11 +357,11 @@ fn what_one_was_told_oneself_stays_while_it_means_something() {
         "what others heard later is better than what they heard before"
     );
     let mine = one.vitals[0].clone();
-    mine.heard.take(&reading, mine.begun(), at(12_000));
+    mine.last_report.record(&reading, mine.begun(), at(12_000));
     let mut heard_after = |then| {
-        other.vitals[0].heard.take(&Reading { in_flight: 0, ..reading }, 0, at(then));
-        other.tell(&mut one, at(then + 10));
-        mine.heard.view().unwrap().at
+        other.vitals[0].last_report.record(&Reading { in_flight: 0, ..reading }, 0, at(then));
+        other.send_reports(&mut one, at(then + 10));
+        mine.last_report.view().unwrap().at
     };
     assert_eq!(heard_after(12_100), at(12_000));
     for _ in 0..17 {
@@ -368,15 +375,15 @@ fn what_one_was_told_oneself_stays_while_it_means_something() {
 #[test]
 fn suspicion_is_shared_and_never_ejects_by_itself() {
     let (mut one, mut other) = pair(u32::MAX);
-    while other.vitals[0].suspicion.sum() <= crate::member::suspicion::DOUBTFUL {
-        other.vitals[0].suspicion.record(true, 1e-4);
+    while other.vitals[0].failure_detector.sum() <= crate::member::failure_detector::NOTIFY_THRESHOLD {
+        other.vitals[0].failure_detector.record(true, 1e-4);
     }
-    other.tell(&mut one, at(20));
-    let sum = one.vitals[0].suspicion.sum();
-    assert!(sum > 6.0 && sum <= crate::MOST_WARNED, "{sum}");
+    other.send_reports(&mut one, at(20));
+    let sum = one.vitals[0].failure_detector.sum();
+    assert!(sum > 6.0 && sum <= crate::MAX_WARNING, "{sum}");
     one.vitals[1].begin();
-    let told = one.fleet.round(at(40));
-    let words = told.iter().flat_map(|report| &report.sections).flat_map(|section| &section.words);
+    let told = one.fleet.poll_reports(at(40));
+    let words = told.iter().flat_map(|report| &report.sections).flat_map(|section| &section.entries);
     assert!(words.into_iter().all(|word| word.suspicion == 0), "it is the other's to tell");
 }
 
@@ -385,23 +392,26 @@ fn members_that_stay_keep_what_was_said_of_them() {
     let (mut one, mut other) = pair(u32::MAX);
     other.load(1, 9);
     for step in 1..100 {
-        other.tell(&mut one, at(20 * step));
+        other.send_reports(&mut one, at(20 * step));
     }
-    let before = one.vitals[1].others();
+    let before = one.vitals[1].peer_in_flight();
     assert!(before > 7.5, "{before}");
-    let member = |name: &str, vitals: &Arc<Vitals>| ListedMember {
+    let member = |name: &str, vitals: &Arc<Vitals>| FleetMember {
         name: name.into(),
         vitals: vitals.clone(),
         limit: u32::MAX,
-        checked: false,
+        health_checked: false,
     };
     let (stays, goes) = (one.vitals[1].clone(), one.vitals[0].clone());
     let members = vec![member("10.0.0.9:80", &Arc::default()), member("10.0.0.1:80", &stays)];
-    one.fleet.list(vec![Listed { name: "web".into(), company: one.company.clone(), members }], at(2000));
-    assert!((stays.others() - before).abs() < 1.0, "{} after {before}", stays.others());
-    assert_eq!(goes.others(), 0.0);
-    one.fleet.list(Vec::new(), at(2010));
-    assert_eq!((stays.others(), one.company.scale()), (0.0, 1.0));
-    other.tell(&mut one, at(2020));
-    assert_eq!(stays.others(), 0.0, "it is not served here any more");
+    one.fleet.set_groups(
+        vec![FleetGroup { name: "web".into(), presence: one.presence.clone(), members }],
+        at(2000),
+    );
+    assert!((stays.peer_in_flight() - before).abs() < 1.0, "{} after {before}", stays.peer_in_flight());
+    assert_eq!(goes.peer_in_flight(), 0.0);
+    one.fleet.set_groups(Vec::new(), at(2010));
+    assert_eq!((stays.peer_in_flight(), one.presence.own_request_weight()), (0.0, 1.0));
+    other.send_reports(&mut one, at(2020));
+    assert_eq!(stays.peer_in_flight(), 0.0, "it is not served here any more");
 }

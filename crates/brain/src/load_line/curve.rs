@@ -32,13 +32,13 @@ pub(super) struct Station {
 
 /// The distribution of services: values with their probabilities; mean 1.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct ServiceDistribution {
     points: Vec<(f64, f64)>,
     /// The squared coefficient of variation.
     pub(super) variation: f64,
 }
 
-impl Shape {
+impl ServiceDistribution {
     /// Returns the distribution of observed seconds with their counts; `None` without any.
     pub(super) fn of(histogram: &[(f64, f64)]) -> Option<Self> {
         let all: f64 = histogram.iter().map(|(_, count)| count).sum();
@@ -99,7 +99,7 @@ impl Station {
 
     /// Returns the mean seconds beyond [`Station::base`] at a load of the group; infinite at saturation and
     /// above.
-    pub(super) fn wait(&self, load: f64, shape: &Shape) -> f64 {
+    pub(super) fn wait(&self, load: f64, shape: &ServiceDistribution) -> f64 {
         let left = 1.0 - self.utilization(load);
         if left <= 0.0 {
             return f64::INFINITY;
@@ -107,12 +107,12 @@ impl Station {
         self.waits(load) / (self.capacity * left) * self.varies(shape)
     }
 
-    fn varies(&self, shape: &Shape) -> f64 {
+    fn varies(&self, shape: &ServiceDistribution) -> f64 {
         if self.shared { 1.0 } else { (1.0 + shape.variation) / 2.0 }
     }
 
     /// Returns the probability that a request takes longer than `seconds`.
-    fn exceeds(&self, seconds: f64, load: f64, shape: &Shape) -> f64 {
+    fn exceeds(&self, seconds: f64, load: f64, shape: &ServiceDistribution) -> f64 {
         let left = 1.0 - self.utilization(load);
         if left <= 0.0 {
             return 1.0;
@@ -128,13 +128,18 @@ impl Station {
 }
 
 /// Returns the mean seconds of a request of a group at a load; infinite if a station is saturated.
-pub(super) fn mean(stations: &[Station], load: f64, shape: &Shape) -> f64 {
+pub(super) fn mean(stations: &[Station], load: f64, shape: &ServiceDistribution) -> f64 {
     stations.iter().map(|station| station.part * (station.base + station.wait(load, shape))).sum()
 }
 
 /// Returns the seconds within which the share `quantile` of a group's requests ends at a load; `None` if a
 /// station is saturated.
-pub(super) fn quantile(stations: &[Station], load: f64, shape: &Shape, quantile: f64) -> Option<f64> {
+pub(super) fn quantile(
+    stations: &[Station],
+    load: f64,
+    shape: &ServiceDistribution,
+    quantile: f64,
+) -> Option<f64> {
     if stations.iter().any(|station| station.utilization(load) >= 1.0) {
         return None;
     }
@@ -161,7 +166,7 @@ pub(super) fn saturation(stations: &[Station]) -> f64 {
 }
 
 /// Returns the requests a second with `at_once` of them in flight (Little's law along the curve).
-pub(super) fn throughput(stations: &[Station], at_once: f64, shape: &Shape) -> f64 {
+pub(super) fn throughput(stations: &[Station], at_once: f64, shape: &ServiceDistribution) -> f64 {
     let (mut low, mut high) = (0.0, saturation(stations));
     if !high.is_finite() {
         return 0.0;
@@ -188,7 +193,7 @@ mod tests {
 
     #[test]
     fn one_server_is_exact() {
-        let (one, shape) = ([station(1.0, false)], Shape::exponential());
+        let (one, shape) = ([station(1.0, false)], ServiceDistribution::exponential());
         for load in [0.1, 0.5, 0.9] {
             about(mean(&one, load, &shape), 1.0 / (1.0 - load), 1e-9);
             // The response time is exponential.
@@ -205,19 +210,19 @@ mod tests {
         // Mean waits of M/M/c in services: the formula's C(c, a) / (c - a).
         for (servers, load, wait) in [(2.0, 1.0, 1.0 / 3.0), (4.0, 3.2, 0.7455), (16.0, 14.4, 0.3696)] {
             let one = [station(servers, false)];
-            about(1.0 + one[0].wait(load, &Shape::exponential()), 1.0 + wait, 0.03);
+            about(1.0 + one[0].wait(load, &ServiceDistribution::exponential()), 1.0 + wait, 0.03);
         }
     }
 
     #[test]
     fn a_shape_is_what_was_seen() {
-        let shape = Shape::of(&[(0.5, 1.0), (1.0, 2.0), (1.5, 1.0)]).unwrap();
+        let shape = ServiceDistribution::of(&[(0.5, 1.0), (1.0, 2.0), (1.5, 1.0)]).unwrap();
         about(shape.variation, 0.125, 1e-9);
         about(shape.points.iter().map(|(value, chance)| value * chance).sum(), 1.0, 1e-9);
         about(shape.points.iter().map(|(_, chance)| chance).sum(), 1.0, 1e-9);
-        assert_eq!(Shape::of(&[]), None);
-        assert_eq!(Shape::of(&[(0.0, 5.0)]), None);
-        let shape = Shape::exponential();
+        assert_eq!(ServiceDistribution::of(&[]), None);
+        assert_eq!(ServiceDistribution::of(&[(0.0, 5.0)]), None);
+        let shape = ServiceDistribution::exponential();
         about(shape.points.iter().map(|(value, chance)| value * chance).sum(), 1.0, 1e-9);
         about(shape.points.iter().map(|(_, chance)| chance).sum(), 1.0, 1e-9);
     }
@@ -226,6 +231,6 @@ mod tests {
     fn the_fullest_station_saturates_first() {
         let two = [Station { part: 0.5, ..station(2.0, true) }, Station { part: 0.5, ..station(1.0, true) }];
         assert_eq!(saturation(&two), 2.0);
-        assert!(mean(&two, 2.5, &Shape::exponential()).is_infinite());
+        assert!(mean(&two, 2.5, &ServiceDistribution::exponential()).is_infinite());
     }
 }

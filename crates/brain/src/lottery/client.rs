@@ -1,6 +1,6 @@
-//! The client's side, as a value. Call [`pick`](Client::pick) for a member for a service, send the messages
-//! of [`poll_transmit`](Client::poll_transmit), pass on received messages, and read
-//! [`poll_outcome`](Client::poll_outcome).
+//! The client's side, as a value. Call [`pick`](LotteryClient::pick) for a member for a service, send the
+//! messages of [`poll_transmit`](LotteryClient::poll_transmit), pass on received messages, and read
+//! [`poll_outcome`](LotteryClient::poll_outcome).
 //!
 //! A request goes to one daemon, drawn from the known ones, which refers to the winner. If no answer comes
 //! within 20 ms or three round trips, the further attempts are:
@@ -22,99 +22,102 @@
 //! A failed member is avoided for five seconds: it is listed in requests, and its answers are not used again.
 //! An answer with a ttl is used again for that time.
 
-mod known;
-mod past;
+mod directory;
+mod history;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::message::{Answer, Fetch, Listed, Message, Mode, Request, Status, Table, To};
-use super::sip::Key;
-use super::table::MEMBERS;
+use super::membership::MAX_MEMBERS;
+use super::message::{
+    AnswerMode, AnswerStatus, LotteryAnswer, LotteryMessage, LotteryRequest, MessageTarget, NodeDescription,
+    TableFetch, TablePart,
+};
+use super::siphash::SipHashKey;
 use crate::Time;
-use known::{Daemons, Known};
-use past::Past;
+use directory::{KnownNode, NodeDirectory};
+use history::AnswerHistory;
 
 /// The settings of a client.
 #[derive(Clone, Copy, Debug)]
-pub struct ClientConfig {
+pub struct LotteryClientConfig {
     /// A random secret: the ids of requests are derived from it, and the next one cannot be predicted without
     /// it. Two clients with the same secret would choose the same ids.
-    pub secret: Key,
+    pub secret: SipHashKey,
     /// The mode of first attempts: one daemon, or all.
-    pub mode: Mode,
+    pub mode: AnswerMode,
     /// Whether it can ask all. If not, it always asks one.
     pub multicast: bool,
     /// The attempts with one daemon before all are asked, if one is asked first: the more, the more a packet
     /// to all costs.
-    pub alone: u8,
+    pub unicast_attempts: u8,
     /// The minimum of the first wait for an answer.
-    pub patience: Duration,
+    pub first_timeout: Duration,
     /// The number of attempts after which it gives up.
     pub attempts: u8,
 }
 
-impl ClientConfig {
+impl LotteryClientConfig {
     /// Returns the defaults: referrals; 20 ms; eight attempts, which take 1.3 s if round trips are short.
-    pub fn new(secret: Key) -> Self {
+    pub fn new(secret: SipHashKey) -> Self {
         Self {
             secret,
-            mode: Mode::Referral,
+            mode: AnswerMode::Referral,
             multicast: true,
-            alone: 2,
-            patience: Duration::from_millis(20),
+            unicast_attempts: 2,
+            first_timeout: Duration::from_millis(20),
             attempts: 8,
         }
     }
 }
 
-/// The result of [`Client::pick`].
+/// The result of [`LotteryClient::pick`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Picked {
+pub enum PickStatus {
     /// An answer that may still be used.
-    Again(Answer),
+    Cached(LotteryAnswer),
     /// A request was sent, with this id.
-    Asked(u64),
+    Requested(u64),
     /// Too many requests are open.
-    Full,
+    TooManyOpen,
 }
 
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PickOutcome {
     /// A member.
-    Member(Answer),
+    Member(LotteryAnswer),
     /// No member, and the reason; `None` without any answer.
-    Nobody(u64, Option<Status>),
+    NoMember(u64, Option<AnswerStatus>),
 }
 
 /// A client of a cluster.
 #[derive(Clone, Debug)]
-pub struct Client {
-    config: ClientConfig,
-    daemons: Daemons,
+pub struct LotteryClient {
+    config: LotteryClientConfig,
+    nodes: NodeDirectory,
     generation: u32,
     /// The received part of a new table, and the part that was requested last.
-    coming: Vec<Known>,
-    fetched: Option<Fetched>,
-    open: BTreeMap<u64, Open>,
+    incoming_table: Vec<KnownNode>,
+    fetch_progress: Option<FetchProgress>,
+    open: BTreeMap<u64, OpenRequest>,
     due: BTreeSet<(Time, u64)>,
     /// The answers by service, and their expiry.
-    cache: BTreeMap<u32, (Answer, Time)>,
+    cache: BTreeMap<u32, (LotteryAnswer, Time)>,
     avoid: Vec<(u16, Time)>,
     /// The smoothed round trip and its deviation.
-    trip: Option<(Duration, Duration)>,
+    round_trip: Option<(Duration, Duration)>,
     turn: u64,
-    outbox: VecDeque<(To, Message)>,
-    outcomes: VecDeque<Outcome>,
-    past: Past,
+    outbox: VecDeque<(MessageTarget, LotteryMessage)>,
+    outcomes: VecDeque<PickOutcome>,
+    history: AnswerHistory,
 }
 
 /// A requested part of a table.
 #[derive(Clone, Copy, Debug)]
-struct Fetched {
+struct FetchProgress {
     from: SocketAddr,
     at: Time,
     id: u64,
@@ -122,137 +125,138 @@ struct Fetched {
     /// The generation of the parts before it.
     generation: Option<u32>,
     /// Whether it has arrived.
-    come: bool,
+    arrived: bool,
 }
 
 /// A request without an answer.
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenRequest {
     service: u32,
     info: Vec<u8>,
     attempt: u8,
     due: Time,
     /// The daemon asked last.
-    asked: Option<SocketAddr>,
+    last_asked: Option<SocketAddr>,
     /// The status of answers without a member, and their number.
-    refused: Option<Status>,
+    refusal_status: Option<AnswerStatus>,
     refusals: u8,
     /// The daemon and the attempt of the last such answer: a datagram may arrive twice.
-    refuser: Option<(SocketAddr, u32)>,
+    last_refusal: Option<(SocketAddr, u32)>,
 }
 
 /// The maximum of open requests, of remembered services, and of avoided members.
-const OPEN: usize = 4096;
-const SERVICES: usize = 256;
-const AVOID: usize = 16;
+const MAX_OPEN: usize = 4096;
+const MAX_CACHED_SERVICES: usize = 256;
+const MAX_AVOIDED: usize = 16;
 
 /// The minimum bytes of a request: room for four further members of IPv4.
-const ROOM: u16 = 128;
+const MIN_REQUEST_BYTES: u16 = 128;
 
 /// The time for which a failed member is avoided.
-const GRUDGE: Duration = Duration::from_secs(5);
+const AVOID_TIME: Duration = Duration::from_secs(5);
 
 /// The requests in a row without an answer after which a daemon is avoided for that time: a loss is no death.
-const SILENT: u8 = 2;
+const MAX_UNANSWERED: u8 = 2;
 
 /// The longest wait between two attempts.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time between two requests for a table.
-const FETCH: Duration = Duration::from_secs(1);
+const FETCH_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Client {
+impl LotteryClient {
     /// Returns a client without known daemons, which asks all until it knows some.
-    pub fn new(config: ClientConfig) -> Self {
+    pub fn new(config: LotteryClientConfig) -> Self {
         Self {
             config,
-            daemons: Daemons::default(),
+            nodes: NodeDirectory::default(),
             generation: 0,
-            coming: Vec::new(),
-            fetched: None,
+            incoming_table: Vec::new(),
+            fetch_progress: None,
             open: BTreeMap::new(),
             due: BTreeSet::new(),
             cache: BTreeMap::new(),
             avoid: Vec::new(),
-            trip: None,
+            round_trip: None,
             turn: 0,
             outbox: VecDeque::new(),
             outcomes: VecDeque::new(),
-            past: Past::default(),
+            history: AnswerHistory::default(),
         }
     }
 
     /// Sets the daemons to ask, by number and address.
-    pub fn learn(&mut self, daemons: impl IntoIterator<Item = (u16, SocketAddr)>) {
-        let known = |(member, address)| Known::new(Some(member), address);
-        self.daemons = Daemons::begin(daemons.into_iter().map(known));
+    pub fn set_nodes(&mut self, daemons: impl IntoIterator<Item = (u16, SocketAddr)>) {
+        let known = |(member, address)| KnownNode::new(Some(member), address);
+        self.nodes = NodeDirectory::with_seeds(daemons.into_iter().map(known));
     }
 
     /// Sets the daemons to ask, by address alone.
-    pub fn begin_with(&mut self, daemons: impl IntoIterator<Item = SocketAddr>) {
-        self.daemons = Daemons::begin(daemons.into_iter().map(|address| Known::new(None, address)));
+    pub fn set_seeds(&mut self, daemons: impl IntoIterator<Item = SocketAddr>) {
+        self.nodes =
+            NodeDirectory::with_seeds(daemons.into_iter().map(|address| KnownNode::new(None, address)));
     }
 
     /// Returns the addresses of the known daemons.
-    pub fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
-        self.daemons.addresses()
+    pub fn node_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.nodes.addresses()
     }
 
     /// Requests a member for `service`; `info` is for the application (at most 1000 bytes are sent).
-    pub fn pick(&mut self, now: Time, service: u32, info: &[u8]) -> Picked {
+    pub fn pick(&mut self, now: Time, service: u32, info: &[u8]) -> PickStatus {
         self.avoid.retain(|(_, until)| *until > now);
         if let Some((answer, until)) = self.cache.get(&service)
             && *until > now
-            && !self.avoids(answer.member)
+            && !self.is_avoided(answer.member)
         {
-            return Picked::Again(answer.clone());
+            return PickStatus::Cached(answer.clone());
         }
-        if self.open.len() >= OPEN {
-            return Picked::Full;
+        if self.open.len() >= MAX_OPEN {
+            return PickStatus::TooManyOpen;
         }
-        let id = self.bits();
+        let id = self.random_bits();
         let info = info.get(..1000).unwrap_or(info).to_vec();
-        let open = Open {
+        let open = OpenRequest {
             service,
             info,
             attempt: 0,
             due: now,
-            asked: None,
-            refused: None,
+            last_asked: None,
+            refusal_status: None,
             refusals: 0,
-            refuser: None,
+            last_refusal: None,
         };
         self.open.insert(id, open);
-        self.ask(now, id);
-        Picked::Asked(id)
+        self.send_request(now, id);
+        PickStatus::Requested(id)
     }
 
     /// Records that a member failed: it is avoided for a while.
-    pub fn failed(&mut self, now: Time, member: u16) {
+    pub fn record_failure(&mut self, now: Time, member: u16) {
         self.avoid.retain(|(other, until)| *other != member && *until > now);
-        if self.avoid.len() >= AVOID {
+        if self.avoid.len() >= MAX_AVOIDED {
             self.avoid.remove(0);
         }
-        self.avoid.push((member, now + GRUDGE));
+        self.avoid.push((member, now + AVOID_TIME));
         self.cache.retain(|_, (answer, _)| answer.member != member);
     }
 
     /// Handles a received message.
-    pub fn handle(&mut self, now: Time, from: SocketAddr, message: Message) {
+    pub fn handle(&mut self, now: Time, from: SocketAddr, message: LotteryMessage) {
         match message {
-            Message::Answer(answer) => self.answered(now, from, answer),
-            Message::Table(table) => self.told(now, from, table),
+            LotteryMessage::Answer(answer) => self.handle_answer(now, from, answer),
+            LotteryMessage::Table(table) => self.handle_table(now, from, table),
             _ => {}
         }
     }
 
     /// Returns the next message to send.
-    pub fn poll_transmit(&mut self) -> Option<(To, Message)> {
+    pub fn poll_transmit(&mut self) -> Option<(MessageTarget, LotteryMessage)> {
         self.outbox.pop_front()
     }
 
     /// Returns the next request that has ended.
-    pub fn poll_outcome(&mut self) -> Option<Outcome> {
+    pub fn poll_outcome(&mut self) -> Option<PickOutcome> {
         self.outcomes.pop_front()
     }
 
@@ -265,11 +269,11 @@ impl Client {
     pub fn handle_timeout(&mut self, now: Time) {
         let due: Vec<u64> = self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect();
         for id in due {
-            let asked = self.open.get(&id).and_then(|open| open.asked);
+            let asked = self.open.get(&id).and_then(|open| open.last_asked);
             if let Some(asked) = asked {
-                self.daemons.silent(asked, SILENT, now + GRUDGE);
+                self.nodes.record_silence(asked, MAX_UNANSWERED, now + AVOID_TIME);
             }
-            self.again(now, id);
+            self.retry(now, id);
         }
     }
 
@@ -281,50 +285,51 @@ impl Client {
     /// Returns the number of requests that got two members: a later answer named another one than the first,
     /// which counts.
     pub fn answered_twice(&self) -> u64 {
-        self.past.twice
+        self.history.answered_twice
     }
 
-    fn again(&mut self, now: Time, id: u64) {
+    fn retry(&mut self, now: Time, id: u64) {
         let Some(open) = self.open.get_mut(&id) else { return };
         open.attempt = open.attempt.saturating_add(1);
         if open.attempt >= self.config.attempts {
-            let refused = open.refused;
-            self.close(id);
-            self.outcomes.push_back(Outcome::Nobody(id, refused));
+            let refused = open.refusal_status;
+            self.close_request(id);
+            self.outcomes.push_back(PickOutcome::NoMember(id, refused));
         } else {
-            self.ask(now, id);
+            self.send_request(now, id);
         }
     }
 
-    fn close(&mut self, id: u64) {
+    fn close_request(&mut self, id: u64) {
         if let Some(open) = self.open.remove(&id) {
             self.due.remove(&(open.due, id));
         }
     }
 
-    fn ask(&mut self, now: Time, id: u64) {
-        let bits = self.bits();
-        let wait = self.wait();
-        let same = self.same(now, id);
+    fn send_request(&mut self, now: Time, id: u64) {
+        let bits = self.random_bits();
+        let wait = self.retry_timeout();
+        let same = self.retry_target(now, id);
         let Some(open) = self.open.get_mut(&id) else { return };
         let everyone = self.config.multicast
-            && (self.daemons.is_empty()
+            && (self.nodes.is_empty()
                 || match self.config.mode {
                     // All attempts but the fourth and every second one from there.
-                    Mode::Lottery => open.attempt < 3 || open.attempt % 2 == 0,
+                    AnswerMode::Lottery => open.attempt < 3 || open.attempt % 2 == 0,
                     // The third attempt, or a later one, and every second one from there.
-                    Mode::Referral => {
-                        open.attempt.checked_sub(self.config.alone).is_some_and(|more| more % 2 == 0)
-                    }
+                    AnswerMode::Referral => open
+                        .attempt
+                        .checked_sub(self.config.unicast_attempts)
+                        .is_some_and(|more| more % 2 == 0),
                 });
         let avoided = |member: &u16| self.avoid.iter().any(|(other, _)| other == member);
         let (to, mode) = if everyone {
-            open.asked = None;
-            (To::Everyone, Mode::Lottery)
+            open.last_asked = None;
+            (MessageTarget::AllNodes, AnswerMode::Lottery)
         } else if let Some(same) = same {
-            (To::Address(same), Mode::Referral)
+            (MessageTarget::Address(same), AnswerMode::Referral)
         } else {
-            let one = self.daemons.draw(now, bits, open.asked, avoided);
+            let one = self.nodes.draw_random(now, bits, open.last_asked, avoided);
             let Some(one) = one else {
                 // No daemon is known and none can be found.
                 open.attempt = self.config.attempts;
@@ -333,15 +338,15 @@ impl Client {
                 self.due.insert((now, id));
                 return;
             };
-            open.asked = Some(one);
-            (To::Address(one), Mode::Referral)
+            open.last_asked = Some(one);
+            (MessageTarget::Address(one), AnswerMode::Referral)
         };
         // Three times the same, then twice as long each time.
         let times = 1_u32 << open.attempt.saturating_sub(2).min(10);
         self.due.remove(&(open.due, id));
-        open.due = now + (wait * times).min(LONGEST.max(wait));
+        open.due = now + (wait * times).min(MAX_RETRY_TIMEOUT.max(wait));
         self.due.insert((open.due, id));
-        let request = Request {
+        let request = LotteryRequest {
             id,
             service: open.service,
             attempt: open.attempt,
@@ -350,123 +355,126 @@ impl Client {
             client_time: micros(now),
             avoid: self.avoid.iter().map(|(member, _)| *member).collect(),
             info: open.info.clone(),
-            room: ROOM,
+            max_answer_bytes: MIN_REQUEST_BYTES,
         };
-        if self.outbox.len() < 2 * OPEN {
-            self.outbox.push_back((to, Message::Request(request)));
+        if self.outbox.len() < 2 * MAX_OPEN {
+            self.outbox.push_back((to, LotteryMessage::Request(request)));
         }
     }
 
     /// Returns the daemon to ask again: once, the one that was asked first and did not answer. Its answer
     /// would be the same one if the first was lost or is late. Another daemon may know other loads, and name
     /// another member.
-    fn same(&mut self, now: Time, id: u64) -> Option<SocketAddr> {
+    fn retry_target(&mut self, now: Time, id: u64) -> Option<SocketAddr> {
         let open = self.open.get(&id).filter(|open| open.attempt == 1 && open.refusals == 0)?;
-        open.asked.filter(|asked| self.daemons.bears(now, *asked))
+        open.last_asked.filter(|asked| self.nodes.is_usable(now, *asked))
     }
 
-    fn answered(&mut self, now: Time, from: SocketAddr, answer: Answer) {
-        self.daemons.heard(now, from);
+    fn handle_answer(&mut self, now: Time, from: SocketAddr, answer: LotteryAnswer) {
+        self.nodes.record_answer(now, from);
         let Some(open) = self.open.get(&answer.id) else {
-            if answer.status == Status::Ok {
-                self.past.again(answer.id, answer.member);
+            if answer.status == AnswerStatus::Ok {
+                self.history.record_repeat(answer.id, answer.member);
             }
             return;
         };
-        if open.service != answer.service || (answer.status == Status::Ok && answer.endpoint.is_none()) {
+        if open.service != answer.service || (answer.status == AnswerStatus::Ok && answer.endpoint.is_none())
+        {
             return;
         }
         let trip = Duration::from_micros(u64::from(micros(now).wrapping_sub(answer.client_time)));
         // A time longer than any attempt is no round trip.
-        if trip <= 4 * LONGEST {
-            let (mean, deviation) = self.trip.unwrap_or((trip, trip / 2));
+        if trip <= 4 * MAX_RETRY_TIMEOUT {
+            let (mean, deviation) = self.round_trip.unwrap_or((trip, trip / 2));
             let off = mean.abs_diff(trip);
-            self.trip = Some(((mean * 7 + trip) / 8, (deviation * 3 + off) / 4));
+            self.round_trip = Some(((mean * 7 + trip) / 8, (deviation * 3 + off) / 4));
         }
         if answer.generation != self.generation
-            && self.fetched.is_none_or(|fetched| now.since(fetched.at) >= FETCH)
+            && self.fetch_progress.is_none_or(|fetched| now.since(fetched.at) >= FETCH_INTERVAL)
         {
-            self.fetch(now, from, 0, None);
+            self.fetch_table(now, from, 0, None);
         }
         let Some(open) = self.open.get_mut(&answer.id) else { return };
-        if answer.status != Status::Ok {
-            if open.refuser.replace((from, answer.client_time)) == Some((from, answer.client_time)) {
+        if answer.status != AnswerStatus::Ok {
+            if open.last_refusal.replace((from, answer.client_time)) == Some((from, answer.client_time)) {
                 return;
             }
             // A missing service is weaker evidence than a service without a usable member.
-            if open.refused.is_none() || answer.status != Status::UnknownService {
-                open.refused = Some(answer.status);
+            if open.refusal_status.is_none() || answer.status != AnswerStatus::UnknownService {
+                open.refusal_status = Some(answer.status);
             }
             open.refusals += 1;
             // An answer without a member asks another daemon at once, if its sender was asked last; the
             // second such answer ends the request.
             if open.refusals > 1 {
-                let refused = open.refused;
-                self.close(answer.id);
-                self.outcomes.push_back(Outcome::Nobody(answer.id, refused));
-            } else if open.asked == Some(from) && open.attempt < 2 {
-                self.again(now, answer.id);
+                let refused = open.refusal_status;
+                self.close_request(answer.id);
+                self.outcomes.push_back(PickOutcome::NoMember(answer.id, refused));
+            } else if open.last_asked == Some(from) && open.attempt < 2 {
+                self.retry(now, answer.id);
             }
             return;
         }
-        self.close(answer.id);
-        self.past.first(answer.id, answer.member);
-        if answer.ttl > 0 && (self.cache.len() < SERVICES || self.cache.contains_key(&answer.service)) {
+        self.close_request(answer.id);
+        self.history.record_first(answer.id, answer.member);
+        if answer.ttl > 0
+            && (self.cache.len() < MAX_CACHED_SERVICES || self.cache.contains_key(&answer.service))
+        {
             let until = now + Duration::from_millis(u64::from(answer.ttl));
             self.cache.insert(answer.service, (answer.clone(), until));
         }
         self.cache.retain(|_, (_, until)| *until > now);
-        self.outcomes.push_back(Outcome::Member(answer));
+        self.outcomes.push_back(PickOutcome::Member(answer));
     }
 
     /// Records a part of the table: when all have arrived, they are the daemons to ask. If the table changed
     /// meanwhile, a later answer starts a new request for it.
-    fn told(&mut self, now: Time, from: SocketAddr, table: Table) {
-        let Some(fetched) = &mut self.fetched else { return };
-        let Fetched { from: asked, id, part, generation, come, .. } = *fetched;
+    fn handle_table(&mut self, now: Time, from: SocketAddr, table: TablePart) {
+        let Some(fetched) = &mut self.fetch_progress else { return };
+        let FetchProgress { from: asked, id, part, generation, arrived: come, .. } = *fetched;
         if come
             || (asked, id, part) != (from, table.id, table.part)
             || generation.is_some_and(|generation| generation != table.generation)
         {
             return;
         }
-        fetched.come = true;
-        let known = |listed: &Listed| Known::new(Some(listed.member), listed.address);
-        self.coming.extend(table.members.iter().map(known));
-        self.coming.truncate(MEMBERS);
+        fetched.arrived = true;
+        let known = |listed: &NodeDescription| KnownNode::new(Some(listed.member), listed.address);
+        self.incoming_table.extend(table.members.iter().map(known));
+        self.incoming_table.truncate(MAX_MEMBERS);
         match part.checked_add(1).filter(|next| *next < table.parts) {
-            Some(next) => self.fetch(now, from, next, Some(table.generation)),
-            None if self.coming.is_empty() => {}
+            Some(next) => self.fetch_table(now, from, next, Some(table.generation)),
+            None if self.incoming_table.is_empty() => {}
             None => {
-                self.daemons.told(core::mem::take(&mut self.coming));
+                self.nodes.set_listed(core::mem::take(&mut self.incoming_table));
                 self.generation = table.generation;
             }
         }
     }
 
-    fn fetch(&mut self, now: Time, from: SocketAddr, part: u16, generation: Option<u32>) {
+    fn fetch_table(&mut self, now: Time, from: SocketAddr, part: u16, generation: Option<u32>) {
         if part == 0 {
-            self.coming.clear();
+            self.incoming_table.clear();
         }
-        let id = self.bits();
-        self.fetched = Some(Fetched { from, at: now, id, part, generation, come: false });
-        let fetch = Fetch { id, generation: self.generation, part };
-        self.outbox.push_back((To::Address(from), Message::Fetch(fetch)));
+        let id = self.random_bits();
+        self.fetch_progress = Some(FetchProgress { from, at: now, id, part, generation, arrived: false });
+        let fetch = TableFetch { id, generation: self.generation, part };
+        self.outbox.push_back((MessageTarget::Address(from), LotteryMessage::Fetch(fetch)));
     }
 
-    fn avoids(&self, member: u16) -> bool {
+    fn is_avoided(&self, member: u16) -> bool {
         self.avoid.iter().any(|(other, _)| *other == member)
     }
 
     /// Returns three round trips, and more if they vary.
-    fn wait(&self) -> Duration {
+    fn retry_timeout(&self) -> Duration {
         let trips =
-            self.trip.map_or(Duration::ZERO, |(mean, deviation)| (3 * mean).max(mean + 4 * deviation));
-        self.config.patience.max(trips).min(LONGEST)
+            self.round_trip.map_or(Duration::ZERO, |(mean, deviation)| (3 * mean).max(mean + 4 * deviation));
+        self.config.first_timeout.max(trips).min(MAX_RETRY_TIMEOUT)
     }
 
     /// Returns bits that cannot be predicted without the secret.
-    fn bits(&mut self) -> u64 {
+    fn random_bits(&mut self) -> u64 {
         self.turn += 1;
         self.config.secret.hash(&self.turn.to_be_bytes())
     }

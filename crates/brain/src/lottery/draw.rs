@@ -14,26 +14,26 @@
 //! so all agree on the candidates, whatever their information about loads. As a weight is never far from its
 //! capacity, these nearly always contain the winner by weight.
 
-use super::code;
-use super::sip::{Key, State};
+use super::siphash::{SipHashKey, SipHashState};
+use super::weight_codec;
 
 /// The maximum number of candidates of a request.
 pub const CANDIDATES: usize = 8;
 
-/// A member in the drum.
+/// A member in the candidate set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entrant {
+pub struct DrawCandidate {
     /// Its number.
     pub member: u16,
     /// Its capacity beside the others, in any unit; 0 takes no part.
     pub capacity: u16,
-    /// Its present weight, on the scale of [`code`]; 0 takes no part.
+    /// Its present weight, on the scale of [`weight_codec`]; 0 takes no part.
     pub weight: u16,
 }
 
 /// A candidate and its draw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ScoredCandidate {
     /// The number of the member.
     pub member: u16,
     capacity: u16,
@@ -43,21 +43,21 @@ pub struct Place {
     cost: u64,
 }
 
-impl Place {
+impl ScoredCandidate {
     /// Returns `true` if it precedes `other` by weight.
-    fn beats(&self, other: &Self) -> bool {
-        before((self.weight, self.cost, self.member), (other.weight, other.cost, other.member))
+    fn precedes_by_weight(&self, other: &Self) -> bool {
+        has_higher_score((self.weight, self.cost, self.member), (other.weight, other.cost, other.member))
     }
 
     /// Returns `true` if it precedes `other` by capacity, on which all agree.
-    fn stands_before(&self, other: &Self) -> bool {
+    fn precedes_by_capacity(&self, other: &Self) -> bool {
         let key = |place: &Self| (u64::from(place.capacity), place.cost, place.member);
-        before(key(self), key(other))
+        has_higher_score(key(self), key(other))
     }
 }
 
 /// Returns `true` if a's score is greater, for (weight, cost, member).
-fn before(a: (u64, u64, u16), b: (u64, u64, u16)) -> bool {
+fn has_higher_score(a: (u64, u64, u16), b: (u64, u64, u16)) -> bool {
     // Below 2^33 times 2^30.
     let (left, right) = (a.0 * b.1, b.0 * a.1);
     left > right || (left == right && (a.1, a.2) < (b.1, b.2))
@@ -65,49 +65,54 @@ fn before(a: (u64, u64, u16), b: (u64, u64, u16)) -> bool {
 
 /// The candidates of a request, the winner first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ranking {
-    places: [Place; CANDIDATES],
+pub struct CandidateRanking {
+    candidates: [ScoredCandidate; CANDIDATES],
     count: usize,
 }
 
-impl Ranking {
+impl CandidateRanking {
     /// Returns the candidates in order.
-    pub fn places(&self) -> &[Place] {
-        self.places.get(..self.count).unwrap_or(&[])
+    pub fn candidates(&self) -> &[ScoredCandidate] {
+        self.candidates.get(..self.count).unwrap_or(&[])
     }
 
     /// Returns the rank of a member, 0 for the winner.
     pub fn rank(&self, member: u16) -> Option<usize> {
-        self.places().iter().position(|place| place.member == member)
+        self.candidates().iter().position(|place| place.member == member)
     }
 
     /// Inserts `place` by `order` and returns its position. If there are more than `most`, the last one is
     /// dropped.
-    fn insert(&mut self, place: Place, most: usize, order: fn(&Place, &Place) -> bool) -> Option<usize> {
-        let at = self.places().iter().position(|other| order(&place, other)).unwrap_or(self.count);
+    fn insert(
+        &mut self,
+        place: ScoredCandidate,
+        most: usize,
+        order: fn(&ScoredCandidate, &ScoredCandidate) -> bool,
+    ) -> Option<usize> {
+        let at = self.candidates().iter().position(|other| order(&place, other)).unwrap_or(self.count);
         if at >= most {
             return None;
         }
         self.count = (self.count + 1).min(most);
         // `at` < `most` <= CANDIDATES, and `count` > `at`.
-        self.places[at..self.count].rotate_right(1);
-        self.places[at] = place;
+        self.candidates[at..self.count].rotate_right(1);
+        self.candidates[at] = place;
         Some(at)
     }
 }
 
 /// Returns the `k` candidates (at most [`CANDIDATES`]) of request `id` for `service`, in order.
 pub fn rank(
-    key: &Key,
+    key: &SipHashKey,
     id: u64,
     service: u32,
-    entrants: impl IntoIterator<Item = Entrant>,
+    entrants: impl IntoIterator<Item = DrawCandidate>,
     k: usize,
-) -> Ranking {
-    let mut state = key.begin();
+) -> CandidateRanking {
+    let mut state = key.initial_state();
     state.absorb(u64::from_le_bytes(id.to_be_bytes()));
     let most = k.min(CANDIDATES);
-    let (mut first, mut hashes) = (Ranking::default(), [0; CANDIDATES]);
+    let (mut first, mut hashes) = (CandidateRanking::default(), [0; CANDIDATES]);
     // Once there are enough: a member whose hash is below `bar`, with no more capacity than the last of them,
     // certainly comes after that one, so that most need no logarithm. The margin is a part in 256, because
     // neighbours may have the same cost.
@@ -120,29 +125,29 @@ pub fn rank(
         if hash < bar && entrant.capacity <= least {
             continue;
         }
-        let Entrant { member, capacity, weight } = entrant;
+        let DrawCandidate { member, capacity, weight } = entrant;
         // Decoded once it is needed.
-        let place = Place { member, capacity, weight: u64::from(weight), cost: cost(hash) };
-        if let Some(at) = first.insert(place, most, Place::stands_before) {
+        let place = ScoredCandidate { member, capacity, weight: u64::from(weight), cost: cost(hash) };
+        if let Some(at) = first.insert(place, most, ScoredCandidate::precedes_by_capacity) {
             hashes[at..first.count].rotate_right(1);
             hashes[at] = hash;
             if first.count == most {
                 let last = hashes[most - 1];
-                (bar, least) = (last - (last >> 8), first.places[most - 1].capacity);
+                (bar, least) = (last - (last >> 8), first.candidates[most - 1].capacity);
             }
         }
     }
-    let mut ranking = Ranking::default();
-    for place in first.places() {
+    let mut ranking = CandidateRanking::default();
+    for place in first.candidates() {
         // It is still the code of an entrant.
-        let weight = code::decode(place.weight as u16);
-        ranking.insert(Place { weight, ..*place }, most, Place::beats);
+        let weight = weight_codec::decode(place.weight as u16);
+        ranking.insert(ScoredCandidate { weight, ..*place }, most, ScoredCandidate::precedes_by_weight);
     }
     ranking
 }
 
 /// Returns the hash with the last six of the fourteen bytes, and their number.
-fn hash(state: State, service: u32, member: u16) -> u64 {
+fn hash(state: SipHashState, service: u32, member: u16) -> u64 {
     let [a, b, c, d] = service.to_be_bytes();
     let [e, f] = member.to_be_bytes();
     state.finish(u64::from_le_bytes([a, b, c, d, e, f, 0, 14]))
@@ -161,10 +166,10 @@ fn cost(hash: u64) -> u64 {
 }
 
 /// log2(1 + i / 256) in units of 2^-24, for i from 0 to 256.
-static LOG: [u32; 257] = table();
+static LOG: [u32; 257] = log_table();
 
 /// Computes the table bit after bit: the square of a number has twice its logarithm.
-const fn table() -> [u32; 257] {
+const fn log_table() -> [u32; 257] {
     let mut table = [0; 257];
     let mut index = 0;
     while index <= 256 {
@@ -198,17 +203,17 @@ mod tests {
     use super::*;
     use crate::mix;
 
-    fn key() -> Key {
-        Key::new(*b"of sixteen bytes")
+    fn key() -> SipHashKey {
+        SipHashKey::new(*b"of sixteen bytes")
     }
 
-    fn entrants(weights: &[u16]) -> Vec<Entrant> {
+    fn entrants(weights: &[u16]) -> Vec<DrawCandidate> {
         (1..)
             .zip(weights)
-            .map(|(member, weight)| Entrant {
+            .map(|(member, weight)| DrawCandidate {
                 member,
                 capacity: *weight,
-                weight: code::of(f64::from(*weight)),
+                weight: weight_codec::encode(f64::from(*weight)),
             })
             .collect()
     }
@@ -238,7 +243,7 @@ mod tests {
         let drum = entrants(&[1, 2, 4, 8, 2, 1, 2, 4, 8, 2]);
         let order = |id| {
             rank(&key(), id, 80, drum.clone(), 4)
-                .places()
+                .candidates()
                 .iter()
                 .map(|place| place.member)
                 .collect::<Vec<_>>()
@@ -246,7 +251,10 @@ mod tests {
         assert_eq!(LOG[..4], GOLDEN_LOG);
         assert_eq!((0..6).map(order).collect::<Vec<_>>(), GOLDEN);
         let drawn = rank(&key(), 0x0102_0304_0506_0708, 0x0a0b_0c0d, entrants(&[1]), 1);
-        assert_eq!(drawn.places()[0].cost, cost(key().hash(&[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 1])));
+        assert_eq!(
+            drawn.candidates()[0].cost,
+            cost(key().hash(&[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 1]))
+        );
     }
 
     /// Checks that a member without a computed logarithm would not have been a candidate.
@@ -255,38 +263,38 @@ mod tests {
         for turn in 0..3_000_u64 {
             let count = 1 + mix(turn) % 120;
             let alike = turn % 3 == 0;
-            let drum: Vec<Entrant> = (0..count)
+            let drum: Vec<DrawCandidate> = (0..count)
                 .map(|member| {
                     let by = mix(turn << 8 | member);
                     let capacity = if alike { 4 } else { 1 + (by >> 20) as u16 % 300 };
-                    Entrant {
+                    DrawCandidate {
                         member: 1 + member as u16,
                         capacity,
-                        weight: code::of(f64::from(1 + (by as u16 % 900))),
+                        weight: weight_codec::encode(f64::from(1 + (by as u16 % 900))),
                     }
                 })
                 .collect();
             let k = 1 + (turn % 8) as usize;
-            let mut state = key().begin();
+            let mut state = key().initial_state();
             state.absorb(u64::from_le_bytes(turn.to_be_bytes()));
-            let mut all: Vec<Place> = drum
+            let mut all: Vec<ScoredCandidate> = drum
                 .iter()
-                .map(|entrant| Place {
+                .map(|entrant| ScoredCandidate {
                     member: entrant.member,
                     capacity: entrant.capacity,
-                    weight: code::decode(entrant.weight),
+                    weight: weight_codec::decode(entrant.weight),
                     cost: cost(hash(state, 80, entrant.member)),
                 })
                 .collect();
-            let order = |before: fn(&Place, &Place) -> bool| {
-                move |a: &Place, b: &Place| {
+            let order = |before: fn(&ScoredCandidate, &ScoredCandidate) -> bool| {
+                move |a: &ScoredCandidate, b: &ScoredCandidate| {
                     if before(a, b) { core::cmp::Ordering::Less } else { core::cmp::Ordering::Greater }
                 }
             };
-            all.sort_by(order(Place::stands_before));
+            all.sort_by(order(ScoredCandidate::precedes_by_capacity));
             all.truncate(k);
-            all.sort_by(order(Place::beats));
-            assert_eq!(rank(&key(), turn, 80, drum, k).places(), all, "{turn}");
+            all.sort_by(order(ScoredCandidate::precedes_by_weight));
+            assert_eq!(rank(&key(), turn, 80, drum, k).candidates(), all, "{turn}");
         }
     }
 
@@ -304,14 +312,14 @@ mod tests {
             let mut wins = vec![0_u32; weights.len()];
             for turn in 0..turns {
                 let ranking = rank(&key(), mix(turn), 7, drum.clone(), k);
-                wins[usize::from(ranking.places()[0].member) - 1] += 1;
+                wins[usize::from(ranking.candidates()[0].member) - 1] += 1;
             }
-            let sum: u64 = drum.iter().map(|entrant| code::decode(entrant.weight)).sum();
+            let sum: u64 = drum.iter().map(|entrant| weight_codec::decode(entrant.weight)).sum();
             let chi: f64 = wins
                 .iter()
                 .zip(&drum)
                 .map(|(wins, entrant)| {
-                    let due = turns as f64 * code::decode(entrant.weight) as f64 / sum as f64;
+                    let due = turns as f64 * weight_codec::decode(entrant.weight) as f64 / sum as f64;
                     (f64::from(*wins) - due).powi(2) / due
                 })
                 .sum();
@@ -327,7 +335,8 @@ mod tests {
         after[2].weight -= 16;
         let (mut from, mut others) = (0, 0);
         for turn in 0..20_000 {
-            let winner = |drum: &[Entrant]| rank(&key(), mix(turn), 7, drum.to_vec(), 6).places()[0].member;
+            let winner =
+                |drum: &[DrawCandidate]| rank(&key(), mix(turn), 7, drum.to_vec(), 6).candidates()[0].member;
             match (winner(&before), winner(&after)) {
                 (3, new) => from += u32::from(new != 3),
                 (old, new) => others += u32::from(old != new),
@@ -342,16 +351,16 @@ mod tests {
     fn the_first_by_capacity_are_nearly_always_enough() {
         let mut drum = entrants(&[2; 50]);
         for (entrant, turn) in drum.iter_mut().zip(0_u64..) {
-            entrant.weight = code::of(2.0 * (0.5 + crate::hash::unit(mix(turn))));
+            entrant.weight = weight_codec::encode(2.0 * (0.5 + crate::hash::unit(mix(turn))));
         }
         let other = (0..5_000)
             .filter(|turn| {
                 let winner = |k| {
                     // All 50 cannot be ranked: the winner of all is the best of the winners of tens.
-                    let mut best: Option<Place> = None;
+                    let mut best: Option<ScoredCandidate> = None;
                     for part in drum.chunks(if k == 8 { 8 } else { 50 }) {
-                        for place in rank(&key(), mix(*turn), 7, part.to_vec(), k).places() {
-                            if best.is_none_or(|best| place.beats(&best)) {
+                        for place in rank(&key(), mix(*turn), 7, part.to_vec(), k).candidates() {
+                            if best.is_none_or(|best| place.precedes_by_weight(&best)) {
                                 best = Some(*place);
                             }
                         }
@@ -367,13 +376,15 @@ mod tests {
     #[test]
     fn nobody_without_weight_or_capacity_is_drawn() {
         let drum = [(1, 0, 128), (2, 5, 0), (3, 1, 1), (4, u16::MAX, u16::MAX)]
-            .map(|(member, capacity, weight)| Entrant { member, capacity, weight });
+            .map(|(member, capacity, weight)| DrawCandidate { member, capacity, weight });
         for turn in 0..100 {
             let ranking = rank(&key(), mix(turn), 7, drum, 4);
-            assert!(ranking.places().len() == 2 && ranking.rank(1).is_none() && ranking.rank(2).is_none());
+            assert!(
+                ranking.candidates().len() == 2 && ranking.rank(1).is_none() && ranking.rank(2).is_none()
+            );
         }
-        assert!(rank(&key(), 1, 1, [], 4).places().is_empty());
-        assert!(rank(&key(), 1, 1, drum, 0).places().is_empty());
-        assert_eq!(rank(&key(), 1, 1, entrants(&[1; 100]), 99).places().len(), CANDIDATES);
+        assert!(rank(&key(), 1, 1, [], 4).candidates().is_empty());
+        assert!(rank(&key(), 1, 1, drum, 0).candidates().is_empty());
+        assert_eq!(rank(&key(), 1, 1, entrants(&[1; 100]), 99).candidates().len(), CANDIDATES);
     }
 }

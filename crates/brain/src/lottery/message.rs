@@ -6,39 +6,39 @@ use core::net::SocketAddr;
 
 /// A datagram, as a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum LotteryMessage {
     /// A client's request for a member.
-    Request(Request),
+    Request(LotteryRequest),
     /// The answer to a request.
-    Answer(Answer),
+    Answer(LotteryAnswer),
     /// The requests that a member has answered.
-    Commit(Commit),
+    Commit(AnswerCommit),
     /// The state of a member.
-    Report(Report),
+    Report(NodeReport),
     /// A request for a part of the table.
-    Fetch(Fetch),
+    Fetch(TableFetch),
     /// A part of the table of members.
-    Table(Table),
-    /// A request for a part of a drum.
-    Look(Look),
-    /// A part of a drum.
-    Drum(Drum),
+    Table(TablePart),
+    /// A request for a part of a candidate set.
+    Look(CandidateQuery),
+    /// A part of a candidate set.
+    Drum(CandidateSet),
 }
 
 /// The destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum MessageTarget {
     /// One address.
     Address(SocketAddr),
     /// A sender with the client key of this number: the answer is sealed with the same.
-    Asker(SocketAddr, u32),
+    KeyedClient(SocketAddr, u32),
     /// Every daemon of the cluster: by multicast, or one after the other.
-    Everyone,
+    AllNodes,
 }
 
 /// The mode of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum AnswerMode {
     /// The daemon that gets the request answers for the winner.
     Referral,
     /// The winner answers: every daemon got the request.
@@ -47,7 +47,7 @@ pub enum Mode {
 
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct LotteryRequest {
     /// A random id, the same in every attempt.
     pub id: u64,
     /// The requested service.
@@ -55,7 +55,7 @@ pub struct Request {
     /// The number of the attempt, from 0.
     pub attempt: u8,
     /// The mode of the answer.
-    pub mode: Mode,
+    pub mode: AnswerMode,
     /// The generation of the table that the client knows; 0 for none.
     pub generation: u32,
     /// The client's clock, in any unit, which the answer returns.
@@ -66,12 +66,12 @@ pub struct Request {
     pub info: Vec<u8>,
     /// The bytes of the datagram that contained it: its answer may have no more. A client sends at least that
     /// many.
-    pub room: u16,
+    pub max_answer_bytes: u16,
 }
 
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum AnswerStatus {
     /// There is a member.
     Ok,
     /// There are members, but none can be used now.
@@ -84,13 +84,13 @@ pub enum Status {
 
 /// A daemon's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct LotteryAnswer {
     /// The id of the request.
     pub id: u64,
     /// The service of the request.
     pub service: u32,
     /// The outcome. If it is not `Ok`, `member` is the sender.
-    pub status: Status,
+    pub status: AnswerStatus,
     /// The rank of `member` in the lottery, 0 for the winner.
     pub rank: u8,
     /// The milliseconds for which the client may use it again.
@@ -105,18 +105,18 @@ pub struct Answer {
     pub generation: u32,
     /// Data for the application.
     pub info: Arc<[u8]>,
-    /// The next members in the lottery, at most [`FURTHER`]. A shell sends as many as fit.
-    pub further: Vec<Further>,
+    /// The next members in the lottery, at most [`MAX_FALLBACKS`]. A shell sends as many as fit.
+    pub fallbacks: Vec<FallbackMember>,
     /// The maximum bytes of the answer, by the request.
-    pub room: u16,
+    pub max_bytes: u16,
 }
 
 /// The maximum number of further endpoints in an answer.
-pub const FURTHER: usize = 4;
+pub const MAX_FALLBACKS: usize = 4;
 
 /// A member to try if the answered one fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Further {
+pub struct FallbackMember {
     /// Its number.
     pub member: u16,
     /// Its endpoint.
@@ -125,21 +125,21 @@ pub struct Further {
 
 /// The requests that a member has answered for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Commit {
+pub struct AnswerCommit {
     /// The member that answered.
     pub member: u16,
     /// Its incarnation.
     pub incarnation: u32,
-    /// The request ids, at most [`IDS`].
+    /// The request ids, at most [`MAX_IDS`].
     pub ids: Vec<u64>,
 }
 
 /// The maximum number of request ids in a commit or a report.
-pub const IDS: usize = 64;
+pub const MAX_IDS: usize = 64;
 
 /// The state of a member. The numbers are part of the digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum NodeState {
     /// It collects the members, and serves nothing yet.
     Joining = 0,
     /// It takes its share.
@@ -152,7 +152,7 @@ pub enum Standing {
 
 /// A member's report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct NodeReport {
     /// The member.
     pub member: u16,
     /// Its incarnation: greater each time it starts or was considered dead.
@@ -160,67 +160,68 @@ pub struct Report {
     /// The number of the report, which grows within a life.
     pub seq: u32,
     /// Its state.
-    pub state: Standing,
+    pub state: NodeState,
     /// The digest of all weights and states that it knows: equal for equal information.
     pub digest: u64,
-    /// The services, at most [`SERVICES`].
-    pub services: Vec<Share>,
-    /// The requests that it answered recently, at most [`IDS`].
+    /// The services, at most [`MAX_SERVICES`].
+    pub services: Vec<ServiceState>,
+    /// The requests that it answered recently, at most [`MAX_IDS`].
     pub ids: Vec<u64>,
     /// The last known reports of others, relayed where not all receive each other's reports. All together
-    /// they take at most [`REPORT`] bytes with its own services and requests.
-    pub heard: Vec<Hearsay>,
+    /// they take at most [`MAX_NODE_REPORT_BYTES`] bytes with its own services and requests.
+    pub heard: Vec<RelayedReport>,
 }
 
-impl Report {
+impl NodeReport {
     /// Returns the bytes left for relayed reports.
-    pub fn room(&self) -> usize {
-        REPORT.saturating_sub(12 * self.services.len() + 8 * self.ids.len())
+    pub fn relay_capacity(&self) -> usize {
+        MAX_NODE_REPORT_BYTES.saturating_sub(12 * self.services.len() + 8 * self.ids.len())
     }
 }
 
 /// The maximum bytes of services, requests and relayed reports in a report with relayed ones: the part of
 /// 1200 bytes that RFS/2 leaves (`docs/rfs2.md`, REPORT).
-pub const REPORT: usize = 1139;
+pub const MAX_NODE_REPORT_BYTES: usize = 1139;
 
 /// A member's report, relayed by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hearsay {
+pub struct RelayedReport {
     /// The member.
     pub member: u16,
-    /// The incarnation in its [`Report`].
+    /// The incarnation in its [`NodeReport`].
     pub incarnation: u32,
     /// The number of its report.
     pub seq: u32,
     /// The state in its report.
-    pub state: Standing,
+    pub state: NodeState,
     /// The services in its report.
-    pub services: Vec<Share>,
+    pub services: Vec<ServiceState>,
 }
 
-impl Hearsay {
+impl RelayedReport {
     /// Returns its bytes in a report, as RFS/2 writes it.
-    pub fn bytes(&self) -> usize {
+    pub fn encoded_size(&self) -> usize {
         12 + 12 * self.services.len()
     }
 }
 
 /// The value of an unknown load.
-pub const UNKNOWN: u16 = u16::MAX;
+pub const UNKNOWN_LOAD: u16 = u16::MAX;
 
 /// The maximum number of services of a member.
-pub const SERVICES: usize = 64;
+pub const MAX_SERVICES: usize = 64;
 
 /// The state of a member in one service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct ServiceState {
     /// The service.
     pub service: u32,
     /// The capacity beside the others, in any unit.
     pub capacity: u16,
-    /// The weight: 2^((weight - 128) / 16) in the same unit (see [`code`](super::code)); 0 for none.
+    /// The weight: 2^((weight - 128) / 16) in the same unit (see [`weight_codec`](super::weight_codec)); 0
+    /// for none.
     pub weight: u16,
-    /// The smoothed load in thousandths of its capacity; [`UNKNOWN`] without a report.
+    /// The smoothed load in thousandths of its capacity; [`UNKNOWN_LOAD`] without a report.
     pub load: u16,
     /// The requests in flight.
     pub in_flight: u16,
@@ -228,7 +229,7 @@ pub struct Share {
 
 /// A request for a part of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fetch {
+pub struct TableFetch {
     /// An id, different for each part.
     pub id: u64,
     /// The generation of the known table; 0 for none. There is no answer if it is the daemon's own.
@@ -239,7 +240,7 @@ pub struct Fetch {
 
 /// A part of the table of members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct TablePart {
     /// The id of the fetch.
     pub id: u64,
     /// The generation, the same in all parts, and on every daemon with the same information.
@@ -248,33 +249,33 @@ pub struct Table {
     pub part: u16,
     /// The number of parts.
     pub parts: u16,
-    /// The members that fit: together at most [`PART`] bytes.
-    pub members: Vec<Listed>,
+    /// The members that fit: together at most [`MAX_TABLE_PART_BYTES`] bytes.
+    pub members: Vec<NodeDescription>,
 }
 
 /// The maximum bytes of members in a part of the table: the part of a datagram that RFS/2 leaves
 /// (`docs/rfs2.md`, TABLE).
-pub const PART: usize = 1155;
+pub const MAX_TABLE_PART_BYTES: usize = 1155;
 
 /// The description of a member, and its services.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct NodeDescription {
     /// Its number, unique in the cluster.
     pub member: u16,
     /// Its incarnation.
     pub incarnation: u32,
     /// The address of its daemon.
     pub address: SocketAddr,
-    /// Its services, at most [`SERVICES`].
-    pub offers: Vec<Offer>,
+    /// Its services, at most [`MAX_SERVICES`].
+    pub offers: Vec<ServiceOffer>,
 }
 
-impl Listed {
-    /// Returns its bytes in a table, as RFS/2 writes it. A member with more than [`PART`] cannot be
-    /// described.
-    pub fn bytes(&self) -> usize {
+impl NodeDescription {
+    /// Returns its bytes in a table, as RFS/2 writes it. A member with more than [`MAX_TABLE_PART_BYTES`]
+    /// cannot be described.
+    pub fn encoded_size(&self) -> usize {
         let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
-        let offer = |offer: &Offer| {
+        let offer = |offer: &ServiceOffer| {
             let near = offer.endpoint.ip() == self.address.ip();
             8 + if near { 3 } else { short(&offer.endpoint) } + offer.info.len()
         };
@@ -284,7 +285,7 @@ impl Listed {
 
 /// A service of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct ServiceOffer {
     /// The service.
     pub service: u32,
     /// The capacity of the member beside the others, in any unit.
@@ -295,10 +296,10 @@ pub struct Offer {
     pub info: Arc<[u8]>,
 }
 
-/// A request for a part of the drum of a service, from balancers, which follow the lottery and take no part
-/// in it.
+/// A request for a part of the candidate set of a service, from balancers, which follow the lottery and take
+/// no part in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct CandidateQuery {
     /// An id, different for each part.
     pub id: u64,
     /// The service.
@@ -307,33 +308,33 @@ pub struct Look {
     pub part: u16,
 }
 
-/// A part of the drum of a service.
+/// A part of the candidate set of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drum {
-    /// The id of the look.
+pub struct CandidateSet {
+    /// The id of the query.
     pub id: u64,
-    /// The service of the look.
+    /// The service of the query.
     pub service: u32,
     /// The index of the part, from 0.
     pub part: u16,
     /// The number of parts; at least one.
     pub parts: u16,
-    /// The members that fit: together at most [`DRUM`] bytes.
-    pub places: Vec<Place>,
+    /// The members that fit: together at most [`MAX_CANDIDATE_BYTES`] bytes.
+    pub candidates: Vec<CandidateEntry>,
 }
 
-/// The maximum bytes of members in a part of a drum: the part of a datagram that RFS/2 leaves
+/// The maximum bytes of members in a part of a candidate set: the part of a datagram that RFS/2 leaves
 /// (`docs/rfs2.md`, DRUM).
-pub const DRUM: usize = 1155;
+pub const MAX_CANDIDATE_BYTES: usize = 1155;
 
-/// A member in the drum, with its weight.
+/// A member in the candidate set, with its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CandidateEntry {
     /// Its number.
     pub member: u16,
     /// The capacity beside the others, in any unit.
     pub capacity: u16,
-    /// The weight: see [`Share::weight`]; 0 for a member without recent reports.
+    /// The weight: see [`ServiceState::weight`]; 0 for a member without recent reports.
     pub weight: u16,
     /// The address of its daemon.
     pub address: SocketAddr,
@@ -341,9 +342,9 @@ pub struct Place {
     pub endpoint: SocketAddr,
 }
 
-impl Place {
-    /// Returns its bytes in a drum, as RFS/2 writes it.
-    pub fn bytes(&self) -> usize {
+impl CandidateEntry {
+    /// Returns its bytes in a candidate set, as RFS/2 writes it.
+    pub fn encoded_size(&self) -> usize {
         let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
         let near = self.endpoint.ip() == self.address.ip();
         6 + short(&self.address) + if near { 3 } else { short(&self.endpoint) }

@@ -17,21 +17,21 @@ fn about(vitals: &Vitals, now: Time, milliseconds: f32) {
 fn peaks_count_at_once_and_lower_ones_by_and_by() {
     let vitals = Vitals::default();
     assert_eq!(vitals.latency(at(1.0), DECAY), None);
-    vitals.observe(10 * MS, at(1.0), DECAY);
+    vitals.record_latency(10 * MS, at(1.0), DECAY);
     about(&vitals, at(1.0), 10.0);
-    vitals.observe(200 * MS, at(1.0), DECAY);
+    vitals.record_latency(200 * MS, at(1.0), DECAY);
     about(&vitals, at(1.0), 200.0);
     // After one decay time the new value weighs 1 - 1/e.
-    vitals.observe(100 * MS, at(11.0), DECAY);
+    vitals.record_latency(100 * MS, at(11.0), DECAY);
     about(&vitals, at(11.0), 200.0 / core::f32::consts::E + 100.0 * (1.0 - 1.0 / core::f32::consts::E));
 }
 
 #[test]
 fn many_small_steps_equal_one_large_one() {
     let vitals = Vitals::default();
-    vitals.observe(1000 * MS, at(0.0), DECAY);
+    vitals.record_latency(1000 * MS, at(0.0), DECAY);
     for step in 1..=100_000 {
-        vitals.observe(MS, at(f64::from(step) / 10_000.0), DECAY);
+        vitals.record_latency(MS, at(f64::from(step) / 10_000.0), DECAY);
     }
     about(&vitals, at(10.0), 1000.0 / core::f32::consts::E + 1.0 - 1.0 / core::f32::consts::E);
 }
@@ -39,7 +39,7 @@ fn many_small_steps_equal_one_large_one() {
 #[test]
 fn an_estimate_fades_and_ends() {
     let vitals = Vitals::default();
-    vitals.observe(100 * MS, at(5.0), DECAY);
+    vitals.record_latency(100 * MS, at(5.0), DECAY);
     about(&vitals, at(15.0), 100.0 / core::f32::consts::E);
     assert!(vitals.latency(at(104.0), DECAY).is_some());
     assert_eq!(vitals.latency(at(106.0), DECAY), None);
@@ -50,9 +50,9 @@ fn an_estimate_fades_and_ends() {
 #[test]
 fn times_from_the_future_have_no_age() {
     let vitals = Vitals::default();
-    vitals.observe(100 * MS, at(5.0), DECAY);
+    vitals.record_latency(100 * MS, at(5.0), DECAY);
     about(&vitals, at(4.9), 100.0);
-    vitals.observe(Duration::ZERO, at(4.9), Duration::ZERO);
+    vitals.record_latency(Duration::ZERO, at(4.9), Duration::ZERO);
     assert!(vitals.latency(at(0.0), Duration::ZERO).is_some());
 }
 
@@ -69,10 +69,10 @@ fn what_was_begun_is_counted_beside_what_is_in_flight() {
 #[test]
 fn what_clients_tell_comes_and_goes() {
     let vitals = Vitals::with_in_flight(2);
-    assert!(vitals.tell(0, 7) && vitals.tell(7, 3));
+    assert!(vitals.record_direct_work(0, 7) && vitals.record_direct_work(7, 3));
     assert_eq!((vitals.in_flight(), vitals.begun()), (5, 0));
-    assert!(!vitals.tell(3, u32::MAX));
-    assert!(vitals.tell(3, 0));
+    assert!(!vitals.record_direct_work(3, u32::MAX));
+    assert!(vitals.record_direct_work(3, 0));
     let copy = vitals.copy();
     copy.begin();
     assert_eq!((vitals.in_flight(), copy.in_flight()), (2, 3));
@@ -81,21 +81,21 @@ fn what_clients_tell_comes_and_goes() {
 #[test]
 fn what_clients_have_themselves_is_in_flight_but_not_from_here() {
     let vitals = Vitals::default();
-    vitals.allow(2);
+    vitals.set_concurrency_limit(2);
     for _ in 0..3 {
         vitals.begin();
-        vitals.lend();
+        vitals.mark_leased();
     }
-    assert!(vitals.tell(0, 7));
+    assert!(vitals.record_direct_work(0, 7));
     vitals.begin();
     assert_eq!((vitals.in_flight(), vitals.in_flight_here()), (11, 1));
     assert_eq!((vitals.begun(), vitals.begun_here()), (4, 1));
-    assert!(!vitals.crowded());
+    assert!(!vitals.is_at_learnt_limit());
     vitals.begin();
-    assert!(vitals.crowded(), "two from here");
+    assert!(vitals.is_at_learnt_limit(), "two from here");
     vitals.end();
-    (0..3).for_each(|_| vitals.give_back());
-    assert!(vitals.tell(7, 0));
+    (0..3).for_each(|_| vitals.end_lease());
+    assert!(vitals.record_direct_work(7, 0));
     assert_eq!((vitals.in_flight(), vitals.in_flight_here(), vitals.begun_here()), (1, 1, 2));
 }
 
@@ -113,6 +113,6 @@ fn what_is_told_late_makes_nothing_newer_or_older() {
     vitals.blend(1e6, 8.0, at(100));
     // As when a tunnel ends that began long before.
     vitals.blend(1e6, 8.0, at(10));
-    let (_, age) = vitals.blended_at(at(101)).expect("it is known");
+    let (_, age) = vitals.latency_and_age(at(101)).expect("it is known");
     assert!(age < 1_100_000_000, "{age}");
 }

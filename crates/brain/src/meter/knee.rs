@@ -4,14 +4,14 @@
 //! the others wait. Neither the length of requests nor the speed of the member need be known. Three
 //! estimators score each c:
 //!
-//! - `shares`: where processors are shared, requests end in proportion to their shares. It needs the least
-//!   traffic, and is meaningless where requests wait in order.
-//! - `visits`: the number of requests that a request finds at its arrival does not depend on its length. So
-//!   with the right c, neither does the service that it gets. It bounds the first estimate, and needs moments
-//!   with few and with many.
-//! - `flow`: with the right c completions are in proportion to the time at each level times min(n, c). It
-//!   alone is used if more are in flight than fit nearly all the time. The rejections then make the levels;
-//!   now and then it admits fewer, to see the effect.
+//! - `by_sharing`: where processors are shared, requests end in proportion to their shares. It needs the
+//!   least traffic, and is meaningless where requests wait in order.
+//! - `by_arrival`: the number of requests that a request finds at its arrival does not depend on its length.
+//!   So with the right c, neither does the service that it gets. It bounds the first estimate, and needs
+//!   moments with few and with many.
+//! - `by_throughput`: with the right c completions are in proportion to the time at each level times min(n,
+//!   c). It alone is used if more are in flight than fit nearly all the time. The rejections then make the
+//!   levels; now and then it admits fewer, to see the effect.
 //!
 //! Each result of an estimator adds the log-likelihoods of all candidates to its scores. Scores fade in
 //! proportion to how well the result separates the candidates, so an idle member keeps its knee. Of the
@@ -20,73 +20,73 @@
 //! enough requests to reveal it.
 //!
 //! The knee is *open* while no evidence speaks against the largest candidate: no request was seen to be
-//! slowed down by the others. An open knee is a lower bound and no limit. The likelihoods of `visits` are no
-//! such evidence: they compare candidates, and if the number in flight hardly changes all fit by chance. Its
-//! correlation with the largest candidate is evidence.
+//! slowed down by the others. An open knee is a lower bound and no limit. The likelihoods of `by_arrival` are
+//! no such evidence: they compare candidates, and if the number in flight hardly changes all fit by chance.
+//! Its correlation with the largest candidate is evidence.
 //!
 //! Limits of the method:
 //!
 //! - If clients wait for their answers, a few more of them than fit, and none is rejected, the number in
 //!   flight never changes. Any knee up to that is then equally good.
-//! - With a queue in order `visits` finds the knee too small, by a third, and in the worst case by half.
+//! - With a queue in order `by_arrival` finds the knee too small, by a third, and in the worst case by half.
 //! - A batch counts twice its size: one is processed while the next one fills.
 //!
 //! All of that is harmless, since promises and rejections use the knee and twice its square root.
 //!
 //! Known weakness: of members that work in batches of four or eight, at 90 % of the capacity, about a tenth
 //! has an estimate of one at any time. A batch that gets three requests looks like a server of one at a time,
-//! so it is given three. `flow` does not correct that, because it counts only windows in which more are in
-//! flight than fit for three quarters of the time.
+//! so it is given three. `by_throughput` does not correct that, because it counts only windows in which more
+//! are in flight than fit for three quarters of the time.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use flow::Flow;
-use shares::Shares;
-pub(super) use visits::Seat;
-use visits::Visits;
+use by_arrival::ArrivalEstimator;
+pub(super) use by_arrival::CohortSlot;
+use by_sharing::SharingEstimator;
+use by_throughput::ThroughputEstimator;
 
-mod flow;
-mod shares;
-mod visits;
+mod by_arrival;
+mod by_sharing;
+mod by_throughput;
 
 /// The estimator of the knee.
 #[derive(Clone, Debug)]
-pub(super) struct Knee {
+pub(super) struct KneeEstimator {
     estimate: f64,
     /// Whether the estimate is a lower bound only: no evidence speaks against the largest candidate.
     open: bool,
     /// The highest level so far.
     highest: usize,
-    shares: Shares,
-    visits: Visits,
-    flow: Flow,
-    /// The scores of `shares`.
-    guess: Scores,
+    by_sharing: SharingEstimator,
+    by_arrival: ArrivalEstimator,
+    by_throughput: ThroughputEstimator,
+    /// The scores of `by_sharing`.
+    guess: CandidateScores,
     /// The scores of the other two.
-    bounds: Scores,
+    bounds: CandidateScores,
 }
 
 /// The log-likelihood of each candidate, by its level, less that of the likeliest.
 #[derive(Clone, Debug)]
-struct Scores(Vec<f64>);
+struct CandidateScores(Vec<f64>);
 
-impl Default for Knee {
+impl Default for KneeEstimator {
     fn default() -> Self {
         Self {
             estimate: 2.0,
             open: true,
             highest: 1,
-            shares: Shares::default(),
-            visits: Visits::default(),
-            flow: Flow::default(),
-            guess: Scores(vec![0.0; LEVELS + 1]),
-            bounds: Scores(vec![0.0; LEVELS + 1]),
+            by_sharing: SharingEstimator::default(),
+            by_arrival: ArrivalEstimator::default(),
+            by_throughput: ThroughputEstimator::default(),
+            guess: CandidateScores(vec![0.0; LEVELS + 1]),
+            bounds: CandidateScores(vec![0.0; LEVELS + 1]),
         }
     }
 }
 
-impl Knee {
+impl KneeEstimator {
     /// Returns a knee that evidence bounds.
     #[cfg(test)]
     pub(super) fn bounded(estimate: f64) -> Self {
@@ -103,27 +103,34 @@ impl Knee {
     }
 
     /// Returns the requests in flight at which one more is rejected; infinite while nothing is known.
-    pub(super) fn most(&self) -> f64 {
-        self.flow.most(self.estimate, self.open)
+    pub(super) fn rejection_limit(&self) -> f64 {
+        self.by_throughput.rejection_limit(self.estimate, self.open)
     }
 
     /// Records the arrival of a request that found `found` in flight.
-    pub(super) fn came(&mut self, job: u32, found: u32) -> Seat {
+    pub(super) fn record_arrival(&mut self, job: u32, found: u32) -> CohortSlot {
         self.highest = self.highest.max(level(found.saturating_add(1)));
-        self.shares.came(job);
-        self.visits.came(found)
+        self.by_sharing.record_arrival(job);
+        self.by_arrival.record_arrival(found)
     }
 
     /// Records the end of the request with this `seat`. `in_flight` includes it; `work` is the work of a
     /// request.
-    pub(super) fn left(&mut self, job: u32, seat: Seat, succeeded: bool, in_flight: u32, work: f64) {
+    pub(super) fn record_end(
+        &mut self,
+        job: u32,
+        seat: CohortSlot,
+        succeeded: bool,
+        in_flight: u32,
+        work: f64,
+    ) {
         if succeeded {
-            self.flow.ended();
+            self.by_throughput.record_success();
         }
         let top = self.top();
-        let shares = self.shares.left(job, succeeded, in_flight, work, top);
-        let visits = self.visits.left(seat, succeeded, top);
-        if self.flow.pressed() {
+        let shares = self.by_sharing.record_end(job, succeeded, in_flight, work, top);
+        let visits = self.by_arrival.record_end(seat, succeeded, top);
+        if self.by_throughput.is_crowded() {
             return;
         }
         if let Some(gains) = visits {
@@ -133,19 +140,19 @@ impl Knee {
             self.guess.add(&gains, top);
             let (least, most) = self.bounds.within(BOUND, top);
             let (smallest, _) = self.guess.within(DOUBT, top);
-            self.open = self.guess.allows(top, CERTAIN) && !self.visits.slowed();
+            self.open = self.guess.allows(top, CERTAIN) && !self.by_arrival.is_slowdown_significant();
             self.follow(smallest.clamp(least, most));
         }
     }
 
     /// Records `seconds` with `in_flight` requests. Requests recently take `sojourn`, of which `work` is
     /// their own, and `mean` is their mean number.
-    pub(super) fn passed(&mut self, in_flight: u32, seconds: f64, sojourn: f64, work: f64, mean: f64) {
-        self.shares.passed(in_flight, seconds, self.estimate, work);
-        self.visits.passed(in_flight, seconds);
-        self.flow.passed(in_flight, seconds, self.estimate);
+    pub(super) fn advance(&mut self, in_flight: u32, seconds: f64, sojourn: f64, work: f64, mean: f64) {
+        self.by_sharing.advance(in_flight, seconds, self.estimate, work);
+        self.by_arrival.advance(in_flight, seconds);
+        self.by_throughput.advance(in_flight, seconds, self.estimate);
         let top = self.top();
-        if let Some(gains) = self.flow.judge(sojourn, mean, self.estimate, top) {
+        if let Some(gains) = self.by_throughput.evaluate(sojourn, mean, self.estimate, top) {
             self.bounds.add(&gains, top);
             let (smallest, largest) = self.bounds.within(CLOSE, top);
             self.open = largest == top;
@@ -163,7 +170,7 @@ impl Knee {
     }
 }
 
-impl Scores {
+impl CandidateScores {
     /// Adds an estimator's log-likelihoods of the candidates from 1 to `top`.
     fn add(&mut self, gains: &[f64], top: usize) {
         let most = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -220,7 +227,8 @@ const DOUBT: f64 = 2.0;
 /// The same if rejections have made the levels differ.
 const CLOSE: f64 = 0.5;
 
-/// The log-likelihood by which the largest candidate must be worse by `shares` before the knee is a limit.
+/// The log-likelihood by which the largest candidate must be worse by `by_sharing` before the knee is a
+/// limit.
 const CERTAIN: f64 = 8.0;
 
 /// The log-likelihood by which a candidate must be worse to be ruled out.

@@ -10,18 +10,18 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Choice, Plan, Table};
-use crate::{Ask, Hand, Member, Time, mix};
+use super::{Choice, Plan, StrategyTable};
+use crate::{Member, PickRequest, PickerState, Time, mix};
 
 impl Plan {
     /// Returns the share of each member, in the order of [`Plan::members`]: 0 to 1 each, 1 together; empty
     /// without members. The sessions that a member under alert is to shed are not subtracted
-    /// ([`Shed`](crate::Shed)).
+    /// ([`ShedDecision`](crate::ShedDecision)).
     ///
     /// `hand` is the state of the asking core and is not changed. The same arguments give the same shares.
     /// The run time is linear in the members, and quadratic for strategies by requests in flight, up to 512
     /// members. Beyond that, the shares are the weights.
-    pub fn shares(&self, hand: &Hand, chance: u64, now: Time) -> Vec<f64> {
+    pub fn shares(&self, hand: &PickerState, chance: u64, now: Time) -> Vec<f64> {
         let mut shares = self.prepared().unwrap_or_else(|| self.rehearsed(hand, chance, now));
         if !normalise(&mut shares) {
             shares = self.weights();
@@ -31,13 +31,13 @@ impl Plan {
     }
 
     /// Returns `true` if requests in flight change the shares without a new plan.
-    pub fn shares_move(&self) -> bool {
+    pub fn shares_vary_with_load(&self) -> bool {
         self.prepared().is_none()
     }
 
     /// Returns the shares if the prepared data determines them.
     fn prepared(&self) -> Option<Vec<f64>> {
-        if self.strategy.heeds_load {
+        if self.strategy.prefers_less_load {
             return None;
         }
         let mut shares = vec![0.0; self.members.len()];
@@ -47,16 +47,18 @@ impl Plan {
             }
         };
         match &self.table {
-            Table::Schedule(round) if !round.is_empty() => round.iter().for_each(|member| add(*member, 1.0)),
-            Table::Alias(columns) => {
+            StrategyTable::Schedule(round) if !round.is_empty() => {
+                round.iter().for_each(|member| add(*member, 1.0))
+            }
+            StrategyTable::Alias(columns) => {
                 for (column, (stay, other)) in (0..).zip(columns) {
                     let stay = f64::from(*stay) / TWO_32;
                     add(column, stay);
                     add(*other, 1.0 - stay);
                 }
             }
-            Table::Seeds { .. } | Table::Slots(_) => return Some(self.weights()),
-            Table::Schedule(_) | Table::None => return None,
+            StrategyTable::Seeds { .. } | StrategyTable::Slots(_) => return Some(self.weights()),
+            StrategyTable::Schedule(_) | StrategyTable::None => return None,
         }
         Some(shares)
     }
@@ -66,7 +68,7 @@ impl Plan {
     }
 
     /// Returns the shares by simulated choices, where each choice depends on the earlier ones.
-    fn rehearsed(&self, hand: &Hand, chance: u64, now: Time) -> Vec<f64> {
+    fn rehearsed(&self, hand: &PickerState, chance: u64, now: Time) -> Vec<f64> {
         let count = self.members.len();
         if count > REHEARSED {
             return self.weights();
@@ -83,7 +85,7 @@ impl Plan {
             for turn in 0..requests as u64 {
                 // Evenly spread numbers (Weyl 1916), which vary less than independent draws.
                 let chance = first.wrapping_add(turn.wrapping_mul(GOLDEN));
-                let ask = Ask { turn, chance, now, ..Ask::default() };
+                let ask = PickRequest { turn, random_bits: chance, now, ..PickRequest::default() };
                 let Choice::Member(place) = stage.choose(&mut hand, &ask, &[]) else { break };
                 stage.members[place].vitals.begin();
                 shares[place] += 1.0;
@@ -129,15 +131,15 @@ mod tests {
     use super::*;
     use crate::plan::tests::members;
     use crate::strategy::{self, ALL};
-    use crate::{Knobs, Vitals};
+    use crate::{StrategyParams, Vitals};
 
     fn plan(name: &str, members: Vec<Member>) -> Plan {
         let strategy = strategy::find(name).expect("a strategy of this name");
-        Plan::new(strategy, Knobs::defaults(strategy), members)
+        Plan::new(strategy, StrategyParams::defaults(strategy), members)
     }
 
     fn shares(plan: &Plan) -> Vec<f64> {
-        plan.shares(&Hand::default(), 7, Time(1_000_000_000))
+        plan.shares(&PickerState::default(), 7, Time(1_000_000_000))
     }
 
     fn busy(in_flight: &[u32]) -> Vec<Member> {

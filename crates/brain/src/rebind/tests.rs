@@ -7,18 +7,18 @@ use crate::mix;
 const T: Duration = Duration::from_secs(3);
 
 /// Runs rounds of simultaneous reports, each with every member's load.
-fn group(rule: Rule, capacities: &[f64], rounds: &[&[f64]]) -> Rebind {
-    let mut rebind = Rebind::new(rule);
+fn group(rule: AlertRule, capacities: &[f64], rounds: &[&[f64]]) -> GroupAlerts {
+    let mut rebind = GroupAlerts::new(rule);
     (1..).zip(rounds).for_each(|(round, loads)| feed(&mut rebind, round, capacities, loads));
     rebind
 }
 
 /// Runs one round of reports.
-fn feed(rebind: &mut Rebind, round: u32, capacities: &[f64], loads: &[f64]) {
+fn feed(rebind: &mut GroupAlerts, round: u32, capacities: &[f64], loads: &[f64]) {
     for ((id, load), capacity) in (0..).zip(loads).zip(capacities) {
         let at = Time(0) + T * round;
-        let report = Report { capacity: *capacity, load: *load, effective: *load, at, period: T };
-        rebind.report(MemberId(id), &report);
+        let report = MemberReport { capacity: *capacity, load: *load, effective: *load, at, period: T };
+        rebind.record_report(MemberId(id), &report);
     }
 }
 
@@ -31,8 +31,12 @@ fn about(value: f64, expected: f64) {
 fn a_surplus_goes_in_proportion() {
     let (even, step) = ([0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 1.0]);
     let capacities = [1.0, 1.0, 2.0, 4.0];
-    assert_eq!(group(Rule::Surplus, &capacities, &[&even, &even, &step]).alerts().count(), 0, "one report");
-    let rebind = group(Rule::Surplus, &capacities, &[&even, &even, &step, &step]);
+    assert_eq!(
+        group(AlertRule::Surplus, &capacities, &[&even, &even, &step]).alerts().count(),
+        0,
+        "one report"
+    );
+    let rebind = group(AlertRule::Surplus, &capacities, &[&even, &even, &step, &step]);
     let fair = (0.5 * 4.0 + 1.0 * 4.0) / 8.0;
     let alert = rebind.alerts().next().expect("an alert");
     let input = |name| alert.inputs.iter().find(|(known, _)| *known == name).expect("an input").1;
@@ -50,7 +54,7 @@ fn a_surplus_goes_in_proportion() {
 #[test]
 fn a_session_helps_that_is_less_than_the_gap() {
     let gap = |capacities: &[f64], last: &[f64]| {
-        let rebind = group(Rule::Surplus, capacities, &[last, last]);
+        let rebind = group(AlertRule::Surplus, capacities, &[last, last]);
         let shed = rebind.alerts().next().expect("an alert").shed;
         about(f64::from(shed.load), 2.0);
         shed.gap
@@ -66,14 +70,14 @@ fn a_session_helps_that_is_less_than_the_gap() {
     let uneven = gap(&[1.0; 3], &[2.0, 0.5, 0.05]);
     assert!(uneven > one + 0.05, "{uneven}");
     // By the papers' rules all are to move.
-    let rebind = group(Rule::Critical(0.8), &[1.0; 2], &[&[0.9, 0.5], &[0.9, 0.5]]);
-    assert!(rebind.shed(MemberId(0)).gap.is_infinite() && Shed::default().gap.is_infinite());
+    let rebind = group(AlertRule::Critical(0.8), &[1.0; 2], &[&[0.9, 0.5], &[0.9, 0.5]]);
+    assert!(rebind.shed(MemberId(0)).gap.is_infinite() && ShedDecision::default().gap.is_infinite());
 }
 
 #[test]
 fn a_night_leaves_no_trace() {
     let decided = |rounds: u32| {
-        let mut rebind = Rebind::new(Rule::Surplus);
+        let mut rebind = GroupAlerts::new(AlertRule::Surplus);
         let busy = |round: u32| if round < 20 { 1.0 } else { 0.0 };
         for round in 1..rounds {
             let load = |id: u64| busy(round) * (90.0 + 9.0 * unit(mix(u64::from(round) * 4 + id)));
@@ -108,7 +112,7 @@ fn the_greatest_load_is_under_alert_whatever_was_before() {
             };
             scale * chance(seed * 1_000 + salt * 31 + id)
         };
-        let mut rebind = Rebind::new(Rule::Surplus);
+        let mut rebind = GroupAlerts::new(AlertRule::Surplus);
         for round in 1..12 {
             let loads: Vec<f64> = (0..members as u64).map(|id| load(id, u64::from(round))).collect();
             feed(&mut rebind, round, &capacities, &loads);
@@ -130,7 +134,7 @@ fn the_greatest_load_is_under_alert_whatever_was_before() {
 fn one_that_says_anything_hides_no_other() {
     for lie in [1e3, 1e9, f64::MAX] {
         let loads: &[f64] = &[lie, 3.0, 1.0, 1.0];
-        let rebind = group(Rule::Surplus, &[1.0; 4], &[loads, loads]);
+        let rebind = group(AlertRule::Surplus, &[1.0; 4], &[loads, loads]);
         assert_eq!(rebind.alerts().map(|alert| alert.member.0).collect::<Vec<_>>(), [0, 1], "{lie}");
         // Its load counts for twice that of the judged one.
         about(f64::from(rebind.shed(MemberId(1)).share), 1.0 - (6.0 + 3.0 + 1.0 + 1.0) / 4.0 / 3.0);
@@ -139,15 +143,20 @@ fn one_that_says_anything_hides_no_other() {
 
 #[test]
 fn a_round_waits_for_all_but_not_for_long() {
-    let mut rebind = Rebind::new(Rule::Surplus);
+    let mut rebind = GroupAlerts::new(AlertRule::Surplus);
     let mut compared = Vec::new();
     for second in 1..40_u64 {
         // The last one does not report for ten seconds.
         for id in (0..3).filter(|id| *id < 2 || !(20..30).contains(&second)) {
             let at = Time(0) + Duration::from_secs(second);
-            let report =
-                Report { capacity: 1.0, load: 10.0, effective: 10.0, at, period: Duration::from_secs(1) };
-            if rebind.report(MemberId(id), &report).compared {
+            let report = MemberReport {
+                capacity: 1.0,
+                load: 10.0,
+                effective: 10.0,
+                at,
+                period: Duration::from_secs(1),
+            };
+            if rebind.record_report(MemberId(id), &report).compared {
                 compared.push(second);
             }
         }
@@ -161,33 +170,33 @@ fn the_one_that_has_nearly_all_is_under_alert_at_once() {
     // A hundred times the other's load, give or take a tenth: its noise is more than the other's whole load.
     let rounds: Vec<[f64; 2]> = (0..6).map(|round| [500.0 + 50.0 * unit(mix(round)), 5.0]).collect();
     let rounds: Vec<&[f64]> = rounds.iter().map(|round| &round[..]).collect();
-    let rebind = group(Rule::Surplus, &[1.0, 1.0], &rounds);
-    let alerts: Vec<&Alert> = rebind.alerts().collect();
+    let rebind = group(AlertRule::Surplus, &[1.0, 1.0], &rounds);
+    let alerts: Vec<&LoadAlert> = rebind.alerts().collect();
     assert_eq!(alerts.len(), 1);
     assert_eq!(alerts[0].member, MemberId(0));
 }
 
 #[test]
 fn no_report_makes_nonsense() {
-    let mut rebind = Rebind::new(Rule::Surplus);
+    let mut rebind = GroupAlerts::new(AlertRule::Surplus);
     let chance = |count: u64| unit(mix(count));
     for count in 0..20_000_u64 {
         let id = mix(count) % 50;
         let scale = [1.0, 1.0, 1.0, 0.0, 1e12, f64::MAX][(mix(count + 7) % 6) as usize];
-        let report = Report {
+        let report = MemberReport {
             capacity: 1.0 + id as f64,
             load: chance(count) * scale,
             effective: chance(count),
             at: Time(count * 10_000_000),
             period: T,
         };
-        rebind.report(MemberId(id as u32), &report);
+        rebind.record_report(MemberId(id as u32), &report);
         if count % 1_000 == 999 {
             rebind.forget(MemberId((count / 1_000) as u32));
         }
         assert!(rebind.alerts().count() < rebind.tracks.len());
         for (id, track) in &rebind.tracks {
-            let Shed { share, gap, load, .. } = rebind.shed(*id);
+            let ShedDecision { share, gap, load, .. } = rebind.shed(*id);
             assert!((0.0..=1.0).contains(&share) && gap >= 0.0 && load >= 0.0, "{share} {gap} {load}");
             assert!(track.load.is_finite() && rebind.deficit(*id) >= 0.0 && rebind.deficit(*id).is_finite());
         }
@@ -198,27 +207,27 @@ fn no_report_makes_nonsense() {
 fn one_member_alone_is_never_under_alert() {
     let rounds: Vec<[f64; 1]> = (0..50).map(|count| [unit(mix(count)) * 10.0]).collect();
     let rounds: Vec<&[f64]> = rounds.iter().map(|round| &round[..]).collect();
-    assert_eq!(group(Rule::Surplus, &[1.0], &rounds).alerts().count(), 0);
-    assert_eq!(group(Rule::Mean(1.25), &[1.0], &rounds).alerts().count(), 0);
-    assert_eq!(group(Rule::Least(1.4), &[1.0], &rounds).alerts().count(), 0);
+    assert_eq!(group(AlertRule::Surplus, &[1.0], &rounds).alerts().count(), 0);
+    assert_eq!(group(AlertRule::Mean(1.25), &[1.0], &rounds).alerts().count(), 0);
+    assert_eq!(group(AlertRule::Least(1.4), &[1.0], &rounds).alerts().count(), 0);
 }
 
 #[test]
 fn the_least_loaded_stays_open_however_low_the_threshold() {
-    for rule in [Rule::Critical(0.1), Rule::Mean(0.1), Rule::Least(0.1)] {
-        let mut rebind = Rebind::new(rule);
+    for rule in [AlertRule::Critical(0.1), AlertRule::Mean(0.1), AlertRule::Least(0.1)] {
+        let mut rebind = GroupAlerts::new(rule);
         for count in 0..4_000_u64 {
             let id = MemberId((mix(count) % 4) as u32);
             let load = 0.5 + unit(mix(count));
             let at = Time(0) + T * count as u32;
-            rebind.report(id, &Report { capacity: 1.0, load, effective: load, at, period: T });
+            rebind.record_report(id, &MemberReport { capacity: 1.0, load, effective: load, at, period: T });
             let closed = rebind.alerts().count();
             assert!(closed < rebind.tracks.len(), "{rule:?}: all {closed} after {count} reports");
         }
     }
     // After two reports of each, the least loaded is exempt, and of equals the first.
     let alerted = |loads: &[f64]| -> Vec<u32> {
-        let rebind = group(Rule::Critical(0.1), &[1.0, 1.0, 1.0], &[loads, loads]);
+        let rebind = group(AlertRule::Critical(0.1), &[1.0, 1.0, 1.0], &[loads, loads]);
         rebind.alerts().map(|alert| alert.member.0).collect()
     };
     assert_eq!(alerted(&[0.9, 0.8, 0.7]), [0, 1]);
@@ -231,10 +240,10 @@ fn the_least_loaded_stays_open_however_low_the_threshold() {
 #[test]
 fn what_the_last_alert_was_decided_on_outlives_it() {
     let high: &[f64] = &[0.9, 0.5];
-    let rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[high, high]);
+    let rebind = group(AlertRule::Critical(0.8), &[1.0, 1.0], &[high, high]);
     let decided = rebind.alerts().next().expect("an alert").clone();
     assert_eq!(rebind.last_alert(MemberId(0)), Some(&decided));
-    let rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[high, high, &[0.5, 0.5]]);
+    let rebind = group(AlertRule::Critical(0.8), &[1.0, 1.0], &[high, high, &[0.5, 0.5]]);
     assert_eq!(rebind.alerts().count(), 0);
     assert_eq!(rebind.last_alert(MemberId(0)), Some(&decided));
     assert_eq!((rebind.last_alert(MemberId(1)), rebind.last_alert(MemberId(7))), (None, None));
@@ -242,20 +251,23 @@ fn what_the_last_alert_was_decided_on_outlives_it() {
 
 #[test]
 fn who_is_forgotten_ends_its_alert() {
-    let mut rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[&[0.9, 0.5], &[0.9, 0.5]]);
-    assert_eq!(rebind.shed(MemberId(0)), Shed { share: 1.0, load: 0.9, epoch: 1, ..Shed::default() });
-    assert_eq!(rebind.shed(MemberId(1)), Shed::default());
+    let mut rebind = group(AlertRule::Critical(0.8), &[1.0, 1.0], &[&[0.9, 0.5], &[0.9, 0.5]]);
+    assert_eq!(
+        rebind.shed(MemberId(0)),
+        ShedDecision { share: 1.0, load: 0.9, epoch: 1, ..ShedDecision::default() }
+    );
+    assert_eq!(rebind.shed(MemberId(1)), ShedDecision::default());
     assert!(rebind.forget(MemberId(0)).is_some_and(|change| !change.raised));
     assert_eq!(rebind.forget(MemberId(0)), None);
-    assert_eq!((rebind.alerts().count(), rebind.shed(MemberId(0))), (0, Shed::default()));
+    assert_eq!((rebind.alerts().count(), rebind.shed(MemberId(0))), (0, ShedDecision::default()));
     assert!(rebind.forget(MemberId(1)).is_none());
     assert_eq!(rebind.deficit(MemberId(1)), 0.0);
 }
 
 /// Returns four members whose alerts are held; the last one has twice the load of the others in rounds 3
 /// to 5.
-fn held() -> (Rebind, Alert) {
-    let mut rebind = Rebind::new(Rule::Surplus);
+fn held() -> (GroupAlerts, LoadAlert) {
+    let mut rebind = GroupAlerts::new(AlertRule::Surplus);
     rebind.set_holds(true);
     for (round, load) in [(1, 0.5), (2, 0.5), (3, 1.0), (4, 1.0), (5, 1.0)] {
         feed(&mut rebind, round, &[1.0; 4], &[0.5, 0.5, 0.5, load]);
@@ -272,12 +284,12 @@ fn an_alert_that_is_held_asks_nobody() {
     let number = alert.held.expect("it is held");
     assert!(alert.shed.share > 0.1 && alert.since == Time(0) + 4 * T, "{alert:?}");
     assert!(alert.shed.epoch > number, "what is to go is decided with each round, by one alert");
-    assert_eq!(rebind.shed(LAST), Shed::default());
+    assert_eq!(rebind.shed(LAST), ShedDecision::default());
     let lacking: f64 = (0..4).map(|id| rebind.deficit(MemberId(id))).sum();
     about(lacking, 1.0 - 2.5 / 4.0);
     let late = Time(0) + T * 11 / 2;
     assert!(!rebind.release(LAST, number + 1, late) && !rebind.release(MemberId(0), number, late));
-    assert_eq!(rebind.shed(LAST), Shed::default());
+    assert_eq!(rebind.shed(LAST), ShedDecision::default());
     assert!(rebind.release(LAST, number, late) && !rebind.release(LAST, number, late), "once");
     let shed = rebind.shed(LAST);
     assert!(shed.epoch > alert.shed.epoch && shed.period == T);
@@ -295,8 +307,9 @@ fn what_is_over_by_then_moves_nobody() {
     let number = alert.held.expect("it is held");
     // All have as much by now, and its own report has not come.
     for (round, id) in [6, 7].into_iter().flat_map(|round| (0..3).map(move |id| (round, id))) {
-        let report = Report { capacity: 1.0, load: 2.0, effective: 2.0, at: Time(0) + T * round, period: T };
-        rebind.report(MemberId(id), &report);
+        let report =
+            MemberReport { capacity: 1.0, load: 2.0, effective: 2.0, at: Time(0) + T * round, period: T };
+        rebind.record_report(MemberId(id), &report);
     }
     assert!(rebind.release(LAST, number, Time(0) + T * 7));
     assert_eq!(rebind.shed(LAST).share, 0.0);

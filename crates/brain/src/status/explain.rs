@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EventKind, State};
+use crate::{EventKind, MemberState};
 
 /// The explanation of a group: the known state of each member, the strategy's figures, and recent decisions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct GroupExplanation {
     /// The members, in the order of the configuration.
     pub members: Vec<MemberExplanation>,
     /// The last events of the group as a whole, oldest first.
-    pub events: Vec<Happening>,
+    pub events: Vec<LoggedEvent>,
 }
 
 /// The source of a group's loads.
@@ -53,7 +53,7 @@ pub struct MemberExplanation {
     /// The resolved address.
     pub address: String,
     /// The state, which decides whether it may be chosen.
-    pub state: State,
+    pub state: MemberState,
     /// Whether it may be chosen now.
     pub eligible: bool,
     /// The reason, for display.
@@ -81,9 +81,9 @@ pub struct MemberExplanation {
     /// The reports that were dropped because they came too fast.
     pub dropped: u64,
     /// The figures by which the strategy judges it.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<StrategyFigure>,
     /// The last events of the member, oldest first.
-    pub events: Vec<Happening>,
+    pub events: Vec<LoggedEvent>,
 }
 
 /// An alert in force.
@@ -125,7 +125,7 @@ pub struct FactExplanation {
 
 /// A figure of a strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
+pub struct StrategyFigure {
     /// The name, with the unit if there is one.
     pub name: String,
     /// The value; finite.
@@ -134,7 +134,7 @@ pub struct Figure {
 
 /// An event in the explanation of its subject.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Happening {
+pub struct LoggedEvent {
     /// The number in the event log.
     pub seq: u64,
     /// The milliseconds since 1970, UTC.

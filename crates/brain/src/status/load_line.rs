@@ -49,7 +49,7 @@ pub struct LoadLine {
     #[serde(default)]
     pub age_seconds: f64,
     /// The response times at 0.5, 0.8 and 0.95 of the capacity.
-    pub predicted: Vec<Predicted>,
+    pub predicted: Vec<PredictedLatency>,
     /// The effects of `minus_one`, `plus_one`, `double`.
     pub what_if: Vec<WhatIf>,
 }
@@ -63,7 +63,7 @@ impl LoadLine {
 
 /// The response times at a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Predicted {
+pub struct PredictedLatency {
     /// The load as a part of the capacity.
     pub load: f64,
     /// The load in requests a second.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The last ten minutes of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Recent {
+pub struct GroupRecent {
     /// The seconds, oldest first; at most 600.
     pub seconds: Vec<RecentSecond>,
     /// The members, in the order of the configuration.

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::scale::Reason;
-use crate::scale::crew::Stage;
+use crate::autoscale::ScaleReason;
+use crate::autoscale::instances::InstanceState;
 
 /// The desired state of a group's scaler, and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub struct ScalerStatus {
     pub decides: Option<String>,
     /// The reason as a keyword.
     #[serde(default)]
-    pub reason: Reason,
+    pub reason: ScaleReason,
     /// The last decision and its reason, for display.
     pub why: String,
     /// The actions of that decision, performed or not: a line each.
@@ -66,7 +66,7 @@ pub struct ScaledMember {
     /// Its name in the group: `host:port`.
     pub member: Option<String>,
     /// The state.
-    pub stage: Stage,
+    pub stage: InstanceState,
     /// The seconds since the last change of the state.
     pub since_seconds: f64,
 }

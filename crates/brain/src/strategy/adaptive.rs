@@ -6,13 +6,13 @@
 //!    balancer's. Of several slots the cheapest is used.
 //! 2. **No slot, but load reports.** Each member's queue is estimated from its last load report and the
 //!    requests sent there since. The request is drawn in proportion to the amount that each member would get
-//!    if one more request filled the fleet up to a common level of cost (`level`). Between members that
-//!    differ this is nearly the best one; between members of equal cost it is a draw by capacity. An old
+//!    if one more request filled the fleet up to a common level of cost (`water_filling`). Between members
+//!    that differ this is nearly the best one; between members of equal cost it is a draw by capacity. An old
 //!    report fades into the member's mean load, or into the latency observed here where that is higher.
 //! 3. **No load reports.** The cost is the square of one more than the requests in flight from here, times
-//!    the member's recent latency (`quiet`). If requests pile up, these members together get a learnt limit
-//!    (`member::concurrency`). If most members send no reports, those that do are compared with them by
-//!    observation alone.
+//!    the member's recent latency (`silent_members`). If requests pile up, these members together get a
+//!    learnt limit (`member::concurrency`). If most members send no reports, those that do are compared with
+//!    them by observation alone.
 //!
 //! A member that fails more than the fleet looks more expensive in proportion. When every member has as many
 //! requests as it can work on and twice the square root of that on top, the next request is rejected: it
@@ -21,121 +21,125 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Left, PLAIN, Strategy, recent};
+use super::{DEFAULTS, Eligible, Strategy, record_mean_latency};
 use crate::meter::Reading;
-use crate::{Ask, Hand, Member, Plan, Time};
+use crate::{Member, PickRequest, PickerState, Plan, Time};
 
-mod level;
-mod quiet;
+mod silent_members;
+mod water_filling;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "adaptive",
-    about: "by what members say of themselves with their answers, else by what is seen of them; nothing to set",
-    knobs: &[],
+    about: "by what members say of themselves with their answers, else by what is seen of them; nothing to \
+        set",
+    params: &[],
     reads_latency: true,
-    heeds_load: true,
+    prefers_less_load: true,
     shares: false,
-    limits: true,
+    enforces_limits: true,
     choose,
-    second,
-    observe: recent,
-    hear,
+    second_choice: second,
+    observe: record_mean_latency,
+    record_report: record_reading,
     explain,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
-    pick(plan, hand, ask, &|member| !member.full()).unwrap_or(usize::MAX)
+fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
+    pick(plan, hand, ask, &|member| !member.is_full()).unwrap_or(usize::MAX)
 }
 
-fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, hand: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
     pick(plan, hand, ask, left)
 }
 
 /// Instantiated for each type of `left`, because `left` is called for every member.
-fn pick<L>(plan: &Plan, hand: &mut Hand, ask: &Ask, left: &L) -> Option<usize>
+fn pick<L>(plan: &Plan, hand: &mut PickerState, ask: &PickRequest, left: &L) -> Option<usize>
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let members = plan.members();
     // A load report to another balancer, or to the process before this one, serves if this one got none.
-    if !hand.heard && !plan.spoken() {
-        return quiet::choose(plan, hand, ask, left);
+    if !hand.has_reports && !plan.has_peer_reports() {
+        return silent_members::choose(plan, hand, ask, left);
     }
     if hand.held() > 0 {
-        if let Some(index) = unheard(members, hand, ask).filter(|index| left(&members[*index])) {
+        if let Some(index) = pick_unreported(members, hand, ask).filter(|index| left(&members[*index])) {
             return Some(index);
         }
-        if let Some(index) = hand.spend(ask.now, |index| left(&members[index])) {
+        if let Some(index) = hand.spend_slot(ask.now, |index| left(&members[index])) {
             return Some(index);
         }
     }
-    match level::draw(plan, hand, ask, left) {
-        level::Draw::Member(index) => Some(index),
-        level::Draw::Full => None,
-        level::Draw::Unknown => {
-            let full =
-                |member: &Member| plan.admission() && member.view(ask.now).is_some() && member.busy(ask.now);
-            let left: Left<'_> = &|member| left(member) && !full(member);
-            quiet::choose(plan, hand, ask, left)
+    match water_filling::draw(plan, hand, ask, left) {
+        water_filling::DrawOutcome::Member(index) => Some(index),
+        water_filling::DrawOutcome::Full => None,
+        water_filling::DrawOutcome::Unknown => {
+            let full = |member: &Member| {
+                plan.has_admission()
+                    && member.current_report(ask.now).is_some()
+                    && member.is_at_limit(ask.now)
+            };
+            let left: Eligible<'_> = &|member| left(member) && !full(member);
+            silent_members::choose(plan, hand, ask, left)
         }
     }
 }
 
 /// Returns a member without load reports for its turn beside members with them. It is drawn at random, and
 /// taken if nothing is in flight there from here and it has not been slower than the others lately.
-fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
-    let index = (((ask.chance >> 32) * members.len() as u64) >> 32) as usize;
+fn pick_unreported(members: &[Member], hand: &PickerState, ask: &PickRequest) -> Option<usize> {
+    let index = (((ask.random_bits >> 32) * members.len() as u64) >> 32) as usize;
     let member = &members[index];
-    if member.vitals.awaiting() > 0 || member.view(ask.now).is_some() {
+    if member.vitals.awaiting() > 0 || member.current_report(ask.now).is_some() {
         return None;
     }
-    let worth = match member.vitals.blended_at(ask.now) {
+    let worth = match member.vitals.latency_and_age(ask.now) {
         Some((latency, age)) => latency <= hand.latency || age > RETRY,
         None => true,
     };
     worth.then_some(index)
 }
 
-fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
-    hand.heard = true;
-    if !member.vitals.heard.take(reading, member.vitals.begun(), now) {
+fn record_reading(hand: &mut PickerState, member: &Member, reading: &Reading, now: Time) {
+    hand.has_reports = true;
+    if !member.vitals.last_report.record(reading, member.vitals.begun(), now) {
         return;
     }
     if reading.in_flight > 0 {
         // The request being answered counts here until its end; the member does not count it any more.
         let here = f64::from(member.vitals.awaiting().saturating_sub(1));
         let elsewhere = (1.0 - here / f64::from(reading.in_flight)).max(0.0);
-        hand.elsewhere += (elsewhere - hand.elsewhere) / WORDS;
+        hand.elsewhere_share += (elsewhere - hand.elsewhere_share) / WORDS;
     }
     if !reading.slot {
         return;
     }
     let queue = f64::from(reading.in_flight) + 1.0;
-    let cost = cost(reading, queue, scorn(member, hand.failing()));
-    let cost = cost + unsaid(member, cost, || 0.0, now);
+    let cost = cost(reading, queue, failure_penalty(member, hand.failing()));
+    let cost = cost + unreported_latency(member, cost, || 0.0, now);
     // Not by way of u128, whose conversion no processor supports.
     let until = now + Duration::from_nanos((f64::from(reading.sojourn) * 1e9) as u64);
-    hand.keep(member.id, cost as f32, until, now);
+    hand.keep_slot(member.id, cost as f32, until, now);
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
     let mut figures = Vec::new();
-    if let Some((latency, _)) = member.vitals.blended_at(now) {
+    if let Some((latency, _)) = member.vitals.latency_and_age(now) {
         figures.push(("latency_ms", f64::from(latency) / 1e6));
     }
-    let suspicion = &member.vitals.suspicion;
-    figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failing())]);
-    let limit = member.most(now).filter(|_| plan.admission()).map(f64::from);
-    let Some(said) = member.view(now) else {
+    let suspicion = &member.vitals.failure_detector;
+    figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failure_share())]);
+    let limit = member.concurrency_limit(now).filter(|_| plan.has_admission()).map(f64::from);
+    let Some(said) = member.current_report(now) else {
         figures.extend(limit.map(|limit| ("limit", limit)));
         // Without load reports, requests in flight and their latency decide; both are shown anyway.
-        let heard = plan.members().iter().filter(|member| member.view(now).is_some()).count();
+        let heard = plan.members().iter().filter(|member| member.current_report(now).is_some()).count();
         figures.push(("members_that_speak", heard as f64));
         return figures;
     };
     let reading = &said.reading;
-    let queue = member.queue(&said, now);
+    let queue = member.estimated_queue(&said, now);
     figures.push(("knee", f64::from(reading.knee)));
     figures.extend(limit.map(|limit| ("limit", limit)));
     figures.extend([
@@ -143,7 +147,7 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
         ("sojourn_ms", f64::from(reading.sojourn) * 1e3),
         ("mean_in_flight", f64::from(reading.mean_in_flight)),
         ("queue", queue),
-        ("cost_ms", cost(reading, queue, scorn(member, 0.0)) * 1e3),
+        ("cost_ms", cost(reading, queue, failure_penalty(member, 0.0)) * 1e3),
         ("heard_ms_ago", now.since(said.at).as_secs_f64() * 1e3),
     ]);
     figures
@@ -151,12 +155,12 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
 
 /// Returns the expected latency of a request at a member with `queue` requests, seconds.
 fn cost(reading: &Reading, queue: f64, scorn: f64) -> f64 {
-    bend(f64::from(reading.work) * scorn, f64::from(reading.knee), queue)
+    smooth_max(f64::from(reading.work) * scorn, f64::from(reading.knee), queue)
 }
 
 /// Returns `floor * sqrt(1 + (queue / knee)^2)`: the work alone (`floor`, seconds) below the knee, a multiple
 /// in proportion to the queue above it, and a smooth bend between.
-fn bend(floor: f64, knee: f64, queue: f64) -> f64 {
+fn smooth_max(floor: f64, knee: f64, queue: f64) -> f64 {
     let crowd = queue / knee;
     floor * libm::sqrt(1.0 + crowd * crowd)
 }
@@ -168,21 +172,21 @@ fn bend(floor: f64, knee: f64, queue: f64) -> f64 {
 /// the report fades (`faded`, 0 to 1), the observation replaces it where it is higher. A lower one may be
 /// chance, or the member may not have been used while it was busy. Failures are part of the observation.
 /// While several requests are unanswered, the time of waiting counts as well.
-fn unsaid(member: &Member, said: f64, faded: impl FnOnce() -> f64, now: Time) -> f64 {
-    let (seen, age) = member.vitals.blended_at(now).unwrap_or_default();
+fn unreported_latency(member: &Member, said: f64, faded: impl FnOnce() -> f64, now: Time) -> f64 {
+    let (seen, age) = member.vitals.latency_and_age(now).unwrap_or_default();
     let seen = f64::from(seen) * 1e-9;
     let more = seen - said;
     let slower = if more > 0.0 { (faded() * more).max(seen - BELIEF * said) } else { 0.0 };
     if age < SILENT {
         return slower;
     }
-    slower.max(member.vitals.unanswered(said * 1e9, now) * 1e-9 - BELIEF * said)
+    slower.max(member.vitals.excess_silence(said * 1e9, now) * 1e-9 - BELIEF * said)
 }
 
 /// Returns the factor by which failures make a member look slower: `1 / good^2`. Here `good` is the share of
 /// its requests that does not fail, beyond the failures of the whole fleet.
-fn scorn(member: &Member, fleet: f64) -> f64 {
-    let failing = member.vitals.suspicion.failing();
+fn failure_penalty(member: &Member, fleet: f64) -> f64 {
+    let failing = member.vitals.failure_detector.failure_share();
     if failing <= fleet {
         return 1.0;
     }

@@ -8,21 +8,21 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::{Knobs, Member, Plan, Table, mix};
+use crate::{Member, Plan, StrategyParams, StrategyTable, mix};
 
 /// Returns the columns for the members' weights.
-pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
-    of(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
+pub(super) fn prepare(members: &[Member], _: &StrategyParams) -> StrategyTable {
+    from_weights(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
 }
 
 /// Returns the columns for weights; one that is 0 is never drawn unless all are.
-pub(super) fn of(weights: &[f64]) -> Table {
-    Table::Alias(columns(weights))
+pub(super) fn from_weights(weights: &[f64]) -> StrategyTable {
+    StrategyTable::Alias(columns(weights))
 }
 
 /// Returns one member, with a chance equal to its share of the weights. It uses all 64 bits.
 pub(super) fn draw(plan: &Plan, bits: u64) -> usize {
-    let Table::Alias(columns) = plan.table() else { return 0 };
+    let StrategyTable::Alias(columns) = plan.table() else { return 0 };
     // The upper half scaled to the columns (Lemire 2019, without its rejection: the bias is below n / 2^32).
     let column = (((bits >> 32) * columns.len() as u64) >> 32) as usize;
     match columns.get(column) {
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn of_two_the_other_one_is_nearly_always_found() {
         let random = strategy::find("random").expect("a strategy of this name");
-        let plan = Plan::new(random, Knobs::defaults(random), members(&[1.0, 1.0]));
+        let plan = Plan::new(random, StrategyParams::defaults(random), members(&[1.0, 1.0]));
         let missed = |chance: &u64| {
             let first = draw(&plan, mix(*chance));
             draw_other(&plan, mix(*chance), first).0 == first

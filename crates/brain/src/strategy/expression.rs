@@ -5,8 +5,8 @@
 //! [`Analyzer::handle_weights`](crate::Analyzer::handle_weights) and replace the capacity in each member's
 //! weight. The fast path is a weighted round robin, at the same cost.
 
-use super::{PLAIN, Strategy, schedule, share};
-use crate::{Ask, Hand, Plan};
+use super::{DEFAULTS, Strategy, schedule, share};
+use crate::{PickRequest, PickerState, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "expression",
@@ -14,9 +14,9 @@ pub(super) static STRATEGY: Strategy = Strategy {
     prepare: schedule::prepare,
     choose,
     explain: share,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
-    schedule::at(plan, ask.turn)
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+    schedule::member_at(plan, ask.turn)
 }

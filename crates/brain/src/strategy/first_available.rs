@@ -4,27 +4,27 @@
 //! A member in slow start takes a growing part of the requests, and the next one has the rest. A primary that
 //! returns does not get all of them cold while its spare is warm.
 
-use super::{Left, PLAIN, Strategy, takes_turn};
-use crate::{Ask, Hand, Plan, mix};
+use super::{DEFAULTS, Eligible, Strategy, takes_turn};
+use crate::{PickRequest, PickerState, Plan, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "first_available",
     about: "the first member, in the order written, that is below its limit",
-    knobs: &[],
+    params: &[],
     shares: false,
     choose,
-    second,
-    ..PLAIN
+    second_choice: second,
+    ..DEFAULTS
 };
 
-fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
-    second(plan, hand, ask, &|member| !member.full()).unwrap_or(0)
+fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
+    second(plan, hand, ask, &|member| !member.is_full()).unwrap_or(0)
 }
 
-fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
     let mut first = None;
     for (index, member) in plan.members().iter().enumerate().filter(|(_, member)| left(member)) {
-        if takes_turn(member, mix(ask.chance ^ member.seed)) {
+        if takes_turn(member, mix(ask.random_bits ^ member.seed)) {
             return Some(index);
         }
         first = first.or(Some(index));

@@ -7,25 +7,25 @@
 //! in that scan are resolved at random in proportion to weight and not by position. A scan that takes the
 //! first member after a busy one would give that neighbour the busy one's requests on top of its own.
 //!
-//! The known requests of other balancers at the same members count, too (see `fleet/company.rs`).
+//! The known requests of other balancers at the same members count, too (see `fleet/peer_presence.rs`).
 //!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
-use super::{Left, PLAIN, Strategy, relative_load, schedule};
+use super::{DEFAULTS, Eligible, Strategy, relative_load, schedule};
 use crate::hash::unit;
-use crate::{Ask, Hand, Member, Plan, mix};
+use crate::{Member, PickRequest, PickerState, Plan, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_connections",
     about: "the member with the fewest requests in flight for its capacity; in turn where several are equal",
-    knobs: &[],
-    heeds_load: true,
+    params: &[],
+    prefers_less_load: true,
     shares: true,
     prepare: schedule::prepare,
     choose,
-    second,
+    second_choice: second,
     explain: relative_load,
-    ..PLAIN
+    ..DEFAULTS
 };
 
 /// Returns `true` if `a` requests at `member` are less, for its weight, than `b` at `other`. It does not
@@ -37,12 +37,12 @@ pub(super) fn lighter(a: f64, member: &Member, b: f64, other: &Member) -> bool {
 /// Returns the least loaded of the members that are `left`; of several, a random one in proportion to weight.
 ///
 /// It makes two passes, because in a single one the processor cannot predict the branch of a member.
-pub(super) fn least(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
+pub(super) fn least_loaded(plan: &Plan, ask: &PickRequest, left: impl Fn(&Member) -> bool) -> Option<usize> {
     let members = plan.members();
     let mut first = None;
     let mut least = f64::INFINITY;
     for (index, member) in members.iter().enumerate() {
-        let load = plan.crowd(member) / member.weight;
+        let load = plan.member_load(member) / member.weight;
         if load < least && left(member) {
             (first, least) = (Some(index), load);
         }
@@ -52,9 +52,9 @@ pub(super) fn least(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> O
     // 1982). The margin is for rounding, and for another core that changes the requests in flight meanwhile.
     let least = least * (1.0 + 1e-12);
     let mut weight = 0.0;
-    let mut bits = ask.chance;
+    let mut bits = ask.random_bits;
     for (index, member) in members.iter().enumerate() {
-        if plan.crowd(member) <= least * member.weight && left(member) {
+        if plan.member_load(member) <= least * member.weight && left(member) {
             weight += member.weight;
             bits = mix(bits);
             if unit(bits) * weight < member.weight {
@@ -68,30 +68,30 @@ pub(super) fn least(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> O
 /// The number of slots to try before the scan of all members.
 const SLOTS: usize = 8;
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
     let members = plan.members();
     // The mean of other balancers' requests at a member is hardly ever exactly 0.
-    let idle = |index: usize| members[index].everywhere() < IDLE;
-    let turn = schedule::at(plan, ask.turn);
+    let idle = |index: usize| members[index].in_flight_everywhere() < IDLE;
+    let turn = schedule::member_at(plan, ask.turn);
     if idle(turn) {
         return turn;
     }
-    let mut bits = ask.chance;
+    let mut bits = ask.random_bits;
     if members.len() > SLOTS {
         for _ in 0..SLOTS {
             bits = mix(bits);
-            let drawn = schedule::at(plan, bits);
+            let drawn = schedule::member_at(plan, bits);
             if idle(drawn) {
                 return drawn;
             }
         }
     }
-    let ask = Ask { chance: bits, ..*ask };
-    least(plan, &ask, |_| true).unwrap_or(turn)
+    let ask = PickRequest { random_bits: bits, ..*ask };
+    least_loaded(plan, &ask, |_| true).unwrap_or(turn)
 }
 
-fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
-    least(plan, ask, left)
+fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
+    least_loaded(plan, ask, left)
 }
 
 /// The requests in flight below which a member counts as idle.

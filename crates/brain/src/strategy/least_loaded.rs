@@ -8,57 +8,58 @@
 use alloc::format;
 
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
-use super::{Clash, Knob, Knobs, PLAIN, Strategy};
-use crate::Rule;
+use super::{DEFAULTS, ParamConflict, Strategy, StrategyParam, StrategyParams};
+use crate::AlertRule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_loaded",
     about: "the member that reports the least load; thresholds to reject and to shed, if set",
-    knobs: &[
+    params: &[
         tolerance("loads up to this many times the least count as equal to it", 1.0),
         DAMPENING,
         PER_BALANCE_LOAD,
-        Knob {
+        StrategyParam {
             name: "reject",
             about: "load at which a member gets nothing new; 0 for none",
             default: 0.0,
             min: 0.0,
             max: 1e12,
         },
-        Knob {
+        StrategyParam {
             name: "critical",
-            about: "load above which a member is to shed its sessions; 0 for what is beyond its share and noise",
+            about: "load above which a member is to shed its sessions; 0 for what is beyond its share and \
+                noise",
             default: 0.0,
             min: 0.0,
             max: 1e12,
         },
     ],
-    clash,
+    conflict: find_conflict,
     reads_load: true,
-    heeds_load: true,
+    prefers_less_load: true,
     shares: true,
     prepare: reported::prepare,
-    rule,
+    alert_rule: rule,
     choose: reported::choose,
-    second: reported::second,
-    refuses: reported::refuses,
+    second_choice: reported::second,
+    refusal_message: reported::overload_message,
     explain: reported::explain,
-    ..PLAIN
+    ..DEFAULTS
 };
 
 /// Returns the conflict of a member that sheds before it is full: it would send sessions away that it may get
 /// back at once. TAO refuses this as well.
-fn clash(knobs: &Knobs) -> Option<Clash> {
+fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
     let (reject, critical) = (knobs.at(3), knobs.at(4));
-    (reject > 0.0 && critical > 0.0 && critical <= reject).then(|| Clash {
-        knob: "critical",
-        with: Some("reject"),
+    (reject > 0.0 && critical > 0.0 && critical <= reject).then(|| ParamConflict {
+        param: "critical",
+        conflicts_with: Some("reject"),
         why: format!("`critical` ({critical}) must be above `reject` ({reject})"),
         hint: "between the two a member keeps what it has and gets nothing new",
     })
 }
 
-fn rule(knobs: &Knobs) -> Rule {
+fn rule(knobs: &StrategyParams) -> AlertRule {
     let critical = knobs.at(4);
-    if critical > 0.0 { Rule::Critical(critical) } else { Rule::Surplus }
+    if critical > 0.0 { AlertRule::Critical(critical) } else { AlertRule::Surplus }
 }

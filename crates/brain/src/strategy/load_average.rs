@@ -6,24 +6,27 @@
 //! end.
 
 use super::reported::{DAMPENING, tolerance};
-use super::{Knobs, PLAIN, Strategy, alias};
-use crate::{Ask, Hand, Plan, Rule};
+use super::{DEFAULTS, Strategy, StrategyParams, alias};
+use crate::{AlertRule, PickRequest, PickerState, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "load_average",
     about: "a member by chance; one that reports far more than the average sheds its sessions",
-    knobs: &[tolerance("a member sheds its sessions above this many times the average load", 1.8), DAMPENING],
+    params: &[
+        tolerance("a member sheds its sessions above this many times the average load", 1.8),
+        DAMPENING,
+    ],
     shares: true,
     prepare: alias::prepare,
-    rule,
+    alert_rule: rule,
     choose,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn rule(knobs: &Knobs) -> Rule {
-    Rule::Mean(knobs.at(0))
+fn rule(knobs: &StrategyParams) -> AlertRule {
+    AlertRule::Mean(knobs.at(0))
 }
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
-    alias::draw(plan, ask.chance)
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+    alias::draw(plan, ask.random_bits)
 }

@@ -5,32 +5,34 @@
 //! makes the choice.
 
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
-use super::{Knobs, PLAIN, Strategy};
-use crate::Rule;
+use super::{DEFAULTS, Strategy, StrategyParams};
+use crate::AlertRule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "load_minimum",
-    about: "the member that reports the least load; one that reports far more than the least sheds its sessions",
-    knobs: &[
+    about: "the member that reports the least load; one that reports far more than the least sheds its \
+        sessions",
+    params: &[
         tolerance(
-            "loads up to this many times the least count as equal to it; above it and the average a member sheds",
+            "loads up to this many times the least count as equal to it; above it and the average a member \
+             sheds",
             1.4,
         ),
         DAMPENING,
         PER_BALANCE_LOAD,
     ],
     reads_load: true,
-    heeds_load: true,
+    prefers_less_load: true,
     shares: true,
     prepare: reported::prepare,
-    rule,
+    alert_rule: rule,
     choose: reported::choose,
-    second: reported::second,
-    refuses: reported::refuses,
+    second_choice: reported::second,
+    refusal_message: reported::overload_message,
     explain: reported::explain,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn rule(knobs: &Knobs) -> Rule {
-    Rule::Least(knobs.at(0))
+fn rule(knobs: &StrategyParams) -> AlertRule {
+    AlertRule::Least(knobs.at(0))
 }

@@ -7,24 +7,24 @@
 //! rendezvous, see `rendezvous`). Balancers whose information about one member differs a little then differ
 //! only in that member's requests, and the second, third, … choices are known as well.
 //!
-//! The request is [`Ask::key`] if it has one (not 0) and [`Ask::chance`] if not. The load is the reported
-//! load, or the requests in flight here without a report.
+//! The request is [`PickRequest::key`] if it has one (not 0) and [`PickRequest::random_bits`] if not. The
+//! load is the reported load, or the requests in flight here without a report.
 
-use super::{Left, PLAIN, Strategy};
+use super::{DEFAULTS, Eligible, Strategy};
 use crate::hash::unit;
-use crate::{Ask, Hand, Member, Plan, mix};
+use crate::{Member, PickRequest, PickerState, Plan, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "lottery",
     about: "a member by a lottery over its capacity divided by one more than its load",
-    knobs: &[],
+    params: &[],
     reads_load: true,
-    heeds_load: true,
+    prefers_less_load: true,
     // The key of the request is a number of its own here, not an affinity.
     shares: false,
     choose,
-    second,
-    ..PLAIN
+    second_choice: second,
+    ..DEFAULTS
 };
 
 /// Returns the member with the least `-ln(h) / tickets` for `key` among those that `may` be taken.
@@ -50,21 +50,21 @@ pub(super) fn winner(
     best
 }
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
     draw(plan, ask, |_| true).unwrap_or(0)
 }
 
-fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
     draw(plan, ask, left)
 }
 
-fn draw(plan: &Plan, ask: &Ask, may: impl Fn(&Member) -> bool) -> Option<usize> {
-    let key = if ask.key != 0 { ask.key } else { ask.chance };
+fn draw(plan: &Plan, ask: &PickRequest, may: impl Fn(&Member) -> bool) -> Option<usize> {
+    let key = if ask.key != 0 { ask.key } else { ask.random_bits };
     winner(plan.members(), key, tickets, may)
 }
 
 fn tickets(member: &Member) -> f64 {
-    let load = member.effective.map_or_else(|| member.everywhere(), |effective| effective.value);
+    let load = member.effective.map_or_else(|| member.in_flight_everywhere(), |effective| effective.value);
     // A load can be so great that nothing is left.
     (member.weight / (load + 1.0)).max(f64::MIN_POSITIVE)
 }
@@ -72,24 +72,34 @@ fn tickets(member: &Member) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Effective, Knobs};
+    use crate::{EffectiveLoad, StrategyParams};
 
     #[test]
     fn tickets_follow_loads() {
         let mut members = crate::plan::tests::members(&[1.0, 1.0, 2.0]);
         for (member, load) in members.iter_mut().zip([0.0, 1.0, 3.0]) {
-            member.effective = Some(Effective { value: load, begun: 0 });
+            member.effective = Some(EffectiveLoad { value: load, begun: 0 });
         }
-        let plan = Plan::new(&STRATEGY, Knobs(alloc::vec![]), members);
+        let plan = Plan::new(&STRATEGY, StrategyParams(alloc::vec![]), members);
         let mut counts = [0_u32; 3];
         for chance in 0..40_000_u64 {
-            counts[choose(&plan, &mut Hand::default(), &Ask { chance: mix(chance), ..Ask::default() })] += 1;
+            counts[choose(
+                &plan,
+                &mut PickerState::default(),
+                &PickRequest { random_bits: mix(chance), ..PickRequest::default() },
+            )] += 1;
         }
         // 1, 1/2 and 2/4 tickets.
         for (count, share) in counts.into_iter().zip([0.5, 0.25, 0.25]) {
             assert!((f64::from(count) / 40_000.0 - share).abs() < 0.01, "{counts:?}");
         }
-        let keyed = |chance| choose(&plan, &mut Hand::default(), &Ask { key: 9, chance, ..Ask::default() });
+        let keyed = |chance| {
+            choose(
+                &plan,
+                &mut PickerState::default(),
+                &PickRequest { key: 9, random_bits: chance, ..PickRequest::default() },
+            )
+        };
         assert!((0..50).all(|chance| keyed(chance) == keyed(0)), "a request with a key has one winner");
     }
 }

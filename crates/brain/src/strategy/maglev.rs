@@ -16,52 +16,52 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 
-use super::{Knobs, Left, PLAIN, Strategy, lottery};
-use crate::{Ask, Hand, Member, Plan, Table, mix};
+use super::{DEFAULTS, Eligible, Strategy, StrategyParams, lottery};
+use crate::{Member, PickRequest, PickerState, Plan, StrategyTable, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "maglev",
     about: "the same member for the same key, from a table: constant cost in groups of any size",
-    knobs: &[],
+    params: &[],
     reads_key: true,
     shares: true,
     prepare,
     choose,
-    second,
-    ..PLAIN
+    second_choice: second,
+    ..DEFAULTS
 };
 
 /// The number of slots; a prime, so that every skip visits all of them.
 const SLOTS: u64 = 65_537;
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
-    let Table::Slots(slots) = plan.table() else { return 0 };
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+    let StrategyTable::Slots(slots) = plan.table() else { return 0 };
     slots.get((ask.key % SLOTS) as usize).map_or(0, |index| *index as usize)
 }
 
-fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
     // Mixed, so that the keys of one slot do not all go the same way.
     lottery::winner(plan.members(), mix(ask.key), |member| member.weight, left)
 }
 
-fn prepare(members: &[Member], _: &Knobs) -> Table {
-    Table::Slots(fill(&members.iter().map(|member| (member.seed, member.weight)).collect::<Vec<_>>()))
+fn prepare(members: &[Member], _: &StrategyParams) -> StrategyTable {
+    StrategyTable::Slots(fill(&members.iter().map(|member| (member.seed, member.weight)).collect::<Vec<_>>()))
 }
 
 /// The next turn of a member: the earliest comes first, of equal ones the first in the order of the
 /// configuration.
 #[derive(PartialEq)]
-struct Turn(f64, usize);
+struct MemberTurn(f64, usize);
 
-impl Eq for Turn {}
+impl Eq for MemberTurn {}
 
-impl Ord for Turn {
+impl Ord for MemberTurn {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
     }
 }
 
-impl PartialOrd for Turn {
+impl PartialOrd for MemberTurn {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -72,15 +72,15 @@ fn fill(members: &[(u64, f64)]) -> Vec<u32> {
     let greatest = members.iter().map(|(_, weight)| *weight).fold(f64::MIN_POSITIVE, f64::max);
     // The time between two turns; infinite for a weight that is negligible beside the greatest.
     let step = |index: usize| 1.0 / (members[index].1 / greatest);
-    let mut turns: BinaryHeap<Reverse<Turn>> =
-        (0..members.len()).map(|index| Reverse(Turn(step(index), index))).collect();
+    let mut turns: BinaryHeap<Reverse<MemberTurn>> =
+        (0..members.len()).map(|index| Reverse(MemberTurn(step(index), index))).collect();
     // The position of each member in its order, and its skip.
     let mut walks: Vec<(u64, u64)> =
         members.iter().map(|(seed, _)| (mix(*seed) % SLOTS, mix(!*seed) % (SLOTS - 1) + 1)).collect();
     let mut slots = vec![FREE; SLOTS as usize];
     for _ in 0..SLOTS {
         let Some(mut turn) = turns.peek_mut() else { return Vec::new() };
-        let Reverse(Turn(time, index)) = &mut *turn;
+        let Reverse(MemberTurn(time, index)) = &mut *turn;
         *time += step(*index);
         let index = *index;
         let (place, skip) = &mut walks[index];

@@ -6,29 +6,30 @@
 //! replicas, a quarter for six of them. `reported` makes the choice.
 
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
-use super::{Knobs, PLAIN, Strategy};
-use crate::Rule;
+use super::{DEFAULTS, Strategy, StrategyParams};
+use crate::AlertRule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "minimum_dispersion",
-    about: "the member that reports the least load; one above the average by more than a quarter sheds its sessions",
-    knobs: &[
+    about: "the member that reports the least load; one above the average by more than a quarter sheds its \
+        sessions",
+    params: &[
         tolerance("loads up to this many times the least, or the average, count as equal to it", 1.25),
         DAMPENING,
         PER_BALANCE_LOAD,
     ],
     reads_load: true,
-    heeds_load: true,
+    prefers_less_load: true,
     shares: true,
     prepare: reported::prepare,
-    rule,
+    alert_rule: rule,
     choose: reported::choose,
-    second: reported::second,
-    refuses: reported::refuses,
+    second_choice: reported::second,
+    refusal_message: reported::overload_message,
     explain: reported::explain,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn rule(knobs: &Knobs) -> Rule {
-    Rule::Mean(knobs.at(0))
+fn rule(knobs: &StrategyParams) -> AlertRule {
+    AlertRule::Mean(knobs.at(0))
 }

@@ -15,21 +15,22 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Knob, Knobs, PLAIN, Strategy, alias};
-use crate::{Ask, Hand, Member, Plan, Time, Vitals};
+use super::{DEFAULTS, Strategy, StrategyParam, StrategyParams, alias};
+use crate::{Member, PickRequest, PickerState, Plan, Time, Vitals};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "peak_ewma",
-    about: "the better of two drawn by chance, by recent latency times requests in flight; failures count as slow",
-    knobs: &[
-        Knob {
+    about: "the better of two drawn by chance, by recent latency times requests in flight; failures count as \
+        slow",
+    params: &[
+        StrategyParam {
             name: "decay",
             about: "seconds after which an observation has lost two thirds of its weight",
             default: 10.0,
             min: 0.1,
             max: 3600.0,
         },
-        Knob {
+        StrategyParam {
             name: "penalty",
             about: "seconds that a failed request counts as, at least",
             default: 5.0,
@@ -38,20 +39,20 @@ pub(super) static STRATEGY: Strategy = Strategy {
         },
     ],
     reads_latency: true,
-    heeds_load: true,
+    prefers_less_load: true,
     shares: true,
     prepare: alias::prepare,
     choose,
     observe,
     explain,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
     let members = plan.members();
-    let decay = seconds(plan.knobs().at(0));
-    let first = alias::draw(plan, ask.chance);
-    let (second, _) = alias::draw_other(plan, ask.chance, first);
+    let decay = seconds(plan.params().at(0));
+    let first = alias::draw(plan, ask.random_bits);
+    let (second, _) = alias::draw_other(plan, ask.random_bits, first);
     if second != first
         && cost(plan, &members[second], ask.now, decay) < cost(plan, &members[first], ask.now, decay)
     {
@@ -60,13 +61,13 @@ fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     first
 }
 
-fn observe(knobs: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+fn observe(knobs: &StrategyParams, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
     let counted = if failed { latency.max(seconds(knobs.at(1))) } else { latency };
-    vitals.observe(counted, now, seconds(knobs.at(0)));
+    vitals.record_latency(counted, now, seconds(knobs.at(0)));
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
-    let decay = seconds(plan.knobs().at(0));
+    let decay = seconds(plan.params().at(0));
     let latency = member.vitals.latency(now, decay);
     let known = latency.map(|latency| ("latency_estimate_seconds", f64::from(latency) / 1e9));
     // Without an estimate the cost is only a rank, not a time.
@@ -76,7 +77,7 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
 
 /// Returns the expected latency of a request at `member`, nanoseconds.
 fn cost(plan: &Plan, member: &Member, now: Time, decay: Duration) -> f64 {
-    let in_flight = plan.total(member);
+    let in_flight = plan.expected_in_flight(member);
     let queue = in_flight / member.weight;
     match member.vitals.latency(now, decay) {
         Some(latency) => f64::from(latency) * (queue + 1.0),

@@ -30,48 +30,52 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Clash, Knob, Knobs, Left, NONE, PLAIN, Strategy, failure, fewest};
+use super::{
+    DEFAULTS, Eligible, NO_MEMBER, ParamConflict, Strategy, StrategyParam, StrategyParams, failure_latency,
+    fewest_in_flight,
+};
 use crate::meter::Reading;
-use crate::{Ask, Hand, Member, Plan, Time, Vitals, mix};
-use pool::Probe;
+use crate::{Member, PickRequest, PickerState, Plan, Time, Vitals, mix};
+use probe_pool::ProbeResult;
 
-mod pool;
+mod probe_pool;
 
-pub(crate) use pool::Pool;
+pub(crate) use probe_pool::ProbePool;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "prequal",
-    about: "of members looked at lately the fastest that has not too many requests (Prequal, without its probes)",
-    knobs: &[
-        Knob {
+    about: "of members looked at lately the fastest that has not too many requests (Prequal, without its \
+        probes)",
+    params: &[
+        StrategyParam {
             name: "q_rif",
             about: "quantile of requests in flight above which a member is hot; 1 for latency alone",
             default: 0.84,
             min: 0.0,
             max: 1.0,
         },
-        Knob {
+        StrategyParam {
             name: "pool",
             about: "results that each thread keeps at most",
             default: 16.0,
             min: 4.0,
             max: 64.0,
         },
-        Knob {
+        StrategyParam {
             name: "probes",
             about: "members looked at for each request",
             default: 3.0,
             min: 1.0,
             max: 16.0,
         },
-        Knob {
+        StrategyParam {
             name: "reuse",
             about: "times that a result is used at most; 0 for as many as the paper's formula gives",
             default: 0.0,
             min: 0.0,
             max: 1e6,
         },
-        Knob {
+        StrategyParam {
             name: "age",
             about: "seconds after which a result counts no more",
             default: 1.0,
@@ -79,40 +83,40 @@ pub(super) static STRATEGY: Strategy = Strategy {
             max: 60.0,
         },
     ],
-    clash,
+    conflict: find_conflict,
     reads_latency: true,
-    heeds_load: true,
+    prefers_less_load: true,
     shares: false,
     choose,
-    second: pick,
+    second_choice: pick,
     observe,
-    hear,
+    record_report: record_reading,
     explain,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn clash(knobs: &Knobs) -> Option<Clash> {
+fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
     let (pool, probes) = (knobs.at(POOL), knobs.at(PROBES));
-    (probes > pool).then(|| Clash {
-        knob: "probes",
-        with: Some("pool"),
+    (probes > pool).then(|| ParamConflict {
+        param: "probes",
+        conflicts_with: Some("pool"),
         why: format!("`probes` ({probes}) must not be above `pool` ({pool})"),
         hint: "results for which there is no room would never be used",
     })
 }
 
-fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
-    pick(plan, hand, ask, &|member| !member.full()).unwrap_or(NONE)
+fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
+    pick(plan, hand, ask, &|member| !member.is_full()).unwrap_or(NO_MEMBER)
 }
 
-fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
-    let (members, knobs) = (plan.members(), plan.knobs());
+fn pick(plan: &Plan, hand: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
+    let (members, knobs) = (plan.members(), plan.params());
     let (room, looks, age) = (knobs.at(POOL) as usize, knobs.at(PROBES) as usize, seconds(knobs.at(AGE)));
     let fleet = hand.failing();
     let pool = &mut hand.probes;
     pool.set(room, uses(knobs, members.len()));
     pool.expire(members, ask.now, age);
-    let mut bits = ask.chance;
+    let mut bits = ask.random_bits;
     for look in 0..looks.min(members.len()) {
         bits = mix(bits);
         let drawn = (((bits >> 32) * members.len() as u64) >> 32) as usize;
@@ -120,81 +124,86 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
         let member = &members[place];
         pool.add(result(place, member, ask.now, age), member, bits, ask.now);
     }
-    let hot = pool.hot(knobs.at(Q_RIF));
+    let hot = pool.hot_thresholds(knobs.at(Q_RIF));
     let mut best: Option<(usize, usize, [f64; 3])> = None;
     for (index, probe) in pool.probes().iter().enumerate() {
         let Some(member) = members.get(probe.place).filter(|member| left(member)) else { continue };
-        let load = hot.times(probe, member, ask.now);
+        let load = hot.load_ratio(probe, member, ask.now);
         let crowded = load > 1.0;
-        let latency = if crowded { 0.0 } else { probe.latency(member, ask.now) * scorn(member, fleet) };
+        let latency =
+            if crowded { 0.0 } else { probe.latency(member, ask.now) * failure_penalty(member, fleet) };
         let rank = [f64::from(u8::from(crowded)), latency, load];
         if best.is_none_or(|(_, _, least)| rank < least) {
             best = Some((index, probe.place, rank));
         }
     }
     if let Some((index, ..)) = best {
-        pool.spend(index);
+        pool.use_result(index);
     }
-    pool.renew(members, &hot, ask.now);
-    best.map(|(_, place, _)| place).or_else(|| fewest(plan, hand, ask, left))
+    pool.remove_one(members, &hot, ask.now);
+    best.map(|(_, place, _)| place).or_else(|| fewest_in_flight(plan, hand, ask, left))
 }
 
-fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+fn observe(_: &StrategyParams, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
     let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
-    let counted = match vitals.blended() {
+    let counted = match vitals.mean_latency() {
         _ if !failed => latency,
-        Some(mean) => failure(latency, mean),
+        Some(mean) => failure_latency(latency, mean),
         None => latency.max(FAILURE),
     };
     vitals.blend(counted, LATENCIES, now);
 }
 
-fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
-    member.vitals.heard.take(reading, member.vitals.begun(), now);
-    let Some(place) = hand.place(member.id) else { return };
+fn record_reading(hand: &mut PickerState, member: &Member, reading: &Reading, now: Time) {
+    member.vitals.last_report.record(reading, member.vitals.begun(), now);
+    let Some(place) = hand.index_of(member.id) else { return };
     let result = result(place, member, now, Duration::ZERO);
     // An implausible report was not recorded.
-    if result.said.is_some() {
+    if result.report.is_some() {
         hand.probes.add(result, member, mix(now.0), now);
     }
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
-    let probe = result(0, member, now, seconds(plan.knobs().at(AGE)));
+    let probe = result(0, member, now, seconds(plan.params().at(AGE)));
     let mut figures = Vec::from([("load", probe.load(member, now))]);
     let latency = probe.latency(member, now);
     if latency > 0.0 && latency < UNKNOWN {
         figures.push(("latency_ms", latency * 1e3));
     }
-    if probe.said.is_some() {
+    if probe.report.is_some() {
         figures.push(("heard_ms_ago", now.since(probe.at).as_secs_f64() * 1e3));
     }
-    figures.push(("failing_at_least", member.vitals.suspicion.failing()));
+    figures.push(("failing_at_least", member.vitals.failure_detector.failure_share()));
     figures
 }
 
 /// Returns the present result of a member, from its own report if that is at most `age` old.
-fn result(place: usize, member: &Member, now: Time, age: Duration) -> Probe {
-    if let Some(view) = member.vitals.heard.view().filter(|view| now.since(view.at) <= age) {
-        return Probe { said: Some(view.reading), begun: view.begun, ..Probe::new(place, member, view.at) };
+fn result(place: usize, member: &Member, now: Time, age: Duration) -> ProbeResult {
+    if let Some(view) = member.vitals.last_report.view().filter(|view| now.since(view.at) <= age) {
+        return ProbeResult {
+            report: Some(view.reading),
+            begun: view.begun,
+            ..ProbeResult::new(place, member, view.at)
+        };
     }
-    let latency = match member.vitals.blended_at(now).filter(|(_, age)| *age <= RETRY) {
+    let latency = match member.vitals.latency_and_age(now).filter(|(_, age)| *age <= RETRY) {
         Some((latency, _)) => f64::from(latency) * 1e-9,
         None if member.in_flight() == 0 => 0.0,
         None => UNKNOWN,
     };
-    Probe { latency, ..Probe::new(place, member, now) }
+    ProbeResult { latency, ..ProbeResult::new(place, member, now) }
 }
 
 /// Returns the factor by which failures make a member look slower: the inverse square of the share of its
 /// requests that does not fail, beyond the failures of the whole fleet.
-fn scorn(member: &Member, fleet: f64) -> f64 {
-    let good = (1.0 - (member.vitals.suspicion.failing() - fleet).max(0.0)).max(0.01);
+fn failure_penalty(member: &Member, fleet: f64) -> f64 {
+    let good = (1.0 - (member.vitals.failure_detector.failure_share() - fleet).max(0.0)).max(0.01);
     1.0 / (good * good)
 }
 
 /// Returns the number of uses of a result in a group of `members`.
-fn uses(knobs: &Knobs, members: usize) -> f64 {
+fn uses(knobs: &StrategyParams, members: usize) -> f64 {
     if knobs.at(REUSE) >= 1.0 {
         return knobs.at(REUSE);
     }
@@ -207,7 +216,7 @@ fn seconds(knob: f64) -> Duration {
     Duration::try_from_secs_f64(knob).unwrap_or_default()
 }
 
-/// The indices of the knobs.
+/// The indices of the parameters.
 const Q_RIF: usize = 0;
 const POOL: usize = 1;
 const PROBES: usize = 2;

@@ -1,19 +1,19 @@
 //! A random member, with a probability in proportion to its capacity (see `alias`).
 
-use super::{PLAIN, Strategy, alias, share};
-use crate::{Ask, Hand, Plan};
+use super::{DEFAULTS, Strategy, alias, share};
+use crate::{PickRequest, PickerState, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "random",
     about: "a member by chance, as likely as its capacity says",
-    knobs: &[],
+    params: &[],
     shares: true,
     prepare: alias::prepare,
     choose,
     explain: share,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
-    alias::draw(plan, ask.chance)
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+    alias::draw(plan, ask.random_bits)
 }

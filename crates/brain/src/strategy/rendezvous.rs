@@ -16,79 +16,80 @@
 
 use alloc::format;
 
-use super::{Clash, Knob, Knobs, Left, PLAIN, Strategy, relative_load};
+use super::{DEFAULTS, Eligible, ParamConflict, Strategy, StrategyParam, StrategyParams, relative_load};
 use crate::hash::unit;
-use crate::{Ask, Hand, Member, Plan, Table, mix};
+use crate::{Member, PickRequest, PickerState, Plan, StrategyTable, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "rendezvous",
     about: "the same member for the same key as long as it is there and not overloaded",
-    knobs: &[Knob {
+    params: &[StrategyParam {
         name: "load_factor",
-        about: "most requests in flight at a member, as a multiple of its share of all; 0 for no bound, else at least 1",
+        about: "most requests in flight at a member, as a multiple of its share of all; 0 for no bound, else \
+            at least 1",
         default: 1.25,
         min: 0.0,
         max: 100.0,
     }],
-    clash,
+    conflict: find_conflict,
     reads_key: true,
     shares: true,
     prepare,
     choose,
-    second,
+    second_choice: second,
     explain: relative_load,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn clash(knobs: &Knobs) -> Option<Clash> {
+fn find_conflict(knobs: &StrategyParams) -> Option<ParamConflict> {
     let factor = knobs.at(0);
-    (factor > 0.0 && factor < 1.0).then(|| Clash {
-        knob: "load_factor",
-        with: None,
+    (factor > 0.0 && factor < 1.0).then(|| ParamConflict {
+        param: "load_factor",
+        conflicts_with: None,
         why: format!("`load_factor` ({factor}) is below 1: no member could have its share"),
         hint: "write 0 for no bound, or 1.25",
     })
 }
 
-fn prepare(members: &[Member], _: &Knobs) -> Table {
+fn prepare(members: &[Member], _: &StrategyParams) -> StrategyTable {
     let even = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
     let weight = |member: &Member| if even { 1.0 } else { member.weight };
-    Table::Seeds {
+    StrategyTable::Seeds {
         seeds: members.iter().map(|member| (member.seed, weight(member))).collect(),
-        even,
-        weights: members.iter().map(|member| member.weight).sum(),
+        equal_weights: even,
+        weight_sum: members.iter().map(|member| member.weight).sum(),
     }
 }
 
-fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
+fn choose(plan: &Plan, hand: &mut PickerState, ask: &PickRequest) -> usize {
     let members = plan.members();
     let best = first(plan, ask.key, |_| true).unwrap_or(0);
-    let bound = Bound::of(plan);
-    let own = members[best].everywhere();
+    let bound = LoadBound::of(plan);
+    let own = members[best].in_flight_everywhere();
     let mut busy = 0.0;
     // Counts no further than needed.
     let within = own <= 0.0
         || members.iter().any(|member| {
-            busy += member.everywhere();
-            bound.lets(own, &members[best], busy)
+            busy += member.in_flight_everywhere();
+            bound.allows(own, &members[best], busy)
         });
     if within { best } else { second(plan, hand, ask, &|_| true).unwrap_or(best) }
 }
 
 /// Returns the first remaining member in the order of scores within its bound; if none is, the first
 /// remaining one.
-fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, _: &mut PickerState, ask: &PickRequest, left: Eligible<'_>) -> Option<usize> {
     let members = plan.members();
-    let bound = Bound::of(plan);
-    let busy: f64 = members.iter().map(Member::everywhere).sum();
-    let within = |member: &Member| bound.lets(member.everywhere(), member, busy);
+    let bound = LoadBound::of(plan);
+    let busy: f64 = members.iter().map(Member::in_flight_everywhere).sum();
+    let within = |member: &Member| bound.allows(member.in_flight_everywhere(), member, busy);
     first(plan, ask.key, |index| left(&members[index]) && within(&members[index]))
         .or_else(|| first(plan, ask.key, |index| left(&members[index])))
 }
 
 /// Returns the member with the best score for `key` among those that `may` be taken.
 fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
-    let Table::Seeds { seeds, even, .. } = plan.table() else { return None };
+    let StrategyTable::Seeds { seeds, equal_weights: even, .. } = plan.table() else { return None };
     let mut best = None;
     let mut least = f64::INFINITY;
     for (index, (seed, weight)) in seeds.iter().enumerate() {
@@ -106,24 +107,25 @@ fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
 }
 
 /// The bound of a member's requests in flight.
-struct Bound {
+struct LoadBound {
     /// The multiple of its share; infinite for no bound.
     factor: f64,
     /// The sum of the weights.
     weights: f64,
 }
 
-impl Bound {
+impl LoadBound {
     fn of(plan: &Plan) -> Self {
-        let knob = plan.knobs().at(0);
+        let knob = plan.params().at(0);
         let factor = if knob > 0.0 { knob.max(1.0) } else { f64::INFINITY };
-        let weights = if let Table::Seeds { weights, .. } = plan.table() { *weights } else { 0.0 };
+        let weights =
+            if let StrategyTable::Seeds { weight_sum: weights, .. } = plan.table() { *weights } else { 0.0 };
         Self { factor, weights }
     }
 
     /// Returns `true` if `member`, with `own` in flight, may take one more while `busy` are in flight at all
     /// members.
-    fn lets(&self, own: f64, member: &Member, busy: f64) -> bool {
+    fn allows(&self, own: f64, member: &Member, busy: f64) -> bool {
         own <= 0.0 || own * self.weights < self.factor * member.weight * (busy + 1.0)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A load is a number per member, whatever its metric. It must express how busy the member is for its size,
 //! because capacities do not enter the comparison. Reports are seconds old, so the least loaded member of a
-//! moment would get everything until the next report. Two knobs of the papers soften that:
+//! moment would get everything until the next report. Two parameters of the papers soften that:
 //!
 //! - `per_balance_load` is added for each binding made since the report (counted by
 //!   [`Vitals::begun`](crate::Vitals)), so the member rises in the order before its monitor knows;
@@ -19,17 +19,17 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::{Knob, Knobs, Left, NONE, alias};
+use super::{Eligible, NO_MEMBER, StrategyParam, StrategyParams, alias};
 use crate::hash::unit;
-use crate::{Ask, Hand, Member, Plan, State, Table, Time, mix};
+use crate::{Member, MemberState, PickRequest, PickerState, Plan, StrategyTable, Time, mix};
 
-/// Returns the first knob of these strategies, which differ in the default.
-pub(super) const fn tolerance(about: &'static str, default: f64) -> Knob {
-    Knob { name: "tolerance", about, default, min: 1.0, max: 100.0 }
+/// Returns the first parameter of these strategies, which differ in the default.
+pub(super) const fn tolerance(about: &'static str, default: f64) -> StrategyParam {
+    StrategyParam { name: "tolerance", about, default, min: 1.0, max: 100.0 }
 }
 
-/// The second knob, which the analyzer implements.
-pub(super) const DAMPENING: Knob = Knob {
+/// The second parameter, which the analyzer implements.
+pub(super) const DAMPENING: StrategyParam = StrategyParam {
     name: "dampening",
     about: "weight of what was known before when a report comes; 0 for none",
     default: 0.0,
@@ -37,8 +37,8 @@ pub(super) const DAMPENING: Knob = Knob {
     max: 0.999,
 };
 
-/// The third knob.
-pub(super) const PER_BALANCE_LOAD: Knob = Knob {
+/// The third parameter.
+pub(super) const PER_BALANCE_LOAD: StrategyParam = StrategyParam {
     name: "per_balance_load",
     about: "load that each binding is expected to bring, in the unit of the metric; 0 for none",
     default: 0.0,
@@ -48,7 +48,7 @@ pub(super) const PER_BALANCE_LOAD: Knob = Knob {
 
 /// Implements [`Strategy::prepare`](super::Strategy). Without a load per binding, the plan knows the least
 /// loaded members: the share of all members with reports goes to those in the band, and a choice is one draw.
-pub(super) fn prepare(members: &[Member], knobs: &Knobs) -> Table {
+pub(super) fn prepare(members: &[Member], knobs: &StrategyParams) -> StrategyTable {
     let load = |member: &Member| load(member, 0.0);
     let least = members.iter().filter_map(load).fold(f64::INFINITY, f64::min);
     if knobs.at(PER_BALANCE) > 0.0 || !least.is_finite() || least >= reject(knobs) {
@@ -67,47 +67,52 @@ pub(super) fn prepare(members: &[Member], knobs: &Knobs) -> Table {
         Some(_) if best(member) => member.weight / greatest / chosen * reporting,
         Some(_) => 0.0,
     };
-    alias::of(&members.iter().map(weight).collect::<Vec<f64>>())
+    alias::from_weights(&members.iter().map(weight).collect::<Vec<f64>>())
 }
 
 /// Implements [`Strategy::choose`](super::Strategy).
-pub(super) fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
-    if plan.knobs().at(PER_BALANCE) > 0.0 {
-        return pick(plan, ask, |_| true).unwrap_or(NONE);
+pub(super) fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+    if plan.params().at(PER_BALANCE) > 0.0 {
+        return pick(plan, ask, |_| true).unwrap_or(NO_MEMBER);
     }
-    let drawn = alias::draw(plan, ask.chance);
-    let rejected = |member: &Member| load(member, 0.0).is_some_and(|load| load >= reject(plan.knobs()));
-    if plan.members().get(drawn).is_some_and(rejected) { NONE } else { drawn }
+    let drawn = alias::draw(plan, ask.random_bits);
+    let rejected = |member: &Member| load(member, 0.0).is_some_and(|load| load >= reject(plan.params()));
+    if plan.members().get(drawn).is_some_and(rejected) { NO_MEMBER } else { drawn }
 }
 
 /// Implements [`Strategy::second`](super::Strategy).
-pub(super) fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+pub(super) fn second(
+    plan: &Plan,
+    _: &mut PickerState,
+    ask: &PickRequest,
+    left: Eligible<'_>,
+) -> Option<usize> {
     pick(plan, ask, left)
 }
 
 /// Implements [`Strategy::refuses`](super::Strategy).
-pub(super) fn refuses(plan: &Plan, member: &Member) -> Option<String> {
-    let (load, reject) = (load(member, plan.knobs().at(PER_BALANCE))?, reject(plan.knobs()));
+pub(super) fn overload_message(plan: &Plan, member: &Member) -> Option<String> {
+    let (load, reject) = (load(member, plan.params().at(PER_BALANCE))?, reject(plan.params()));
     (load >= reject)
         .then(|| format!("its load counts as {load:.2}, and at {reject} (`reject`) it gets nothing new"))
 }
 
 /// Implements [`Strategy::explain`](super::Strategy). The effective load is shown with every strategy.
 pub(super) fn explain(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
-    let per_balance = plan.knobs().at(PER_BALANCE);
+    let per_balance = plan.params().at(PER_BALANCE);
     let load = load(member, per_balance).filter(|_| per_balance > 0.0);
     load.map(|load| ("load_with_bindings", load)).into_iter().collect()
 }
 
-fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
+fn pick(plan: &Plan, ask: &PickRequest, left: impl Fn(&Member) -> bool) -> Option<usize> {
     let members = plan.members();
-    let drawn = alias::draw(plan, ask.chance);
+    let drawn = alias::draw(plan, ask.random_bits);
     if members.get(drawn).is_some_and(|member| load(member, 0.0).is_none() && left(member)) {
         return Some(drawn);
     }
-    let bits = mix(ask.chance);
-    let reject = reject(plan.knobs());
-    let per_balance = plan.knobs().at(PER_BALANCE);
+    let bits = mix(ask.random_bits);
+    let reject = reject(plan.params());
+    let per_balance = plan.params().at(PER_BALANCE);
     let (mut first, mut least, mut reporting) = (None, f64::INFINITY, false);
     for (index, member) in members.iter().enumerate() {
         let Some(load) = load(member, per_balance) else { continue };
@@ -122,7 +127,7 @@ fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize>
         // All members with reports are at or above `reject`: the others must not get everything for that.
         return if reporting { None } else { by_weight(members, bits, left) };
     };
-    let most = (least * plan.knobs().at(TOLERANCE)).max(least);
+    let most = (least * plan.params().at(TOLERANCE)).max(least);
     let equal = |member: &Member| {
         load(member, per_balance).is_some_and(|load| load <= most && load < reject) && left(member)
     };
@@ -130,13 +135,13 @@ fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize>
 }
 
 /// Returns the load at which a member gets nothing new.
-fn reject(knobs: &Knobs) -> f64 {
+fn reject(knobs: &StrategyParams) -> f64 {
     if knobs.at(REJECT) > 0.0 { knobs.at(REJECT) } else { f64::INFINITY }
 }
 
 /// Returns a member's assumed present load; `None` without a valid report.
 fn load(member: &Member, per_balance: f64) -> Option<f64> {
-    let effective = member.effective.filter(|_| member.state != State::SlowStart)?;
+    let effective = member.effective.filter(|_| member.state != MemberState::SlowStart)?;
     if per_balance == 0.0 {
         return Some(effective.value);
     }
@@ -159,7 +164,7 @@ pub(super) fn by_weight(members: &[Member], mut bits: u64, may: impl Fn(&Member)
     best
 }
 
-/// The indices of the knobs that the choice reads. A missing knob reads as 0, which is none.
+/// The indices of the parameters that the choice reads. A missing parameter reads as 0, which is none.
 const TOLERANCE: usize = 0;
 const PER_BALANCE: usize = 2;
 const REJECT: usize = 3;

@@ -3,30 +3,30 @@
 //! A member in slow start takes a growing part of its turns. The others go to random members, so that no
 //! neighbour in the round gets all of them.
 
-use super::{PLAIN, Strategy, takes_turn};
-use crate::{Ask, Hand, Plan, mix};
+use super::{DEFAULTS, Strategy, takes_turn};
+use crate::{PickRequest, PickerState, Plan, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "round_robin",
     about: "each member in turn, capacity aside",
-    knobs: &[],
+    params: &[],
     shares: false,
     choose,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
     let members = plan.members();
     let turn = (ask.turn % members.len() as u64) as usize;
-    if takes_turn(&members[turn], ask.chance) { turn } else { passed_on(plan, ask, turn) }
+    if takes_turn(&members[turn], ask.random_bits) { turn } else { take_over_turn(plan, ask, turn) }
 }
 
 /// Returns the member for a turn that a member in slow start left: a random one that takes it. If none does,
 /// because all are at the beginning of slow start, it is the member itself.
 #[cold]
-fn passed_on(plan: &Plan, ask: &Ask, turn: usize) -> usize {
+fn take_over_turn(plan: &Plan, ask: &PickRequest, turn: usize) -> usize {
     let members = plan.members();
-    let mut bits = ask.chance;
+    let mut bits = ask.random_bits;
     for _ in 0..DRAWS {
         bits = mix(bits);
         let drawn = (((bits >> 32) * members.len() as u64) >> 32) as usize;

@@ -22,22 +22,24 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::mem;
 
-use crate::{Knobs, Member, Plan, Table};
+use crate::{Member, Plan, StrategyParams, StrategyTable};
 
 /// Returns the round for the members' weights.
-pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
-    of(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
+pub(super) fn prepare(members: &[Member], _: &StrategyParams) -> StrategyTable {
+    from_weights(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
 }
 
 /// Returns the round for weights.
-pub(super) fn of(weights: &[f64]) -> Table {
-    Table::Schedule(spread(&counts(weights)))
+pub(super) fn from_weights(weights: &[f64]) -> StrategyTable {
+    StrategyTable::Schedule(spread(&counts(weights)))
 }
 
 /// Returns the member whose turn it is.
-pub(super) fn at(plan: &Plan, turn: u64) -> usize {
+pub(super) fn member_at(plan: &Plan, turn: u64) -> usize {
     match plan.table() {
-        Table::Schedule(round) if !round.is_empty() => round[(turn % round.len() as u64) as usize] as usize,
+        StrategyTable::Schedule(round) if !round.is_empty() => {
+            round[(turn % round.len() as u64) as usize] as usize
+        }
         _ => 0,
     }
 }

@@ -11,7 +11,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{Member, Usage};
+use crate::{Member, UsageReport};
 
 /// Returns the weight of each member: by report, or else the configured one, with slow start in either case.
 pub(super) fn weights(members: &[Member], penalty: f64) -> Vec<f64> {
@@ -30,7 +30,7 @@ pub(super) fn weights(members: &[Member], penalty: f64) -> Vec<f64> {
 
 /// Returns the requests a second that it could complete; `None` if nothing was done or used, which is no
 /// information.
-fn weight(usage: &Usage, penalty: f64) -> Option<f64> {
+fn weight(usage: &UsageReport, penalty: f64) -> Option<f64> {
     let failed = usage.eps / usage.rps * penalty;
     let weight = usage.rps / (usage.utilization + failed);
     (usage.rps > 0.0 && usage.utilization > 0.0 && weight.is_normal()).then_some(weight)
@@ -45,8 +45,8 @@ mod tests {
     use crate::Time;
     use crate::plan::tests::members;
 
-    fn usage(rps: f64, utilization: f64, eps: f64) -> Usage {
-        Usage { rps, utilization, eps, at: Time(0) }
+    fn usage(rps: f64, utilization: f64, eps: f64) -> UsageReport {
+        UsageReport { rps, utilization, eps, at: Time(0) }
     }
 
     #[test]

@@ -4,28 +4,28 @@
 
 use alloc::vec::Vec;
 
-use super::{Knob, Knobs, PLAIN, Strategy, schedule, usage};
-use crate::{Ask, Hand, Member, Plan, Table, Time};
+use super::{DEFAULTS, Strategy, StrategyParam, StrategyParams, schedule, usage};
+use crate::{Member, PickRequest, PickerState, Plan, StrategyTable, Time};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "weighted_round_robin",
     about: "each member in turn, as often as its capacity or its reports say, spread evenly",
-    knobs: &[
-        Knob {
+    params: &[
+        StrategyParam {
             name: "error_penalty",
             about: "how much utilization a failed request in each request counts as, where members report",
             default: 1.0,
             min: 0.0,
             max: 100.0,
         },
-        Knob {
+        StrategyParam {
             name: "blackout",
             about: "seconds for which a member's first reports give no weight",
             default: 10.0,
             min: 0.0,
             max: 3600.0,
         },
-        Knob {
+        StrategyParam {
             name: "expiry",
             about: "seconds after which a report gives no weight any more",
             default: 180.0,
@@ -39,19 +39,19 @@ pub(super) static STRATEGY: Strategy = Strategy {
     prepare,
     choose,
     explain,
-    ..PLAIN
+    ..DEFAULTS
 };
 
-fn prepare(members: &[Member], knobs: &Knobs) -> Table {
-    schedule::of(&usage::weights(members, knobs.at(0)))
+fn prepare(members: &[Member], knobs: &StrategyParams) -> StrategyTable {
+    schedule::from_weights(&usage::weights(members, knobs.at(0)))
 }
 
-fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
-    schedule::at(plan, ask.turn)
+fn choose(plan: &Plan, _: &mut PickerState, ask: &PickRequest) -> usize {
+    schedule::member_at(plan, ask.turn)
 }
 
 fn explain(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
-    let weights = usage::weights(plan.members(), plan.knobs().at(0));
+    let weights = usage::weights(plan.members(), plan.params().at(0));
     let all: f64 = weights.iter().sum();
     let place = plan.members().iter().position(|one| one.id == member.id);
     let share = place.and_then(|place| weights.get(place)).map(|weight| ("share", weight / all));

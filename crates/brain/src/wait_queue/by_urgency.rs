@@ -9,11 +9,11 @@
 //! More urgent requests take places from the others. So a queue holds no more requests than the remaining
 //! places that come free within its wait, and urgent newcomers push out the oldest of the least urgent. A
 //! newcomer must not take a place that is to come free for a more urgent waiting request
-//! ([`WaitQueues::outranked`]).
+//! ([`WaitQueues::has_more_urgent`]).
 //!
 //! If all are equally urgent this is one queue and nothing else.
 
-use super::{Pace, Ticket, Turn, WaitQueue};
+use super::{DrainRate, WaitQueue, WaitTicket, WaitVerdict};
 use crate::Time;
 use alloc::collections::BTreeMap;
 
@@ -57,43 +57,50 @@ impl<T> Default for WaitQueues<T> {
 }
 
 impl<T> WaitQueues<T> {
-    /// Adds a request that came at `since` and found no room; the `wait` of the pace may be its own. Returns
-    /// `None` if it is to be rejected at once. Call [`dismiss`](Self::dismiss) afterwards for the requests
-    /// that it pushed out.
-    pub fn enter(&mut self, urgency: Urgency, who: T, pace: Pace, since: Time, now: Time) -> Option<Ticket> {
+    /// Adds a request that came at `since` and found no room; the `wait` of the drain rate may be its own.
+    /// Returns `None` if it is to be rejected at once. Call [`expire_next`](Self::expire_next) afterwards for
+    /// the requests that it pushed out.
+    pub fn enter(
+        &mut self,
+        urgency: Urgency,
+        who: T,
+        pace: DrainRate,
+        since: Time,
+        now: Time,
+    ) -> Option<WaitTicket> {
         self.queues.entry(urgency).or_default();
         // The rate of free places is the same for all.
-        self.queues.values_mut().for_each(|queue| queue.set_pace(pace));
+        self.queues.values_mut().for_each(|queue| queue.set_drain_rate(pace));
         self.compare();
         let ticket = self.queues.get_mut(&urgency)?.enter(who, pace, since, now)?;
-        Some(Ticket { urgency, ..ticket })
+        Some(WaitTicket { urgency, ..ticket })
     }
 
     /// Returns the request to wake because room may have come free. None is woken twice before it has looked.
     pub fn call(&mut self) -> Option<&T> {
-        self.queues.values_mut().find_map(WaitQueue::call)
+        self.queues.values_mut().find_map(WaitQueue::wake_next)
     }
 
     /// Returns the next step of a request that was woken. Once it has looked in vain, it waits on.
-    pub fn turn(&mut self, ticket: Ticket) -> Turn {
-        self.queues.get_mut(&ticket.urgency).map_or(Turn::Go, |queue| queue.turn(ticket))
+    pub fn turn(&mut self, ticket: WaitTicket) -> WaitVerdict {
+        self.queues.get_mut(&ticket.urgency).map_or(WaitVerdict::GiveUp, |queue| queue.verdict(ticket))
     }
 
     /// Removes a request, with a member or without. Returns `true` if it was woken and has not looked: then
     /// another is to be woken.
-    pub fn leave(&mut self, ticket: Ticket, served: bool, now: Time) -> bool {
+    pub fn leave(&mut self, ticket: WaitTicket, served: bool, now: Time) -> bool {
         self.queues.get_mut(&ticket.urgency).is_some_and(|queue| queue.leave(ticket, served, now))
     }
 
     /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is
     /// none.
-    pub fn dismiss(&mut self, now: Time) -> Option<T> {
+    pub fn expire_next(&mut self, now: Time) -> Option<T> {
         self.compare();
-        self.queues.values_mut().find_map(|queue| queue.dismiss(now))
+        self.queues.values_mut().find_map(|queue| queue.expire_next(now))
     }
 
     /// Returns whether a more urgent request waits.
-    pub fn outranked(&self, urgency: Urgency) -> bool {
+    pub fn has_more_urgent(&self, urgency: Urgency) -> bool {
         self.queues.range(..urgency).any(|(_, queue)| !queue.is_empty())
     }
 
@@ -116,16 +123,16 @@ impl<T> WaitQueues<T> {
     }
 
     /// Returns whether the demand of this urgency exceeds the capacity.
-    pub fn standing(&self, urgency: Urgency) -> bool {
+    pub fn is_standing(&self, urgency: Urgency) -> bool {
         self.queues.get(&urgency).is_some_and(WaitQueue::is_standing)
     }
 
-    /// Returns whether a request waits and none was served for [`TARGET`](super::TARGET), or for as long as a
-    /// request takes. The known state of members may then be outdated: one request is to ignore the learnt
-    /// limits ([`Ask::insist`](crate::Ask::insist)).
-    pub fn starved(&self, now: Time) -> bool {
+    /// Returns whether a request waits and none was served for [`TARGET_WAIT`](super::TARGET_WAIT), or for as
+    /// long as a request takes. The known state of members may then be outdated: one request is to ignore the
+    /// learnt limits ([`PickRequest::ignores_learnt_limits`](crate::PickRequest::ignores_learnt_limits)).
+    pub fn is_starved(&self, now: Time) -> bool {
         let mut waits = self.queues.values().filter(|queue| !queue.is_empty()).peekable();
-        waits.peek().is_some() && waits.all(|queue| queue.starved(now))
+        waits.peek().is_some() && waits.all(|queue| queue.is_starved(now))
     }
 
     /// Sets in each queue the number of requests that go before all of it.

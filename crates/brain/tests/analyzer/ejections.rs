@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use plimsoll_brain::{Event, EventKind, GroupSpec, Hand, OutlierSpec, State};
+use plimsoll_brain::{Event, EventKind, GroupSpec, MemberState, OutlierSpec, PickerState};
 
 use super::{Group, HEALTH, OUTLIER, at, spec};
 
@@ -10,7 +10,7 @@ use super::{Group, HEALTH, OUTLIER, at, spec};
 fn an_ejected_member_comes_back_by_itself() {
     let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
     assert_eq!(group.streak(1.0, "b"), "Ejected b");
-    assert_eq!(group.state("b"), (State::Ejected, "5 failures in a row; out for 30 s".into()));
+    assert_eq!(group.state("b"), (MemberState::Ejected, "5 failures in a row; out for 30 s".into()));
     let inputs: Vec<&str> = group.events[0].inputs.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
         inputs,
@@ -22,8 +22,8 @@ fn an_ejected_member_comes_back_by_itself() {
     assert_eq!(group.tick(30.9), "");
     let (_, _, vitals) = group.analyzer.members().nth(1).unwrap();
     let vitals = vitals.clone();
-    (0..9).for_each(|_| _ = vitals.failed());
-    vitals.observe(Duration::from_secs(5), at(30.0), Duration::from_secs(10));
+    (0..9).for_each(|_| _ = vitals.record_failure());
+    vitals.record_latency(Duration::from_secs(5), at(30.0), Duration::from_secs(10));
     assert_eq!(group.tick(31.0), "Readmitted b");
     assert_eq!(group.planned(), "a b c d");
     assert_eq!(group.analyzer.poll_timeout(), Some(at(41.0)), "its trial is over by then");
@@ -41,13 +41,13 @@ fn a_passed_check_does_not_end_an_ejection() {
     group.probe(0.0, "b", Ok(()));
     group.streak(1.0, "a");
     assert_eq!(group.probe(2.0, "a", Ok(())), "");
-    assert_eq!(group.state("a").0, State::Ejected);
+    assert_eq!(group.state("a").0, MemberState::Ejected);
     for second in [3.0, 4.0] {
         group.probe(second, "a", Err("timeout"));
     }
     assert_eq!(group.probe(5.0, "a", Err("timeout")), "Down a");
     assert_eq!(group.tick(31.0), "Readmitted a");
-    assert_eq!(group.state("a").0, State::Down, "its checks keep it out all the same");
+    assert_eq!(group.state("a").0, MemberState::Down, "its checks keep it out all the same");
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn no_more_are_out_than_may_be() {
     assert_eq!(group.planned(), "c d");
     // Requested again while its failures go on, and granted when there is room.
     let vitals = group.analyzer.members().nth(2).unwrap().2.clone();
-    (0..5).for_each(|_| _ = vitals.failed());
+    (0..5).for_each(|_| _ = vitals.record_failure());
     assert_eq!(group.totals(12.0, &[]), "");
     assert_eq!(group.tick(31.0), "Readmitted a");
     assert_eq!(group.totals(31.5, &[]), "", "it has had no requests since");
-    vitals.failed();
+    vitals.record_failure();
     assert_eq!(group.totals(42.0, &[]), "Ejected c");
 
     let mut pair =
@@ -96,7 +96,7 @@ fn until_suspected(shares: &[f64], first: usize, requests: usize) -> Option<usiz
     let names = (0..shares.len()).map(|member| format!("m{member}")).collect::<Vec<_>>().join(" ");
     let group =
         Group::new(GroupSpec { outlier: Some(OutlierSpec { false_alarm: 1e-6, ..OUTLIER }), ..spec(&names) });
-    let (mut hand, mut bits) = (Hand::new(1), 1_u64);
+    let (mut hand, mut bits) = (PickerState::new(1), 1_u64);
     let mut chance = || {
         bits = plimsoll_brain::mix(bits);
         bits as f64 / u64::MAX as f64
@@ -142,7 +142,7 @@ fn whoever_comes_back_is_tried_beside_what_it_has_still() {
     vitals.begin();
     group.streak(1.0, "b");
     group.tick(31.0);
-    let full = |group: &Group| group.plan.members().iter().any(|member| member.full());
+    let full = |group: &Group| group.plan.members().iter().any(|member| member.is_full());
     assert!(!full(&group), "two streams that go on say nothing");
     vitals.begin();
     assert!(full(&group), "one request at a time");
@@ -154,7 +154,7 @@ fn whoever_comes_back_is_tried_beside_what_it_has_still() {
     group.tick(110.0);
     vitals.begin();
     assert!(full(&group));
-    vitals.succeeded();
+    vitals.record_success();
     assert!(!full(&group), "an answer that begins well is enough");
 }
 
@@ -188,11 +188,11 @@ fn traffic_tells_who_is_sick() {
 fn an_ejection_says_what_the_last_failure_was() {
     let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
     let b = group.analyzer.members().nth(1).unwrap().0;
-    group.analyzer.handle_blame(b, "status 500");
-    group.analyzer.handle_blame(b, "status 503");
+    group.analyzer.handle_failure_cause(b, "status 500");
+    group.analyzer.handle_failure_cause(b, "status 503");
     assert_eq!(group.streak(1.0, "b"), "Ejected b");
     let why = "5 failures in a row, the last one: status 503; out for 30 s";
-    assert_eq!(group.state("b"), (State::Ejected, why.into()));
+    assert_eq!(group.state("b"), (MemberState::Ejected, why.into()));
     assert_eq!(group.events[0].why, why);
     assert_eq!(group.streak(2.0, "c"), "Ejected c");
     assert_eq!(group.events[0].why, "5 failures in a row; out for 30 s", "nobody told why of this one");
@@ -209,7 +209,7 @@ fn who_comes_back_from_an_ejection_and_is_down_is_no_good_news() {
     }
     assert_eq!(group.tick(31.0), "Readmitted a");
     let last = group.events.last().unwrap();
-    assert!(last.why.ends_with("; it is down") && Event::in_vain(last.kind, &last.why), "{last:?}");
-    assert!(!Event::in_vain(last.kind, "its ejection is over"));
-    assert!(!Event::in_vain(EventKind::Down, &last.why));
+    assert!(last.why.ends_with("; it is down") && Event::is_still_out(last.kind, &last.why), "{last:?}");
+    assert!(!Event::is_still_out(last.kind, "its ejection is over"));
+    assert!(!Event::is_still_out(EventKind::Down, &last.why));
 }

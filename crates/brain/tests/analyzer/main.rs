@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, Drainer, Event, EventKind, GroupSpec, Hand, HealthSpec, Knobs, Load, MemberId,
-    MemberSpec, OutlierSpec, Plan, State, Time, Totals, WhenAllDown, strategy,
+    Analyzer, Choice, DrainInitiator, Event, EventKind, GroupSpec, HealthSpec, MemberId, MemberSpec,
+    MemberState, MemberTraffic, OutlierSpec, PickRequest, PickerState, Plan, ReportedLoad, StrategyParams,
+    Time, WhenAllDown, strategy,
 };
 
 const OUTLIER: OutlierSpec = OutlierSpec {
@@ -40,7 +41,7 @@ fn spec(names: &str) -> GroupSpec {
     GroupSpec {
         name: Arc::from("web"),
         strategy,
-        knobs: Knobs::defaults(strategy),
+        params: StrategyParams::defaults(strategy),
         members: names.split_whitespace().map(member).collect(),
         health: None,
         outlier: None,
@@ -95,10 +96,10 @@ impl Group {
     }
 
     fn totals(&mut self, seconds: f64, totals: &[(&str, u64, u64)]) -> String {
-        let totals: Vec<(MemberId, Totals)> = totals
+        let totals: Vec<(MemberId, MemberTraffic)> = totals
             .iter()
             .map(|(name, requests, failures)| {
-                (self.id(name), Totals { requests: *requests, failures: *failures })
+                (self.id(name), MemberTraffic { requests: *requests, failures: *failures })
             })
             .collect();
         self.then(seconds, |analyzer, now| analyzer.handle_totals(&totals, now))
@@ -117,7 +118,7 @@ impl Group {
         self.plan.members().iter().map(part).collect::<Vec<_>>().join(" ")
     }
 
-    fn state(&self, name: &str) -> (State, String) {
+    fn state(&self, name: &str) -> (MemberState, String) {
         let status = self.analyzer.status(at(0.0));
         let (_, member) =
             status.into_iter().find(|(_, member)| member.name == name).expect("a member of that name");
@@ -139,13 +140,16 @@ fn without_checks_all_are_up_at_once() {
 fn a_member_not_checked_is_not_used() {
     let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
     assert_eq!(group.planned(), "");
-    assert_eq!(group.plan.choose(&mut Hand::default(), &Ask::default(), &[]), Choice::Nobody);
+    assert_eq!(
+        group.plan.choose(&mut PickerState::default(), &PickRequest::default(), &[]),
+        Choice::NoMember
+    );
     assert_eq!(group.then(0.0, |_, _| ()), "", "a group that starts is not down");
     assert_eq!(group.analyzer.verdict(), "0/2 members up, 2 not checked yet");
     assert_eq!(group.probe(0.1, "a", Ok(())), "Up a");
     assert_eq!(group.planned(), "a");
     assert_eq!(group.probe(0.2, "b", Err("connection refused")), "Down b");
-    assert_eq!(group.state("b"), (State::Down, "its health check fails: connection refused".into()));
+    assert_eq!(group.state("b"), (MemberState::Down, "its health check fails: connection refused".into()));
     assert_eq!(group.probe(2.0, "b", Ok(())), "Up b", "the first pass of its life is enough");
     assert_eq!(group.planned(), "a b");
 }
@@ -230,7 +234,7 @@ fn who_comes_back_starts_slowly() {
         plans += usize::from(group.analyzer.plan(next).is_some());
     }
     assert!((98..=100).contains(&plans), "{plans} plans in ten seconds");
-    assert_eq!(group.state("b").0, State::SlowStart);
+    assert_eq!(group.state("b").0, MemberState::SlowStart);
     assert_eq!(group.tick(13.0), "FullShare b");
     assert_eq!(group.planned(), "a b");
     assert_eq!(group.analyzer.poll_timeout(), None);
@@ -272,7 +276,7 @@ fn a_member_that_is_late_at_the_start_starts_slowly() {
 fn a_drained_member_that_is_well_may_keep_its_sessions() {
     let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
     let kept = |group: &Group| {
-        group.analyzer.kept(true).iter().map(|member| member.name.to_string()).collect::<Vec<_>>()
+        group.analyzer.reserve_members(true).iter().map(|member| member.name.to_string()).collect::<Vec<_>>()
     };
     let [a, b] = [group.id("a"), group.id("b")];
     group.then(1.0, |analyzer, now| {
@@ -310,7 +314,8 @@ fn operators_drain_and_take_back() {
     assert_eq!(group.planned(), "a b");
     assert_eq!(group.events[0].why, "taken back by an operator");
     // The event names the actor, which stays with the drain.
-    let by_scaler = |analyzer: &mut Analyzer, now| analyzer.drain_by("b", Drainer::Scaler, now).unwrap();
+    let by_scaler =
+        |analyzer: &mut Analyzer, now| analyzer.drain_by("b", DrainInitiator::Scaler, now).unwrap();
     assert_eq!(group.then(3.5, by_scaler), "Draining b");
     assert_eq!(group.events[0].why, "drained by the scaler");
     let why = group.analyzer.status(at(3.6)).into_iter().map(|(_, status)| status.why).nth(1);
@@ -329,18 +334,18 @@ fn one_that_is_about_to_leave_is_drained_by_nobody() {
     };
     assert_eq!(group.then(1.0, |analyzer, now| analyzer.update(with("a b", "a"), now)), "Draining a");
     assert_eq!(group.planned(), "b");
-    assert!(group.state("a").1.contains("about to end") && group.analyzer.drains(group.id("a")));
+    assert!(group.state("a").1.contains("about to end") && group.analyzer.is_draining(group.id("a")));
     // It is healthy, and may keep its sessions.
-    assert_eq!(group.analyzer.kept(true).len(), 1);
+    assert_eq!(group.analyzer.reserve_members(true).len(), 1);
     // A repeated configuration is no event, and no operator can end this drain.
     assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(with("a b", "a"), now)), "");
     group.then(3.0, |analyzer, now| analyzer.undrain("a", now).unwrap());
-    assert_eq!(group.state("a").0, State::Draining);
+    assert_eq!(group.state("a").0, MemberState::Draining);
     // Another process continues it by the configuration, not by the handed-off state.
-    let past: Vec<_> = group.analyzer.past().map(|(name, past)| (name.to_string(), Some(past))).collect();
+    let past: Vec<_> = group.analyzer.handoff().map(|(name, past)| (name.to_string(), Some(past))).collect();
     let recalled = |spec: GroupSpec| {
         let (mut past, mut after) = (past.clone(), Analyzer::new(spec, at(4.0)));
-        after.recall(|name| past.iter_mut().find(|(one, _)| one == name)?.1.take(), at(4.0));
+        after.restore(|name| past.iter_mut().find(|(one, _)| one == name)?.1.take(), at(4.0));
         after.plan(at(4.0)).expect("the first call gives a plan").members().len()
     };
     assert_eq!((recalled(with("a b", "a")), recalled(with("a b", ""))), (1, 2));
@@ -351,7 +356,7 @@ fn one_that_is_about_to_leave_is_drained_by_nobody() {
     assert_eq!(joined, "Joined c, Draining c");
     group.then(7.0, |analyzer, now| analyzer.drain("c", now).unwrap());
     group.then(8.0, |analyzer, now| analyzer.update(with("a b c", ""), now));
-    assert_eq!(group.state("c"), (State::Draining, "drained by an operator".to_owned()));
+    assert_eq!(group.state("c"), (MemberState::Draining, "drained by an operator".to_owned()));
 }
 
 #[test]
@@ -370,9 +375,12 @@ fn a_reload_keeps_what_is_known() {
     let mut new = GroupSpec { members: spec("f d c b").members, ..old };
     new.members[3].capacity = 3.0;
     assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(new, now)), "Joined f, Left a, Left e");
-    let states: Vec<State> =
+    let states: Vec<MemberState> =
         group.analyzer.status(at(2.0)).into_iter().map(|(_, member)| member.state).collect();
-    assert_eq!(states, [State::Unchecked, State::Up, State::Draining, State::Ejected]);
+    assert_eq!(
+        states,
+        [MemberState::Unchecked, MemberState::Up, MemberState::Draining, MemberState::Ejected]
+    );
     let (after, member, kept) = group.analyzer.members().nth(3).unwrap();
     assert_eq!((before, member.capacity), (after, 3.0));
     assert!(Arc::ptr_eq(&vitals, kept));
@@ -395,9 +403,9 @@ fn another_server_by_the_same_name_is_another_member() {
     assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(new, now)), "Joined a, Joined b, AllDown");
     assert_eq!(group.events[0].why, "a is at another address now");
     assert_ne!(group.id("a"), before);
-    assert_eq!(group.state("a").0, State::Unchecked);
+    assert_eq!(group.state("a").0, MemberState::Unchecked);
     group.probe(3.0, "b", Ok(()));
-    assert_eq!(group.state("b").0, State::Draining, "that was said of the name");
+    assert_eq!(group.state("b").0, MemberState::Draining, "that was said of the name");
 }
 
 #[test]
@@ -411,8 +419,8 @@ fn a_member_goes_to_an_address_that_was_checked_without_a_break() {
         (member.address, member.checked) = ("10.0.0.2:80".parse().unwrap(), true);
     }
     assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(new, now)), "Joined a, Joined b");
-    assert_eq!(group.state("a").0, State::Up, "it has its whole share at once");
-    assert_eq!(group.state("b").0, State::Unchecked, "it was not up before");
+    assert_eq!(group.state("a").0, MemberState::Up, "it has its whole share at once");
+    assert_eq!(group.state("b").0, MemberState::Unchecked, "it was not up before");
 }
 
 #[test]
@@ -425,12 +433,12 @@ fn a_member_whose_name_has_no_address_is_down() {
     for health in [None, Some(HEALTH)] {
         let mut group = Group::new(nowhere(health.clone()));
         group.probe(0.0, "a", Ok(()));
-        assert_eq!(group.state("a").0, State::Down, "what a check says is of another place");
+        assert_eq!(group.state("a").0, MemberState::Down, "what a check says is of another place");
         // Switching checks off does not bring it up.
         group.then(1.0, |analyzer, now| analyzer.update(nowhere(None), now));
-        assert_eq!(group.state("a").0, State::Down);
+        assert_eq!(group.state("a").0, MemberState::Down);
         group.then(2.0, |analyzer, now| analyzer.update(spec("a b"), now));
-        assert_eq!(group.state("a").0, State::Up);
+        assert_eq!(group.state("a").0, MemberState::Up);
     }
 }
 
@@ -467,12 +475,14 @@ fn only_loads_that_are_loads_are_taken() {
     let mut group = Group::new(spec("a"));
     let id = group.id("a");
     for value in [f64::NAN, f64::INFINITY, -1.0] {
-        assert!(!group.analyzer.handle_load(id, Load { value, at: at(1.0), of_host: false }));
+        assert!(!group.analyzer.handle_load(id, ReportedLoad { value, at: at(1.0), of_host: false }));
     }
-    assert!(!group.analyzer.handle_load(MemberId(9), Load { value: 1.0, at: at(1.0), of_host: false }));
-    assert!(group.analyzer.handle_load(id, Load { value: 0.5, at: at(1.0), of_host: false }));
+    assert!(
+        !group.analyzer.handle_load(MemberId(9), ReportedLoad { value: 1.0, at: at(1.0), of_host: false })
+    );
+    assert!(group.analyzer.handle_load(id, ReportedLoad { value: 0.5, at: at(1.0), of_host: false }));
     group.then(2.0, |analyzer, now| analyzer.update(spec("a"), now));
-    assert_eq!(group.plan.members()[0].load, Some(Load { value: 0.5, at: at(1.0), of_host: false }));
+    assert_eq!(group.plan.members()[0].load, Some(ReportedLoad { value: 0.5, at: at(1.0), of_host: false }));
 }
 
 #[test]
@@ -482,7 +492,7 @@ fn what_concerns_nobody_is_ignored() {
     group.then(1.0, |analyzer, now| {
         analyzer.handle_probe(nobody, Ok(()), now);
         analyzer.handle_streak(nobody, now);
-        analyzer.handle_totals(&[(nobody, Totals { requests: 9, failures: 9 })], now);
+        analyzer.handle_totals(&[(nobody, MemberTraffic { requests: 9, failures: 9 })], now);
     });
     assert!(group.events.is_empty());
     // Without a reader, events stay bounded.
@@ -511,7 +521,8 @@ fn the_end_of_time_is_harmless() {
             for id in &ids {
                 analyzer.handle_probe(*id, Ok(()), now);
                 analyzer.handle_streak(*id, now);
-                analyzer.handle_totals(&[(*id, Totals { requests: u64::MAX, failures: u64::MAX })], now);
+                analyzer
+                    .handle_totals(&[(*id, MemberTraffic { requests: u64::MAX, failures: u64::MAX })], now);
             }
             analyzer.drain("c", now).unwrap();
             analyzer.undrain("c", now).unwrap();

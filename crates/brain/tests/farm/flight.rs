@@ -1,7 +1,7 @@
 //! A request from its arrival to its client's answer.
 
 use plimsoll_brain::Urgency;
-use plimsoll_brain::meter::{Job, Reading};
+use plimsoll_brain::meter::{MeteredRequest, Reading};
 
 /// The urgency of urgent requests; the others have the default.
 pub(super) const URGENT: u8 = 1;
@@ -14,7 +14,7 @@ pub(super) struct Flight {
     pub(super) sent: f64,
     pub(super) work: f64,
     pub(super) urgency: Urgency,
-    pub(super) job: Option<Job>,
+    pub(super) job: Option<MeteredRequest>,
     pub(super) reading: Option<Reading>,
     /// The jobs found at the member, and the time.
     pub(super) met: usize,

@@ -1,14 +1,15 @@
-//! Our own strategies, driven as by the data plane: an analyzer, a plan and a hand for each balancer.
+//! Our own strategies, driven as by the data plane: an analyzer, a plan and a picker state for each balancer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::fleet::{Fleet as Fellows, Listed, ListedMember, Settings, What};
+use plimsoll_brain::fleet::{Fleet as Fellows, FleetGroup, FleetMember, FleetSettings, FleetUpdateKind};
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, Knobs, MemberId, MemberSpec, OutlierSpec, Plan,
-    Ticket, Time, Totals, Turn, Urgency, Vitals, WaitQueues, WhenAllDown, strategy,
+    Analyzer, Choice, EventKind, GroupSpec, MemberId, MemberSpec, MemberTraffic, OutlierSpec, PickRequest,
+    PickerState, Plan, StrategyParams, Time, Urgency, Vitals, WaitQueues, WaitTicket, WaitVerdict,
+    WhenAllDown, strategy,
 };
 
 use super::dice::Dice;
@@ -29,19 +30,19 @@ pub(crate) struct Ours {
 struct Balancer {
     analyzer: Analyzer,
     plan: Plan,
-    hand: Hand,
+    hand: PickerState,
     vitals: Vec<Arc<Vitals>>,
     turn: u64,
     /// The requests that wait for room.
     line: WaitQueues<usize>,
-    tickets: BTreeMap<usize, (Ticket, Urgency)>,
+    tickets: BTreeMap<usize, (WaitTicket, Urgency)>,
     /// `true` if room may have come free since the last look.
     rung: bool,
     /// Its state of the others, and the number of its reports.
     fellows: Option<(Fellows, u32)>,
     /// The ejections so far, and its counts of each member.
     ejections: u64,
-    totals: Vec<Totals>,
+    totals: Vec<MemberTraffic>,
     /// The requests from before its restart, whose ends do not count.
     strangers: u64,
 }
@@ -85,7 +86,7 @@ impl Ours {
 /// The default of the configuration, as are the other settings of ejection.
 const CONSECUTIVE: u32 = 5;
 
-/// Returns the seeds of coordinated hands, such as those of one process.
+/// Returns the seeds of coordinated picker states, such as those of one process.
 fn spread(index: usize, count: usize) -> u64 {
     u64::MAX / count as u64 * index as u64
 }
@@ -110,7 +111,7 @@ impl Balancer {
             None => (name, None),
         };
         let strategy = strategy::find(name).expect("a strategy of this name");
-        let mut knobs = Knobs::defaults(strategy);
+        let mut knobs = StrategyParams::defaults(strategy);
         if let (Some(penalty), Some(last)) = (penalty, knobs.0.last_mut()) {
             *last = penalty;
         }
@@ -128,7 +129,7 @@ impl Balancer {
         let spec = GroupSpec {
             name: "farm".into(),
             strategy,
-            knobs,
+            params: knobs,
             members: (0..members).map(member).collect(),
             health: None,
             outlier: Some(OutlierSpec {
@@ -148,13 +149,13 @@ impl Balancer {
             aperture,
         };
         let mut analyzer = Analyzer::new(spec, Time(0));
-        analyzer.seat(seed);
+        analyzer.set_balancer_seed(seed);
         let plan = analyzer.plan(Time(0)).expect("the first plan");
         let vitals = analyzer.members().map(|(_, _, vitals)| vitals.clone()).collect();
         Self {
             analyzer,
             plan,
-            hand: Hand::new(seed),
+            hand: PickerState::new(seed),
             vitals,
             turn: dice.bits(),
             line: WaitQueues::default(),
@@ -162,7 +163,7 @@ impl Balancer {
             rung: false,
             fellows: None,
             ejections: 0,
-            totals: vec![Totals::default(); members],
+            totals: vec![MemberTraffic::default(); members],
             strangers: 0,
         }
     }
@@ -173,16 +174,16 @@ impl Balancer {
 
     fn pick_by(&mut self, now: f64, failed: Option<usize>, chance: u64, insist: bool) -> Option<usize> {
         self.turn += 1;
-        let ask = Ask {
+        let ask = PickRequest {
             turn: self.turn,
-            chance,
+            random_bits: chance,
             key: 0,
             now: time(now),
-            once: false,
-            session: false,
-            binds: false,
-            venture: self.line.is_empty() && failed.is_none(),
-            insist,
+            single_attempt: false,
+            is_session: false,
+            binds_client: false,
+            may_try_stale: self.line.is_empty() && failed.is_none(),
+            ignores_learnt_limits: insist,
         };
         let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
         let Choice::Member(index) = self.plan.choose(&mut self.hand, &ask, &tried) else { return None };
@@ -193,23 +194,23 @@ impl Balancer {
 
     /// Returns its state of others, which are numbered from 1.
     fn fellows(&self, own: u64, all: u64, interval: f64) -> Fellows {
-        let settings = Settings {
-            own,
+        let settings = FleetSettings {
+            own_id: own,
             interval: Duration::from_secs_f64(interval),
             bytes_per_second: 1e6,
             probers: 1,
-            forget: Duration::from_secs(60),
+            share_retention: Duration::from_secs(60),
         };
         let mut fellows = Fellows::new(settings);
-        let members = self.analyzer.members().map(|(_, spec, vitals)| ListedMember {
+        let members = self.analyzer.members().map(|(_, spec, vitals)| FleetMember {
             name: spec.name.clone(),
             vitals: vitals.clone(),
             limit: spec.limit,
-            checked: false,
+            health_checked: false,
         });
-        let (name, company) = ("farm".into(), self.analyzer.company().clone());
-        fellows.list(vec![Listed { name, company, members: members.collect() }], Time(0));
-        (1..=all).for_each(|other| fellows.up(other, Time(0)));
+        let (name, company) = ("farm".into(), self.analyzer.peers().clone());
+        fellows.set_groups(vec![FleetGroup { name, presence: company, members: members.collect() }], Time(0));
+        (1..=all).for_each(|other| fellows.peer_joined(other, Time(0)));
         fellows
     }
 
@@ -230,14 +231,14 @@ impl Balancer {
                 _ => continue,
             };
             if let Some(member) = &event.member {
-                fellows.ejected("farm", member, Duration::from_secs_f64(lasts), now);
+                fellows.record_ejection("farm", member, Duration::from_secs_f64(lasts), now);
             }
         }
-        while let Some(news) = fellows.poll_news() {
+        while let Some(news) = fellows.poll_update() {
             let found = self.analyzer.members().find(|(_, spec, _)| spec.name == news.member);
             let id = found.map(|(id, ..)| id);
-            if let (What::Ejected { left, .. }, Some(id)) = (news.what, id) {
-                self.analyzer.handle_told(id, left, "another", now);
+            if let (FleetUpdateKind::Ejected { remaining: left, .. }, Some(id)) = (news.kind, id) {
+                self.analyzer.handle_peer_ejection(id, left, "another", now);
             }
         }
     }
@@ -268,13 +269,13 @@ impl Policy for Ours {
     }
 
     fn outranked(&self, who: usize, urgency: Urgency) -> bool {
-        self.balancers[who].line.outranked(urgency)
+        self.balancers[who].line.has_more_urgent(urgency)
     }
 
     fn wait(&mut self, who: usize, now: f64, since: f64, flight: usize, urgency: Urgency) -> Option<f64> {
         let balancer = &mut self.balancers[who];
         let (plan, hand) = (&balancer.plan, &balancer.hand);
-        let pace = plan.pace(hand);
+        let pace = plan.drain_rate(hand);
         let ticket = balancer.line.enter(urgency, flight, pace, time(since), time(now))?;
         balancer.tickets.insert(flight, (ticket, urgency));
         Some(ticket.until.0 as f64 / 1e9)
@@ -283,12 +284,12 @@ impl Policy for Ours {
     fn turns(&mut self, who: usize, now: f64, _: &Fleet) -> Vec<(usize, Option<usize>)> {
         let mut turns = Vec::new();
         let balancer = &mut self.balancers[who];
-        while (std::mem::take(&mut balancer.rung) || balancer.line.starved(time(now)))
+        while (std::mem::take(&mut balancer.rung) || balancer.line.is_starved(time(now)))
             && let Some(flight) = balancer.line.call().copied()
         {
-            let insist = balancer.line.starved(time(now));
+            let insist = balancer.line.is_starved(time(now));
             let (ticket, _) = balancer.tickets[&flight];
-            assert_eq!(balancer.line.turn(ticket), Turn::Look);
+            assert_eq!(balancer.line.turn(ticket), WaitVerdict::TryAgain);
             if let Some(member) = balancer.pick_by(now, None, self.dice.bits(), insist) {
                 balancer.line.leave(ticket, true, time(now));
                 balancer.tickets.remove(&flight);
@@ -298,7 +299,7 @@ impl Policy for Ours {
                 break;
             }
         }
-        while let Some(flight) = balancer.line.dismiss(time(now)) {
+        while let Some(flight) = balancer.line.expire_next(time(now)) {
             balancer.tickets.remove(&flight);
             turns.push((flight, None));
         }
@@ -309,7 +310,7 @@ impl Policy for Ours {
         let chance = self.dice.bits();
         let balancer = &mut self.balancers[who];
         let (ticket, urgency) = balancer.tickets.remove(&flight)?;
-        let outranked = balancer.line.outranked(urgency);
+        let outranked = balancer.line.has_more_urgent(urgency);
         let member = if outranked { None } else { balancer.pick(now, None, chance) };
         balancer.line.leave(ticket, member.is_some(), time(now));
         balancer.rung |= member.is_some();
@@ -336,14 +337,14 @@ impl Policy for Ours {
         if let Some(reading) = &answer.reading
             && let Some(index) = balancer.plan.members().iter().position(|member| member.id == id)
         {
-            balancer.plan.hear(&mut balancer.hand, index, reading, now);
+            balancer.plan.record_report(&mut balancer.hand, index, reading, now);
         }
         vitals.end();
         // The end of a rejected one freed no room.
         balancer.rung |= !answer.refused;
         let latency = Duration::from_secs_f64(answer.latency);
         if answer.left {
-            balancer.plan.left(&mut balancer.hand, &vitals, latency, now);
+            balancer.plan.client_left(&mut balancer.hand, &vitals, latency, now);
         }
         if answer.refused || answer.left {
             return;
@@ -352,8 +353,8 @@ impl Policy for Ours {
         totals.requests += 1;
         totals.failures += u64::from(answer.failed);
         if !answer.failed {
-            vitals.succeeded();
-        } else if vitals.failed() >= CONSECUTIVE {
+            vitals.record_success();
+        } else if vitals.record_failure() >= CONSECUTIVE {
             balancer.analyzer.handle_streak(id, now);
         }
         if balancer.plan.observe(&mut balancer.hand, &vitals, latency, answer.failed, now) {
@@ -366,7 +367,7 @@ impl Policy for Ours {
         let balancer = &mut self.balancers[who];
         let id = MemberId(member as u32);
         if let Some(index) = balancer.plan.members().iter().position(|member| member.id == id) {
-            balancer.plan.hear(&mut balancer.hand, index, reading, time(now));
+            balancer.plan.record_report(&mut balancer.hand, index, reading, time(now));
         }
     }
 
@@ -374,7 +375,7 @@ impl Policy for Ours {
         for balancer in &mut self.balancers {
             balancer.analyzer.watch(true, time(now));
             let totals = balancer.totals.iter().zip(0..).map(|(totals, id)| (MemberId(id), *totals));
-            let totals: Vec<(MemberId, Totals)> = totals.collect();
+            let totals: Vec<(MemberId, MemberTraffic)> = totals.collect();
             balancer.analyzer.handle_totals(&totals, time(now));
             balancer.settle(time(now));
         }
@@ -387,8 +388,8 @@ impl Policy for Ours {
     fn tell(&mut self, who: usize, now: f64) {
         let Some((_, lost)) = self.gossip else { return };
         let Some((fellows, _)) = &mut self.balancers[who].fellows else { return };
-        fellows.tend(time(now));
-        for report in fellows.round(time(now)) {
+        fellows.age_reports(time(now));
+        for report in fellows.poll_reports(time(now)) {
             let Some((_, seq)) = &mut self.balancers[who].fellows else { return };
             *seq += 1;
             let seq = *seq;
@@ -396,7 +397,7 @@ impl Policy for Ours {
             {
                 let arrives = self.dice.unit() >= lost;
                 if let (true, Some((fellows, _))) = (arrives && other != who, &mut balancer.fellows) {
-                    fellows.hear(who as u64 + 1, seq, &report, time(now));
+                    fellows.receive_report(who as u64 + 1, seq, &report, time(now));
                 }
             }
         }

@@ -139,7 +139,7 @@ impl Run<'_> {
                 Event::Fail(flight) => self.fail(flight, now),
                 Event::Back(flight) => self.back(flight, now, policy),
                 Event::Offer(member) => {
-                    if let Some(reading) = self.fleet.servers[member].meter.offer(time(now)) {
+                    if let Some(reading) = self.fleet.servers[member].meter.offer_slot(time(now)) {
                         let who = offers.below(self.setting.balancers);
                         self.outcome.messages += u64::from((self.setting.warmup..end).contains(&now));
                         policy.offered(who, now + self.setting.network, member, &reading);
@@ -277,7 +277,7 @@ impl Run<'_> {
         let server = &mut self.fleet.servers[member];
         server.advance(now);
         let honest = self.setting.lying != Some(member);
-        if self.setting.guarded && honest && server.meter.full() && !server.silent {
+        if self.setting.guarded && honest && server.meter.is_full() && !server.silent {
             let entry = &mut self.flights[flight];
             entry.refused = true;
             entry.state = State::Gone;

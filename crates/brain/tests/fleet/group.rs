@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::{GroupSpec, Knobs, MemberSpec, Strategy, WhenAllDown};
+use plimsoll_brain::{GroupSpec, MemberSpec, Strategy, StrategyParams, WhenAllDown};
 
 pub(crate) fn group(
     strategy: &'static Strategy,
-    knobs: Knobs,
+    knobs: StrategyParams,
     capacities: impl Iterator<Item = f64>,
 ) -> GroupSpec {
     let member = |(index, capacity): (usize, f64)| {
@@ -24,7 +24,7 @@ pub(crate) fn group(
     GroupSpec {
         name: Arc::from("web"),
         strategy,
-        knobs,
+        params: knobs,
         members: capacities.enumerate().map(member).collect(),
         health: None,
         outlier: None,

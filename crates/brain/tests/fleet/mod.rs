@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_brain::{Member, MemberId, Shed, State, Vitals, hash};
+use plimsoll_brain::{Member, MemberId, MemberState, ShedDecision, Vitals, hash};
 
 pub(crate) use dice::Dice;
 
@@ -23,11 +23,11 @@ pub(crate) fn member(id: u32, weight: f64, in_flight: u32, limit: u32) -> Member
         capacity: weight,
         weight,
         limit,
-        state: State::Up,
+        state: MemberState::Up,
         load: None,
         effective: None,
         usage: None,
-        shed: Shed::default(),
+        shed: ShedDecision::default(),
         deficit: 0.0,
         vitals: Arc::new(Vitals::with_in_flight(in_flight)),
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, Knobs, MemberId, MemberSpec, OutlierSpec, Plan,
-    Ticket, Time, Totals, Turn, Urgency, Vitals, WaitQueues, WhenAllDown, strategy,
+    Analyzer, Choice, EventKind, GroupSpec, MemberId, MemberSpec, MemberTraffic, OutlierSpec, PickRequest,
+    PickerState, Plan, StrategyParams, Time, Urgency, Vitals, WaitQueues, WaitTicket, WaitVerdict,
+    WhenAllDown, strategy,
 };
 
 use super::composition::Composition;
@@ -44,15 +45,15 @@ pub(crate) enum Found {
 pub(crate) struct Balancer {
     analyzer: Analyzer,
     plan: Plan,
-    hand: Hand,
+    hand: PickerState,
     turn: u64,
     dice: Dice,
     /// The members by their number in the composition.
-    members: Vec<Option<(MemberId, Arc<Vitals>, Totals)>>,
+    members: Vec<Option<(MemberId, Arc<Vitals>, MemberTraffic)>>,
     /// The number in the composition by the member's id.
     numbers: Vec<usize>,
     line: WaitQueues<usize>,
-    tickets: HashMap<usize, Ticket>,
+    tickets: HashMap<usize, WaitTicket>,
     /// `true` if room may have come free since the last look.
     pub(crate) rung: bool,
     /// The event loop: the pending events, and the end of the present one.
@@ -87,7 +88,7 @@ fn spec(strategy: &str, composition: &Composition, there: &[usize]) -> GroupSpec
     GroupSpec {
         name: "history".into(),
         strategy,
-        knobs: Knobs::defaults(strategy),
+        params: StrategyParams::defaults(strategy),
         members: there.iter().map(member).collect(),
         health: None,
         outlier: Some(OutlierSpec {
@@ -123,13 +124,13 @@ impl Balancer {
     ) -> Self {
         let seed = u64::MAX / composition.balancers as u64 * index as u64;
         let mut analyzer = Analyzer::new(spec(strategy, composition, there), time(now));
-        analyzer.seat(seed);
+        analyzer.set_balancer_seed(seed);
         let plan = analyzer.plan(time(now)).expect("the first plan");
         let mut dice = Dice::new(composition.seed, 1000 + index as u64);
         let mut balancer = Self {
             analyzer,
             plan,
-            hand: Hand::new(seed),
+            hand: PickerState::new(seed),
             turn: dice.bits(),
             dice,
             members: vec![None; composition.members.len()],
@@ -167,7 +168,7 @@ impl Balancer {
             self.numbers.resize(self.numbers.len().max(place + 1), usize::MAX);
             self.numbers[place] = *index;
             let known = before[*index].take().filter(|(known, ..)| *known == id);
-            self.members[*index] = known.or_else(|| Some((id, vitals.clone(), Totals::default())));
+            self.members[*index] = known.or_else(|| Some((id, vitals.clone(), MemberTraffic::default())));
         }
         for (index, member) in self.members.iter().enumerate() {
             self.out[index] &= member.is_some();
@@ -176,13 +177,13 @@ impl Balancer {
 
     pub(crate) fn choose(&mut self, now: f64, failed: Option<usize>, insist: bool) -> Found {
         self.turn += 1;
-        let ask = Ask {
+        let ask = PickRequest {
             turn: self.turn,
-            chance: self.dice.bits(),
+            random_bits: self.dice.bits(),
             now: time(now),
-            venture: self.line.is_empty() && failed.is_none(),
-            insist,
-            ..Ask::default()
+            may_try_stale: self.line.is_empty() && failed.is_none(),
+            ignores_learnt_limits: insist,
+            ..PickRequest::default()
         };
         let tried = failed.and_then(|member| self.members[member].as_ref()).map(|(id, ..)| *id);
         match self.plan.choose(&mut self.hand, &ask, tried.as_slice()) {
@@ -192,14 +193,14 @@ impl Balancer {
                 Found::Member(self.numbers[member.id.0 as usize], member.vitals.clone())
             }
             Choice::Full | Choice::Shed => Found::Full,
-            Choice::Nobody => Found::Nobody,
+            Choice::NoMember => Found::Nobody,
         }
     }
 
     /// Queues a request that found no room, for the first time at `since`. Returns the time of its next look
     /// at the clock; `None` if it is rejected.
     pub(crate) fn wait(&mut self, request: usize, since: f64, now: f64) -> Option<f64> {
-        let pace = self.plan.pace(&self.hand);
+        let pace = self.plan.drain_rate(&self.hand);
         let ticket = self.line.enter(Urgency::default(), request, pace, time(since), time(now))?;
         self.tickets.insert(request, ticket);
         Some(self.again(request, since, now))
@@ -208,16 +209,16 @@ impl Balancer {
     /// Returns the time of a waiting request's next look at the clock.
     fn again(&self, request: usize, since: f64, now: f64) -> f64 {
         let until = self.tickets[&request].until.0 as f64 / 1e9 + 1e-9;
-        let sojourn = self.plan.pace(&self.hand).sojourn.as_secs_f64();
+        let sojourn = self.plan.drain_rate(&self.hand).sojourn.as_secs_f64();
         until.min(now + sojourn.max(OFTEN).max((now - since) / 2.0))
     }
 
     /// Handles a timer of a waiting request. `Err`: the time of the next one.
     pub(crate) fn timer(&mut self, request: usize, since: f64, now: f64) -> Result<Option<Found>, f64> {
         let Some(ticket) = self.tickets.get(&request).copied() else { return Ok(None) };
-        self.rung |= self.line.starved(time(now));
+        self.rung |= self.line.is_starved(time(now));
         if now < ticket.until.0 as f64 / 1e9 {
-            if self.plan.blind()
+            if self.plan.is_nearly_idle()
                 && let found @ Found::Member(..) = self.choose(now, None, false)
             {
                 self.leave(request, true, now);
@@ -225,7 +226,7 @@ impl Balancer {
             }
             return Err(self.again(request, since, now));
         }
-        let insist = self.line.starved(time(now));
+        let insist = self.line.is_starved(time(now));
         let found = self.choose(now, None, insist);
         self.leave(request, matches!(found, Found::Member(..)), now);
         Ok(Some(found))
@@ -243,8 +244,8 @@ impl Balancer {
     pub(crate) fn turn(&mut self, now: f64) -> Option<(usize, Found)> {
         while std::mem::take(&mut self.rung) {
             let Some(request) = self.line.call().copied() else { break };
-            let insist = self.line.starved(time(now));
-            assert_eq!(self.line.turn(self.tickets[&request]), Turn::Look);
+            let insist = self.line.is_starved(time(now));
+            assert_eq!(self.line.turn(self.tickets[&request]), WaitVerdict::TryAgain);
             match self.choose(now, None, insist) {
                 Found::Full => {}
                 found => {
@@ -253,7 +254,7 @@ impl Balancer {
                 }
             }
         }
-        let request = self.line.dismiss(time(now))?;
+        let request = self.line.expire_next(time(now))?;
         self.tickets.remove(&request);
         Some((request, Found::Full))
     }
@@ -262,7 +263,7 @@ impl Balancer {
     pub(crate) fn hear(&mut self, member: usize, reading: &Reading, now: f64) {
         let Some((id, ..)) = self.members[member] else { return };
         if let Some(place) = self.plan.members().iter().position(|member| member.id == id) {
-            self.plan.hear(&mut self.hand, place, reading, time(now));
+            self.plan.record_report(&mut self.hand, place, reading, time(now));
         }
     }
 
@@ -270,9 +271,9 @@ impl Balancer {
     pub(crate) fn observe(&mut self, member: usize, vitals: &Vitals, latency: f64, failed: bool, now: f64) {
         let suspect =
             self.plan.observe(&mut self.hand, vitals, Duration::from_secs_f64(latency), failed, time(now));
-        let streak = if failed { vitals.failed() } else { 0 };
+        let streak = if failed { vitals.record_failure() } else { 0 };
         if !failed {
-            vitals.succeeded();
+            vitals.record_success();
         }
         if let Some((id, _, totals)) = &mut self.members[member] {
             totals.requests += 1;
@@ -290,7 +291,7 @@ impl Balancer {
 
     /// Records that the client of a request has gone.
     pub(crate) fn left(&mut self, vitals: &Vitals, latency: f64, now: f64) {
-        self.plan.left(&mut self.hand, vitals, Duration::from_secs_f64(latency), time(now));
+        self.plan.client_left(&mut self.hand, vitals, Duration::from_secs_f64(latency), time(now));
     }
 
     /// Takes the control thread's look at the traffic; returns the time of the next one.
@@ -304,10 +305,10 @@ impl Balancer {
             }
         }
         self.longest = 0.0;
-        self.analyzer.lagged(Duration::from_secs_f64(lag.max(0.0)));
+        self.analyzer.record_loop_delay(Duration::from_secs_f64(lag.max(0.0)));
         let rest = self.analyzer.watch(true, time(now)).as_secs_f64();
         let totals = self.members.iter().flatten().map(|(id, _, totals)| (*id, *totals));
-        let totals: Vec<(MemberId, Totals)> = totals.collect();
+        let totals: Vec<(MemberId, MemberTraffic)> = totals.collect();
         self.analyzer.handle_totals(&totals, time(now));
         self.settle(now);
         self.due = now + rest;
@@ -352,7 +353,7 @@ impl Balancer {
     pub(crate) fn shown(&self, now: f64) -> String {
         let mut text = format!("{} wait", self.line.len());
         for member in self.plan.members() {
-            let (awaiting, limit) = (member.vitals.awaiting(), self.plan.refuses(member, time(now)));
+            let (awaiting, limit) = (member.vitals.awaiting(), self.plan.refusal_message(member, time(now)));
             text += &format!(", {} has {awaiting}{}", member.name, limit.map_or("", |_| " and is full"));
         }
         text

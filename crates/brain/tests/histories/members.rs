@@ -32,7 +32,7 @@ impl World<'_> {
         }
         server.advance(now);
         if let Some(meter) = &mut server.meter {
-            if meter.full() {
+            if meter.is_full() {
                 (entry.refused, entry.state) = (true, State::Gone);
                 entry.reading = Some(meter.reading());
                 self.at(now + back, Event::Answer(flight));

@@ -26,7 +26,7 @@ impl World<'_> {
         }
         entry.vitals = None;
         if refused {
-            vitals.lose();
+            vitals.record_unserved();
             vitals.end();
             self.seek(flight, Some(member), now);
             return;

@@ -208,7 +208,8 @@ pub(crate) fn refusals(composition: &Composition, ours: &Record, breaches: &mut 
     if let Some(first) = wrong.first() {
         let stopped = ours.rows.iter().filter(|row| row.fate == Fate::Refused).count();
         let how = format!(
-            "{} of {stopped} refusals of {} without a cause in the last {GONE} s; the first at {:.3} after {:.3} s of {patience:.2}, debt {:.3} s: {}",
+            "{} of {stopped} refusals of {} without a cause in the last {GONE} s; the first at {:.3} after \
+             {:.3} s of {patience:.2}, debt {:.3} s: {}",
             wrong.len(),
             ours.rows.len(),
             first.at,
@@ -267,7 +268,8 @@ pub(crate) fn faults(composition: &Composition, ours: &Record, breaches: &mut Ve
         let share = came * share;
         if lost > had + share + CERTAIN * share.sqrt() + found_out {
             let how = format!(
-                "{lost} lost to {:?} from {begin:.1} to {end:.1} s; it had {had}, its share of 2 s is {share:.0}, {found_out:.0} to find it out",
+                "{lost} lost to {:?} from {begin:.1} to {end:.1} s; it had {had}, its share of 2 s is \
+                 {share:.0}, {found_out:.0} to find it out",
                 trouble.what
             );
             breaches.push(Breach { law: "6 fault", how });

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use plimsoll_brain::Vitals;
-use plimsoll_brain::meter::{Job, Reading};
+use plimsoll_brain::meter::{MeteredRequest, Reading};
 
 mod loops;
 mod members;
@@ -85,7 +85,7 @@ struct Flight {
     /// The time since which its answer has been awaited, and how long that took.
     awaited: f64,
     head: f64,
-    job: Option<Job>,
+    job: Option<MeteredRequest>,
     reading: Option<Reading>,
     state: State,
     tries: u32,

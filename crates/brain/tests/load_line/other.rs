@@ -43,7 +43,8 @@ fn drawn(seed: u64) -> Drawn {
         at += 5.0;
     }
     let what = format!(
-        "{count} of {cores} cores, {mean:.3}s + {wait:.3}s, {other:?}, load {load:.0} x {varies} of {period:.0}s, {seconds:.0}s"
+        "{count} of {cores} cores, {mean:.3}s + {wait:.3}s, {other:?}, load {load:.0} x {varies} of \
+         {period:.0}s, {seconds:.0}s"
     );
     let could_be_known = varies > 0.0 && matches!(other, Other::Constant(_));
     Drawn { line: world.estimator.status().unwrap(), truth: world.line(), what, could_be_known }

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use plimsoll_brain::load_line::{Beside, Cpu, Estimator, LEVELS, MemberSeen, Own, Seen, level};
+use plimsoll_brain::load_line::{
+    CONCURRENCY_LEVELS, CapacityEstimator, CohostedWork, CpuUtilization, GroupLoadSample, MemberLoadSample,
+    ProcessUsage, concurrency_level,
+};
 use plimsoll_brain::{MemberId, Time};
 
 use crate::dice::Dice;
@@ -43,7 +46,7 @@ pub(crate) struct Server {
     /// The requests that found all cores in use.
     pub(crate) met: u64,
     seconds: f64,
-    levels: [[u64; 2]; LEVELS],
+    levels: [[u64; 2]; CONCURRENCY_LEVELS],
 }
 
 /// The distribution of the work of requests.
@@ -78,7 +81,7 @@ impl Server {
             requests: 0,
             met: 0,
             seconds: 0.0,
-            levels: [[0; 2]; LEVELS],
+            levels: [[0; 2]; CONCURRENCY_LEVELS],
         }
     }
 
@@ -122,7 +125,7 @@ impl Server {
     fn begin(&mut self, now: f64, work: f64, wait: f64) {
         self.pass(now);
         self.met += u64::from(self.in_flight() as f64 >= self.cores);
-        let job = Job { begun: now, level: level(self.in_flight() as u32 + 1) };
+        let job = Job { begun: now, level: concurrency_level(self.in_flight() as u32 + 1) };
         if wait > 0.0 {
             self.count += 1;
             self.elsewhere.insert(((now + wait).to_bits(), self.count), (work, job));
@@ -222,7 +225,7 @@ pub(crate) struct World {
     middles: Vec<f64>,
     /// The core seconds up to the last look.
     worked: Vec<f64>,
-    pub(crate) estimator: Estimator,
+    pub(crate) estimator: CapacityEstimator,
     /// Whether agents report all the work of a host.
     pub(crate) whole: bool,
     /// Whether all members are on one host, which each one's agent reports, and the number of them in the
@@ -263,7 +266,7 @@ impl World {
             turn: 0,
             latencies: vec![0; 400],
             middles: (0..400).map(|bucket| 1e-5 * 2_f64.powf((f64::from(bucket) + 0.5) / 16.0)).collect(),
-            estimator: Estimator::default(),
+            estimator: CapacityEstimator::default(),
             whole: false,
             together: None,
             other: Other::Constant(0.0),
@@ -378,36 +381,40 @@ impl World {
             let share = (server.busy - *worked + server.taken) / server.cores * self.agents_see;
             *worked = server.busy;
             server.taken = server.cores * self.other.now(moment, &mut self.dice);
-            cpus.push(
-                told.then_some((Cpu { share, processors: Some(server.cores), whole: self.whole }, now)),
-            );
+            cpus.push(told.then_some((
+                CpuUtilization { share, processors: Some(server.cores), whole_host: self.whole },
+                now,
+            )));
         }
         if self.together.is_some() {
-            let told: Vec<(Cpu, Time)> = cpus.iter().flatten().copied().collect();
-            let cores = |(cpu, _): &(Cpu, Time)| cpu.processors.unwrap_or(0.0);
+            let told: Vec<(CpuUtilization, Time)> = cpus.iter().flatten().copied().collect();
+            let cores = |(cpu, _): &(CpuUtilization, Time)| cpu.processors.unwrap_or(0.0);
             let all: f64 = told.iter().map(cores).sum();
             let busy: f64 = told.iter().map(|one| one.0.share * cores(one)).sum();
-            cpus.fill(Some((Cpu { share: busy / all, processors: Some(all), whole: true }, now)));
+            cpus.fill(Some((
+                CpuUtilization { share: busy / all, processors: Some(all), whole_host: true },
+                now,
+            )));
         }
         let (requests, seconds) = self
             .servers
             .iter()
             .fold((0, 0.0), |sum, server| (sum.0 + server.requests, sum.1 + server.seconds));
         let beside = |server: &Server| match self.together {
-            Some(_) => Beside {
+            Some(_) => CohostedWork {
                 members: self.servers.len() - 1,
                 requests: requests - server.requests,
                 seconds: seconds - server.seconds,
             },
-            None => Beside::default(),
+            None => CohostedWork::default(),
         };
-        let members: Vec<MemberSeen<'_>> = self
+        let members: Vec<MemberLoadSample<'_>> = self
             .servers
             .iter()
             .zip(cpus)
             .zip(self.weights.iter().zip(&self.gone))
             .zip(0..)
-            .map(|(((server, cpu), (weight, gone)), id)| MemberSeen {
+            .map(|(((server, cpu), (weight, gone)), id)| MemberLoadSample {
                 id: MemberId(id),
                 usable: !gone,
                 weight: *weight,
@@ -416,10 +423,10 @@ impl World {
                 failures: 0,
                 seconds: server.seconds,
                 levels: &server.levels,
-                said: None,
+                meter_report: None,
                 cpu,
-                beside: beside(server),
-                elsewhere: 0.0,
+                cohosted: beside(server),
+                rate_elsewhere: 0.0,
             })
             .take(self.together.unwrap_or(usize::MAX))
             .collect();
@@ -427,15 +434,20 @@ impl World {
         self.cpu_seconds += (requests - self.had) as f64 * self.balancer_seconds + self.sessions;
         self.had = requests;
         self.others += u64::from(self.sessions > 0.0);
-        let own = Own { cpu_seconds: self.cpu_seconds, requests, others: self.others, processors: 1.0 };
-        let seen = Seen {
-            requests: self.requests,
+        let own = ProcessUsage {
+            cpu_seconds: self.cpu_seconds,
+            requests,
+            other_traffic: self.others,
+            processors: 1.0,
+        };
+        let seen = GroupLoadSample {
+            only_requests: self.requests,
             by_load: self.by_load,
             by_weight: self.draws,
             members: &members,
             latencies: &self.latencies,
-            middles: &self.middles,
-            own,
+            bucket_middles: &self.middles,
+            process: own,
         };
         self.estimator.observe(&seen, now);
     }

@@ -29,7 +29,8 @@ impl Drop for Again {
             let thread = std::thread::current();
             let (seeds, daemons, test) = self.words(thread.name().unwrap_or_default());
             println!(
-                "{}\nto see it again: PLIMSOLL_SEED={seeds} PLIMSOLL_DAEMONS={daemons} \\\n  cargo test -p plimsoll-brain \
+                "{}\nto see it again: PLIMSOLL_SEED={seeds} PLIMSOLL_DAEMONS={daemons} \\\n  cargo test -p \
+                 plimsoll-brain \
                  --test lottery -- --include-ignored --exact {test}",
                 self.what
             );
@@ -78,7 +79,7 @@ fn what_is_printed_runs_the_same_again() {
             "a_member_that_comes_back_is_not_overrun",
             3,
             1..9,
-            super::comes_back(3, super::Mode::Referral, true, 0.7, 1..9),
+            super::comes_back(3, super::AnswerMode::Referral, true, 0.7, 1..9),
         ),
     ] {
         let again = Again::of(daemons, seeds, String::new());

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use plimsoll_brain::Time;
 use plimsoll_brain::lottery::{
-    Answer, DRUM, Daemon, FURTHER, Hearsay, IDS, Listed, Message, PART, Place, Status, To,
+    AnswerStatus, CandidateEntry, LotteryAnswer, LotteryMessage, LotteryNode, MAX_CANDIDATE_BYTES,
+    MAX_FALLBACKS, MAX_IDS, MAX_TABLE_PART_BYTES, MessageTarget, NodeDescription, RelayedReport,
 };
 
 /// The messages so far.
@@ -24,12 +25,12 @@ pub(crate) struct Checks {
 
 impl Checks {
     /// Checks a daemon at rest after a call.
-    pub(crate) fn rest(&self, daemon: &Daemon, now: Time, timed: bool) {
+    pub(crate) fn rest(&self, daemon: &LotteryNode, now: Time, timed: bool) {
         let statistics = daemon.statistics(now);
         assert!(statistics.waiting <= 8192 && statistics.dropped == 0, "{statistics:?}");
         assert!(
-            statistics.members_heard <= statistics.members
-                && statistics.members_differ <= statistics.members_heard
+            statistics.members_reporting <= statistics.members
+                && statistics.members_differ <= statistics.members_reporting
         );
         // Commits go within two milliseconds: the waiting ones are far fewer than the queues may hold.
         assert!(statistics.queued <= 2 * 8192, "{statistics:?}");
@@ -40,58 +41,68 @@ impl Checks {
     }
 
     /// Checks a message that a daemon sends.
-    pub(crate) fn sent(&mut self, who: usize, life: u64, daemon: &Daemon, to: &To, message: &Message) {
+    pub(crate) fn sent(
+        &mut self,
+        who: usize,
+        life: u64,
+        daemon: &LotteryNode,
+        to: &MessageTarget,
+        message: &LotteryMessage,
+    ) {
         match message {
-            Message::Answer(answer) => {
-                assert!(matches!(to, To::Address(_)));
+            LotteryMessage::Answer(answer) => {
+                assert!(matches!(to, MessageTarget::Address(_)));
                 self.answer(who, life, daemon, answer);
             }
-            Message::Report(report) => {
-                assert!(report.ids.len() <= IDS && report.member == who as u16 + 1);
-                let heard: usize = report.heard.iter().map(Hearsay::bytes).sum();
+            LotteryMessage::Report(report) => {
+                assert!(report.ids.len() <= MAX_IDS && report.member == who as u16 + 1);
+                let heard: usize = report.heard.iter().map(RelayedReport::encoded_size).sum();
                 assert!(
-                    heard <= report.room() && report.heard.iter().all(|said| said.member != report.member)
+                    heard <= report.relay_capacity()
+                        && report.heard.iter().all(|said| said.member != report.member)
                 );
                 let last = self.seq.insert((who, life), (report.incarnation, report.seq));
                 // The same one goes to several.
                 assert!(last.is_none_or(|last| last <= (report.incarnation, report.seq)), "reports count up");
             }
-            Message::Commit(commit) => {
-                assert!(!commit.ids.is_empty() && commit.ids.len() <= IDS && commit.member == who as u16 + 1);
+            LotteryMessage::Commit(commit) => {
+                assert!(
+                    !commit.ids.is_empty() && commit.ids.len() <= MAX_IDS && commit.member == who as u16 + 1
+                );
             }
-            Message::Table(table) => {
-                let bytes: usize = table.members.iter().map(Listed::bytes).sum();
-                assert!(bytes <= PART && table.part < table.parts);
+            LotteryMessage::Table(table) => {
+                let bytes: usize = table.members.iter().map(NodeDescription::encoded_size).sum();
+                assert!(bytes <= MAX_TABLE_PART_BYTES && table.part < table.parts);
             }
-            Message::Fetch(_) => {}
-            Message::Drum(drum) => {
-                let bytes: usize = drum.places.iter().map(Place::bytes).sum();
-                assert!(bytes <= DRUM && drum.part < drum.parts);
+            LotteryMessage::Fetch(_) => {}
+            LotteryMessage::Drum(drum) => {
+                let bytes: usize = drum.candidates.iter().map(CandidateEntry::encoded_size).sum();
+                assert!(bytes <= MAX_CANDIDATE_BYTES && drum.part < drum.parts);
             }
-            Message::Request(_) | Message::Look(_) => panic!("a daemon asks for nothing"),
+            LotteryMessage::Request(_) | LotteryMessage::Look(_) => panic!("a daemon asks for nothing"),
         }
     }
 
-    fn answer(&mut self, who: usize, life: u64, daemon: &Daemon, answer: &Answer) {
-        assert!(answer.further.len() <= FURTHER);
-        if answer.status != Status::Ok {
+    fn answer(&mut self, who: usize, life: u64, daemon: &LotteryNode, answer: &LotteryAnswer) {
+        assert!(answer.fallbacks.len() <= MAX_FALLBACKS);
+        if answer.status != AnswerStatus::Ok {
             return assert_eq!(answer.endpoint, None);
         }
         assert!(
-            daemon.draws(answer.member, answer.service),
+            daemon.can_draw(answer.member, answer.service),
             "it names {}, which it does not draw",
             answer.member
         );
         assert_eq!(answer.endpoint, Some(endpoint(usize::from(answer.member) - 1)));
-        for further in &answer.further {
-            assert!(further.member != answer.member && daemon.draws(further.member, answer.service));
+        for further in &answer.fallbacks {
+            assert!(further.member != answer.member && daemon.can_draw(further.member, answer.service));
             assert_eq!(further.endpoint, endpoint(usize::from(further.member) - 1));
         }
         let before = self.said.insert((who, life, answer.id), answer.member);
         if let Some(before) = before.filter(|before| *before != answer.member) {
             let avoided = self.avoided.get(&answer.id).is_some_and(|avoided| avoided.contains(&before));
             assert!(
-                avoided || !daemon.draws(before, answer.service),
+                avoided || !daemon.can_draw(before, answer.service),
                 "the same request, {before} and {}",
                 answer.member
             );

@@ -29,7 +29,7 @@ use std::ops::Range;
 use again::{Again, of_size, seeds, size, sizes};
 use dice::Dice;
 use parallel::each;
-use plimsoll_brain::lottery::Mode;
+use plimsoll_brain::lottery::AnswerMode;
 use setting::{Fault, Outcome, Setting};
 
 /// Runs a setting, and prints how to repeat it if a check fails.
@@ -44,7 +44,8 @@ fn run(name: &str, setting: &Setting, check: impl FnOnce(&Outcome)) -> Outcome {
 
 /// Checks referrals: one daemon is asked and answers for the winner.
 fn referral(daemons: usize, unicast: bool, seconds: f64, seed: u64) {
-    let setting = Setting { measured: seconds, unicast, ..Setting::base(daemons, Mode::Referral, seed) };
+    let setting =
+        Setting { measured: seconds, unicast, ..Setting::base(daemons, AnswerMode::Referral, seed) };
     run(if unicast { "unicast" } else { "referral" }, &setting, |outcome| {
         // A member learns of a referral only by the client's request, which arrives once. If the first daemon
         // was slow and a second one was asked, which may know other loads, the client has two names and uses
@@ -61,13 +62,13 @@ fn referral(daemons: usize, unicast: bool, seconds: f64, seed: u64) {
 /// Checks the lottery: all are asked and the winner answers. Requests are longer with more daemons, so that
 /// every size costs the same to simulate.
 fn lottery(daemons: usize, seconds: f64, seed: u64) -> Outcome {
-    let mut setting = Setting { measured: seconds, ..Setting::base(daemons, Mode::Lottery, seed) };
+    let mut setting = Setting { measured: seconds, ..Setting::base(daemons, AnswerMode::Lottery, seed) };
     setting.work *= (daemons as f64 / 5.0).max(1.0);
     run("lottery", &setting, |outcome| assert_eq!((outcome.unanswered, outcome.begun_twice), (0, 0)))
 }
 
 /// Checks faults of ten daemons, from the sixth second to the twelfth.
-fn faults(mode: Mode, unicast: bool, seed: u64) {
+fn faults(mode: AnswerMode, unicast: bool, seed: u64) {
     let (at, until, who) = (6.0, 12.0, 1);
     let during = |outcome: &Outcome, who: usize, seconds: Range<usize>| -> f64 {
         let count = seconds.len() as f64;
@@ -125,7 +126,7 @@ fn faults(mode: Mode, unicast: bool, seed: u64) {
 ///
 /// In the first it is at most 1.1 times that, with certainty: by the upper end of an interval over the seeds.
 /// For those that follow no more is shown. Requests are longer with more daemons.
-fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: Range<u64>) -> String {
+fn comes_back(daemons: usize, mode: AnswerMode, unicast: bool, load: f64, seeds: Range<u64>) -> String {
     const WATCHED: usize = 12;
     if !of_size(daemons) {
         return String::new();
@@ -171,7 +172,7 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 /// simulate.
 fn chaos(daemons: usize, measured: f64, seed: u64) -> Outcome {
     let mut dice = Dice::new(seed, 99);
-    let mode = if dice.unit() < 0.5 { Mode::Referral } else { Mode::Lottery };
+    let mode = if dice.unit() < 0.5 { AnswerMode::Referral } else { AnswerMode::Lottery };
     let mut setting = Setting {
         load: dice.between(0.2, 1.0),
         work: dice.between(0.05, 0.2) * (daemons as f64 / 8.0).max(1.0),
@@ -247,7 +248,7 @@ fn the_lottery_rarely_answers_twice() {
 #[test]
 fn where_journeys_are_long_the_step_is() {
     for seed in seeds(1..2) {
-        let far = Setting { delay: 0.005, measured: 8.0, ..Setting::base(10, Mode::Lottery, seed) };
+        let far = Setting { delay: 0.005, measured: 8.0, ..Setting::base(10, AnswerMode::Lottery, seed) };
         run("far", &far, |outcome| {
             assert_eq!(outcome.unanswered, 0);
             // With a step of 4 ms it would be 81 %.
@@ -260,7 +261,7 @@ fn where_journeys_are_long_the_step_is() {
 #[test]
 fn losses_do_not_lengthen_the_step() {
     for seed in seeds(1..3) {
-        let lossy = Setting { loss: 0.05, measured: 12.0, ..Setting::base(7, Mode::Lottery, seed) };
+        let lossy = Setting { loss: 0.05, measured: 12.0, ..Setting::base(7, AnswerMode::Lottery, seed) };
         run("lossy", &lossy, |outcome| {
             // Delays come from losses: a repeated commit, or another attempt of the client.
             assert!(outcome.step < 0.012, "{}", outcome.step);
@@ -272,7 +273,9 @@ fn losses_do_not_lengthen_the_step() {
 #[test]
 fn no_fault_leaves_a_client_without_a_member() {
     for seed in seeds(1..2) {
-        for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
+        for (mode, unicast) in
+            [(AnswerMode::Referral, false), (AnswerMode::Referral, true), (AnswerMode::Lottery, false)]
+        {
             faults(mode, unicast, seed);
         }
     }
@@ -281,10 +284,10 @@ fn no_fault_leaves_a_client_without_a_member() {
 #[test]
 fn a_member_that_comes_back_is_not_overrun() {
     for (daemons, count) in [(3, 8), (10, 4), (30, 1), (100, 1)] {
-        comes_back(daemons, Mode::Referral, false, 0.7, seeds(1..1 + count));
-        comes_back(daemons, Mode::Referral, true, 0.7, seeds(1..1 + count));
+        comes_back(daemons, AnswerMode::Referral, false, 0.7, seeds(1..1 + count));
+        comes_back(daemons, AnswerMode::Referral, true, 0.7, seeds(1..1 + count));
     }
-    comes_back(5, Mode::Lottery, false, 0.7, seeds(1..5));
+    comes_back(5, AnswerMode::Lottery, false, 0.7, seeds(1..5));
 }
 
 #[test]
@@ -303,7 +306,7 @@ fn whatever_goes_wrong_among_many_the_rules_hold() {
 
 #[test]
 fn a_run_can_be_replayed() {
-    let setting = Setting { measured: 2.0, ..Setting::base(10, Mode::Lottery, 7) };
+    let setting = Setting { measured: 2.0, ..Setting::base(10, AnswerMode::Lottery, 7) };
     assert_eq!(world::run(&setting), world::run(&setting));
     assert_ne!(world::run(&setting), world::run(&Setting { seed: 8, ..setting }));
 }
@@ -329,14 +332,18 @@ fn long() {
         assert!(percent <= 0.4);
     }
     for load in [0.48, 0.64, 0.72] {
-        for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
+        for (mode, unicast) in
+            [(AnswerMode::Referral, false), (AnswerMode::Referral, true), (AnswerMode::Lottery, false)]
+        {
             for daemons in [3, 5, 10, 30, 100] {
                 comes_back(daemons, mode, unicast, load, seeds(1..9));
             }
         }
     }
     each(seeds(1..9), |seed| {
-        for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
+        for (mode, unicast) in
+            [(AnswerMode::Referral, false), (AnswerMode::Referral, true), (AnswerMode::Lottery, false)]
+        {
             faults(mode, unicast, seed);
         }
     });

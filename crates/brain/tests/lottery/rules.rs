@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use plimsoll_brain::lottery::{
-    Answer, Commit, Config, Daemon, Fetch, Key, Listed, Message, Mode, Offer, Report, Request, Share,
-    Standing, Status, To, code,
+    AnswerCommit, AnswerMode, AnswerStatus, LotteryAnswer, LotteryMessage, LotteryNode, LotteryRequest,
+    MessageTarget, NodeConfig, NodeDescription, NodeReport, NodeState, ServiceOffer, ServiceState,
+    SipHashKey, TableFetch, weight_codec,
 };
 use plimsoll_brain::{Time, mix};
 
@@ -16,44 +17,63 @@ pub(crate) fn millis(millis: u64) -> Time {
     Time(millis * 1_000_000)
 }
 
-pub(crate) fn listed(who: usize) -> Listed {
+pub(crate) fn listed(who: usize) -> NodeDescription {
     let none: &[u8] = b"";
-    let offers = vec![Offer { service: SERVICE, capacity: 4, endpoint: endpoint(who), info: none.into() }];
-    Listed { member: who as u16 + 1, incarnation: 1, address: address(who), offers }
+    let offers =
+        vec![ServiceOffer { service: SERVICE, capacity: 4, endpoint: endpoint(who), info: none.into() }];
+    NodeDescription { member: who as u16 + 1, incarnation: 1, address: address(who), offers }
 }
 
-pub(crate) fn report(who: usize, seq: u32, state: Standing, weight: f64) -> Message {
-    let share = Share { service: SERVICE, capacity: 4, weight: code::of(weight), load: 0, in_flight: 0 };
+pub(crate) fn report(who: usize, seq: u32, state: NodeState, weight: f64) -> LotteryMessage {
+    let share = ServiceState {
+        service: SERVICE,
+        capacity: 4,
+        weight: weight_codec::encode(weight),
+        load: 0,
+        in_flight: 0,
+    };
     let member = who as u16 + 1;
     let (services, ids) = (vec![share], vec![]);
-    Message::Report(Report { member, incarnation: 1, seq, state, digest: 0, services, ids, heard: vec![] })
+    LotteryMessage::Report(NodeReport {
+        member,
+        incarnation: 1,
+        seq,
+        state,
+        digest: 0,
+        services,
+        ids,
+        heard: vec![],
+    })
 }
 
 /// Returns daemon `who` of `count`, which knows all others and is up since 700 ms.
-pub(crate) fn daemon(who: usize, count: usize) -> Daemon {
-    let Listed { member, incarnation, address: own, offers } = listed(who);
-    let config =
-        Config { rate: 1000, burst: 100, ..Config::new(member, incarnation, own, offers, Key::new([3; 16])) };
-    let mut daemon = Daemon::new(config, Time(0));
+pub(crate) fn daemon(who: usize, count: usize) -> LotteryNode {
+    let NodeDescription { member, incarnation, address: own, offers } = listed(who);
+    let config = NodeConfig {
+        rate: 1000,
+        burst: 100,
+        ..NodeConfig::new(member, incarnation, own, offers, SipHashKey::new([3; 16]))
+    };
+    let mut daemon = LotteryNode::new(config, Time(0));
     for other in (0..count).filter(|other| *other != who) {
         assert!(daemon.member_up(listed(other)));
-        daemon.handle(millis(650), address(other), report(other, 1, Standing::Up, 4.0));
+        daemon.handle(millis(650), address(other), report(other, 1, NodeState::Up, 4.0));
     }
     daemon.set_load(Time(0), SERVICE, 750, 0);
     while let Some(due) = daemon.poll_timeout().filter(|due| *due <= millis(700)) {
         daemon.handle_timeout(due);
     }
-    assert_eq!(daemon.state(), Standing::Up);
+    assert_eq!(daemon.state(), NodeState::Up);
     sent(&mut daemon);
     daemon
 }
 
-pub(crate) fn sent(daemon: &mut Daemon) -> Vec<(To, Message)> {
+pub(crate) fn sent(daemon: &mut LotteryNode) -> Vec<(MessageTarget, LotteryMessage)> {
     std::iter::from_fn(|| daemon.poll_transmit()).collect()
 }
 
-pub(crate) fn request(id: u64, mode: Mode) -> Request {
-    Request {
+pub(crate) fn request(id: u64, mode: AnswerMode) -> LotteryRequest {
+    LotteryRequest {
         id,
         service: SERVICE,
         attempt: 0,
@@ -62,17 +82,17 @@ pub(crate) fn request(id: u64, mode: Mode) -> Request {
         client_time: 9,
         avoid: vec![],
         info: vec![],
-        room: 200,
+        max_answer_bytes: 200,
     }
 }
 
 /// Returns a daemon's answer to a request, if it answers at once.
-fn ask(daemon: &mut Daemon, now: Time, request: Request) -> Option<Answer> {
+fn ask(daemon: &mut LotteryNode, now: Time, request: LotteryRequest) -> Option<LotteryAnswer> {
     let from = client((request.id % 200) as usize);
-    daemon.handle(now, from, Message::Request(request));
+    daemon.handle(now, from, LotteryMessage::Request(request));
     let answers = sent(daemon).into_iter().filter_map(|(to, message)| match message {
-        Message::Answer(answer) => {
-            assert_eq!(to, To::Address(from));
+        LotteryMessage::Answer(answer) => {
+            assert_eq!(to, MessageTarget::Address(from));
             Some(answer)
         }
         _ => None,
@@ -80,8 +100,8 @@ fn ask(daemon: &mut Daemon, now: Time, request: Request) -> Option<Answer> {
     answers.last()
 }
 
-pub(crate) fn refer(daemon: &mut Daemon, now: Time, id: u64) -> Answer {
-    ask(daemon, now, request(id, Mode::Referral)).expect("a referral is answered at once")
+pub(crate) fn refer(daemon: &mut LotteryNode, now: Time, id: u64) -> LotteryAnswer {
+    ask(daemon, now, request(id, AnswerMode::Referral)).expect("a referral is answered at once")
 }
 
 /// Returns a request for which daemon `who` has this rank among equal members.
@@ -92,8 +112,11 @@ fn won_by(count: usize, who: usize, rank: usize) -> u64 {
         // The first, second, … member: the first that is left when the others are avoided.
         let mut avoid = vec![];
         for _ in 0..=rank {
-            let answer =
-                ask(&mut one, millis(701), Request { avoid: avoid.clone(), ..request(*id, Mode::Referral) });
+            let answer = ask(
+                &mut one,
+                millis(701),
+                LotteryRequest { avoid: avoid.clone(), ..request(*id, AnswerMode::Referral) },
+            );
             last = answer.map(|answer| answer.member);
             avoid.extend(last);
         }
@@ -105,18 +128,18 @@ fn won_by(count: usize, who: usize, rank: usize) -> u64 {
 #[test]
 fn a_repeated_request_gets_the_same_answer() {
     let mut daemon = daemon(0, 5);
-    let first: Vec<Answer> = (0..50).map(|id| refer(&mut daemon, millis(701), id)).collect();
+    let first: Vec<LotteryAnswer> = (0..50).map(|id| refer(&mut daemon, millis(701), id)).collect();
     // Loads change, and most draws with them.
     for other in 1..5 {
         let weight = if other == 1 { 16.0 } else { 1.0 };
-        daemon.handle(millis(702), address(other), report(other, 2, Standing::Up, weight));
+        daemon.handle(millis(702), address(other), report(other, 2, NodeState::Up, weight));
     }
-    let again: Vec<Answer> = (0..50).map(|id| refer(&mut daemon, millis(900), id)).collect();
+    let again: Vec<LotteryAnswer> = (0..50).map(|id| refer(&mut daemon, millis(900), id)).collect();
     assert_eq!(first, again);
     let anew = (0..50).filter(|id| refer(&mut daemon, millis(900), id + 1000).member == 2).count();
     assert!(anew > 20, "{anew}");
     // Except for a member that is gone.
-    daemon.handle(millis(903), address(1), report(1, 3, Standing::Draining, 16.0));
+    daemon.handle(millis(903), address(1), report(1, 3, NodeState::Draining, 16.0));
     assert!((0..50).all(|id| refer(&mut daemon, millis(904), id).member != 2));
 }
 
@@ -126,7 +149,7 @@ fn it_draws_for_itself_with_what_it_told_the_others() {
     one.handle_timeout(one.poll_timeout().expect("a report"));
     let mut two = one.clone();
     two.set_load(millis(1100), SERVICE, 60_000, 9);
-    let draws = |daemon: &mut Daemon, from: u64| -> Vec<u16> {
+    let draws = |daemon: &mut LotteryNode, from: u64| -> Vec<u16> {
         (from..from + 60).map(|id| refer(daemon, millis(1101), id).member).collect()
     };
     assert_eq!(draws(&mut one, 0), draws(&mut two, 0), "nobody knows of its load yet");
@@ -138,36 +161,39 @@ fn it_draws_for_itself_with_what_it_told_the_others() {
 
 #[test]
 fn who_has_only_begun_and_knows_nobody_says_nothing() {
-    let Listed { member, incarnation, address: own, offers } = listed(0);
-    let mut one = Daemon::new(Config::new(member, incarnation, own, offers, Key::new([3; 16])), Time(0));
-    assert_eq!(ask(&mut one, millis(1), request(1, Mode::Referral)), None);
+    let NodeDescription { member, incarnation, address: own, offers } = listed(0);
+    let mut one = LotteryNode::new(
+        NodeConfig::new(member, incarnation, own, offers, SipHashKey::new([3; 16])),
+        Time(0),
+    );
+    assert_eq!(ask(&mut one, millis(1), request(1, AnswerMode::Referral)), None);
     // It knows others before it serves anything itself.
     one.member_up(listed(1));
-    one.handle(millis(2), address(1), report(1, 1, Standing::Up, 4.0));
+    one.handle(millis(2), address(1), report(1, 1, NodeState::Up, 4.0));
     assert_eq!(refer(&mut one, millis(3), 1).member, 2);
 }
 
 #[test]
 fn who_has_nobody_says_why() {
     let mut one = daemon(0, 3);
-    let status = |daemon: &mut Daemon, service, id| {
-        ask(daemon, millis(750), Request { service, ..request(id, Mode::Referral) })
+    let status = |daemon: &mut LotteryNode, service, id| {
+        ask(daemon, millis(750), LotteryRequest { service, ..request(id, AnswerMode::Referral) })
             .map(|answer| answer.status)
     };
-    assert_eq!(status(&mut one, 81, 1), Some(Status::UnknownService));
-    one.drain(millis(710), true);
+    assert_eq!(status(&mut one, 81, 1), Some(AnswerStatus::UnknownService));
+    one.set_draining(millis(710), true);
     one.handle_timeout(millis(710));
     for other in 1..3 {
-        one.handle(millis(710), address(other), report(other, 2, Standing::Draining, 4.0));
+        one.handle(millis(710), address(other), report(other, 2, NodeState::Draining, 4.0));
     }
-    assert_eq!(status(&mut one, SERVICE, 2), Some(Status::Draining));
+    assert_eq!(status(&mut one, SERVICE, 2), Some(AnswerStatus::Draining));
     for other in 1..3 {
-        one.handle(millis(711), address(other), report(other, 3, Standing::Joining, 4.0));
+        one.handle(millis(711), address(other), report(other, 3, NodeState::Joining, 4.0));
     }
-    assert_eq!(status(&mut one, SERVICE, 3), Some(Status::Busy));
-    one.drain(millis(712), false);
+    assert_eq!(status(&mut one, SERVICE, 3), Some(AnswerStatus::Busy));
+    one.set_draining(millis(712), false);
     one.handle_timeout(millis(712));
-    assert_eq!(status(&mut one, SERVICE, 3), Some(Status::Ok), "what was refused is drawn anew");
+    assert_eq!(status(&mut one, SERVICE, 3), Some(AnswerStatus::Ok), "what was refused is drawn anew");
     one.leave(millis(713));
     assert_eq!(status(&mut one, SERVICE, 4), None);
 }
@@ -177,15 +203,15 @@ fn the_winner_answers_and_commits_twice_and_the_second_waits_for_that() {
     let id = won_by(3, 0, 0);
     let mut winner = daemon(0, 3);
     let now = millis(701);
-    winner.handle(now, client(1), Message::Request(request(id, Mode::Lottery)));
-    let commits = |messages: &[(To, Message)]| {
+    winner.handle(now, client(1), LotteryMessage::Request(request(id, AnswerMode::Lottery)));
+    let commits = |messages: &[(MessageTarget, LotteryMessage)]| {
         messages
             .iter()
-            .filter(|(_, message)| matches!(message, Message::Commit(commit) if commit.ids == [id]))
+            .filter(|(_, message)| matches!(message, LotteryMessage::Commit(commit) if commit.ids == [id]))
             .count()
     };
     let said = sent(&mut winner);
-    assert!(matches!(&said[0].1, Message::Answer(answer) if answer.member == 1 && answer.rank == 0));
+    assert!(matches!(&said[0].1, LotteryMessage::Answer(answer) if answer.member == 1 && answer.rank == 0));
     assert_eq!((commits(&said), winner.statistics(now).won), (2, 1));
     winner.handle_timeout(now + Duration::from_micros(1600));
     assert_eq!(commits(&sent(&mut winner)), 2);
@@ -193,7 +219,7 @@ fn the_winner_answers_and_commits_twice_and_the_second_waits_for_that() {
     let id = won_by(3, 0, 1);
     let second = || {
         let mut second = daemon(0, 3);
-        assert_eq!(ask(&mut second, now, request(id, Mode::Lottery)), None);
+        assert_eq!(ask(&mut second, now, request(id, AnswerMode::Lottery)), None);
         second
     };
     let due = second().poll_timeout().expect("its turn");
@@ -201,24 +227,24 @@ fn the_winner_answers_and_commits_twice_and_the_second_waits_for_that() {
     let mut waits = second();
     waits.handle_timeout(due);
     let said = sent(&mut waits);
-    assert!(matches!(&said[0].1, Message::Answer(answer) if answer.rank == 1 && answer.member == 1));
+    assert!(matches!(&said[0].1, LotteryMessage::Answer(answer) if answer.rank == 1 && answer.member == 1));
     assert_eq!(waits.statistics(now).stood_in, 1);
 
     let mut silent = second();
-    let commit = Commit { member: 2, incarnation: 1, ids: vec![id] };
-    silent.handle(now + Duration::from_millis(3), address(1), Message::Commit(commit.clone()));
+    let commit = AnswerCommit { member: 2, incarnation: 1, ids: vec![id] };
+    silent.handle(now + Duration::from_millis(3), address(1), LotteryMessage::Commit(commit.clone()));
     assert_eq!(silent.statistics(now).waiting, 0);
     silent.handle_timeout(due);
-    assert!(sent(&mut silent).iter().all(|(_, message)| !matches!(message, Message::Answer(_))));
+    assert!(sent(&mut silent).iter().all(|(_, message)| !matches!(message, LotteryMessage::Answer(_))));
     // Asked for a referral meanwhile, it waits no longer.
-    let again = Request { attempt: 3, ..request(id, Mode::Referral) };
+    let again = LotteryRequest { attempt: 3, ..request(id, AnswerMode::Referral) };
     let mut asked = second();
     assert!(ask(&mut asked, now, again).is_some_and(|answer| answer.member == 2));
     assert_eq!(asked.statistics(now).waiting, 0);
     // A commit that comes before its request counts as well.
     let mut early = daemon(0, 3);
-    early.handle(now, address(1), Message::Commit(commit));
-    assert_eq!(ask(&mut early, now, request(id, Mode::Lottery)), None);
+    early.handle(now, address(1), LotteryMessage::Commit(commit));
+    assert_eq!(ask(&mut early, now, request(id, AnswerMode::Lottery)), None);
     assert_eq!(early.statistics(now).waiting, 0);
 }
 
@@ -227,17 +253,17 @@ fn a_daemon_that_is_late_lets_others_go_first() {
     let id = won_by(3, 0, 0);
     let mut late = daemon(0, 3);
     late.note_lag(millis(701), Duration::from_millis(20));
-    assert_eq!(ask(&mut late, millis(701), request(id, Mode::Lottery)), None);
-    assert_eq!((late.statistics(millis(701)).doubted, late.statistics(millis(701)).waiting), (1, 1));
+    assert_eq!(ask(&mut late, millis(701), request(id, AnswerMode::Lottery)), None);
+    assert_eq!((late.statistics(millis(701)).deferred_by_lag, late.statistics(millis(701)).waiting), (1, 1));
     // If no other answers, it does.
     late.handle_timeout(millis(741));
-    assert!(sent(&mut late).iter().any(|(_, message)| matches!(message, Message::Answer(_))));
+    assert!(sent(&mut late).iter().any(|(_, message)| matches!(message, LotteryMessage::Answer(_))));
 }
 
 #[test]
 fn what_is_read_long_after_it_came_is_left_to_others_if_there_are_any() {
     for (others, asked) in [(3, None), (1, Some(1))] {
-        for mode in [Mode::Lottery, Mode::Referral] {
+        for mode in [AnswerMode::Lottery, AnswerMode::Referral] {
             let mut late = daemon(0, others);
             late.note_lag(millis(701), Duration::from_millis(300));
             let answer = ask(&mut late, millis(701), request(1, mode));
@@ -245,7 +271,7 @@ fn what_is_read_long_after_it_came_is_left_to_others_if_there_are_any() {
             assert_eq!(late.statistics(millis(701)).waiting, 0);
             // A recent message is answered, and a request to all a little later.
             late.note_lag(millis(702), Duration::ZERO);
-            assert!(ask(&mut late, millis(702), request(2, Mode::Referral)).is_some());
+            assert!(ask(&mut late, millis(702), request(2, AnswerMode::Referral)).is_some());
         }
     }
     // Two seconds without messages of others mean nothing while these are not read.
@@ -267,17 +293,17 @@ fn one_that_was_away_leaves_first_attempts_to_those_who_may_hold_it_for_dead() {
     away.note_lag(millis(2700), Duration::from_secs(2));
     let at = |since: u64| millis(2700 + since);
     for other in [1, 2] {
-        away.handle(at(1), address(other), report(other, 9, Standing::Up, 4.0));
+        away.handle(at(1), address(other), report(other, 9, NodeState::Up, 4.0));
     }
     // It has read its messages, and is no longer doubtful.
-    assert_eq!(ask(&mut away, at(590), request(id, Mode::Lottery)), None);
+    assert_eq!(ask(&mut away, at(590), request(id, AnswerMode::Lottery)), None);
     assert_eq!(away.statistics(at(590)).waiting, 0, "they send it no commits");
     let mut alone = daemon(0, 1);
     alone.note_lag(millis(2700), Duration::from_secs(2));
-    assert!(ask(&mut alone, at(590), request(id, Mode::Lottery)).is_some());
-    let again = Request { attempt: 1, ..request(id, Mode::Lottery) };
+    assert!(ask(&mut alone, at(590), request(id, AnswerMode::Lottery)).is_some());
+    let again = LotteryRequest { attempt: 1, ..request(id, AnswerMode::Lottery) };
     assert!(ask(&mut away.clone(), at(590), again).is_some(), "all may have been away");
-    assert!(ask(&mut away, at(601), request(id, Mode::Lottery)).is_some());
+    assert!(ask(&mut away, at(601), request(id, AnswerMode::Lottery)).is_some());
 }
 
 #[test]
@@ -286,49 +312,51 @@ fn nobody_waits_for_a_member_that_is_quiet() {
     let mut one = daemon(0, 2);
     assert_eq!(refer(&mut one.clone(), millis(1400), id).member, 2);
     assert_eq!(refer(&mut one.clone(), millis(1500), id).member, 1, "quiet since 650 ms");
-    assert!(ask(&mut one, millis(1500), request(id, Mode::Lottery)).is_some_and(|answer| answer.rank == 1));
+    assert!(
+        ask(&mut one, millis(1500), request(id, AnswerMode::Lottery)).is_some_and(|answer| answer.rank == 1)
+    );
     one.member_down(2, 1);
-    one.handle(millis(1501), address(1), report(1, 9, Standing::Up, 4.0));
-    assert!(!one.draws(2, SERVICE), "its life is over");
-    assert!(one.member_up(Listed { incarnation: 2, ..listed(1) }));
-    assert!(!one.draws(2, SERVICE), "not heard of in its new life");
+    one.handle(millis(1501), address(1), report(1, 9, NodeState::Up, 4.0));
+    assert!(!one.can_draw(2, SERVICE), "its life is over");
+    assert!(one.member_up(NodeDescription { incarnation: 2, ..listed(1) }));
+    assert!(!one.can_draw(2, SERVICE), "not heard of in its new life");
 }
 
 #[test]
 fn old_reports_count_for_nothing() {
     let mut one = daemon(0, 2);
-    one.handle(millis(701), address(1), report(1, 5, Standing::Draining, 4.0));
-    one.handle(millis(702), address(1), report(1, 4, Standing::Up, 4.0));
-    one.handle(millis(702), address(1), report(1, 5, Standing::Up, 4.0));
-    assert!(!one.draws(2, SERVICE) && one.statistics(millis(702)).stale == 2);
-    one.handle(millis(703), address(1), report(1, 6, Standing::Up, 4.0));
-    assert!(one.draws(2, SERVICE));
+    one.handle(millis(701), address(1), report(1, 5, NodeState::Draining, 4.0));
+    one.handle(millis(702), address(1), report(1, 4, NodeState::Up, 4.0));
+    one.handle(millis(702), address(1), report(1, 5, NodeState::Up, 4.0));
+    assert!(!one.can_draw(2, SERVICE) && one.statistics(millis(702)).stale_reports == 2);
+    one.handle(millis(703), address(1), report(1, 6, NodeState::Up, 4.0));
+    assert!(one.can_draw(2, SERVICE));
 }
 
 #[test]
 fn a_source_that_asks_too_much_is_not_heard() {
     let mut one = daemon(0, 2);
     for id in 0..500 {
-        one.handle(millis(701), client(3), Message::Request(request(mix(id), Mode::Referral)));
+        one.handle(millis(701), client(3), LotteryMessage::Request(request(mix(id), AnswerMode::Referral)));
     }
     let statistics = one.statistics(millis(701));
-    assert_eq!((statistics.limited, sent(&mut one).len()), (400, 100));
-    assert_eq!(refer(&mut one, millis(701), 4).status, Status::Ok, "others are");
+    assert_eq!((statistics.rate_limited, sent(&mut one).len()), (400, 100));
+    assert_eq!(refer(&mut one, millis(701), 4).status, AnswerStatus::Ok, "others are");
 }
 
 #[test]
 fn a_daemon_asks_who_a_stranger_is() {
     let mut one = daemon(0, 2);
     let mut other = daemon(2, 5);
-    one.handle(millis(710), address(2), report(2, 7, Standing::Up, 4.0));
+    one.handle(millis(710), address(2), report(2, 7, NodeState::Up, 4.0));
     let (to, fetch) = sent(&mut one).pop().expect("a question");
-    assert!(to == To::Address(address(2)) && matches!(fetch, Message::Fetch(_)));
+    assert!(to == MessageTarget::Address(address(2)) && matches!(fetch, LotteryMessage::Fetch(_)));
     for _ in 0..11 {
         other.handle(millis(711), address(0), fetch.clone());
     }
     let parts = sent(&mut other);
     assert_eq!(
-        (parts.len(), other.statistics(millis(711)).limited),
+        (parts.len(), other.statistics(millis(711)).rate_limited),
         (10, 1),
         "each costs a tenth of a burst"
     );
@@ -338,29 +366,33 @@ fn a_daemon_asks_who_a_stranger_is() {
         one.handle(millis(712), address(2), part);
     }
     assert_eq!(one.statistics(millis(712)).members, 4);
-    one.handle(millis(713), address(2), report(2, 8, Standing::Up, 4.0));
-    assert!(one.draws(3, SERVICE) && !one.draws(4, SERVICE));
+    one.handle(millis(713), address(2), report(2, 8, NodeState::Up, 4.0));
+    assert!(one.can_draw(3, SERVICE) && !one.can_draw(4, SERVICE));
     let generation = refer(&mut one, millis(714), 1).generation;
     assert_eq!(generation, refer(&mut other, millis(714), 1).generation, "both know the same members");
-    other.handle(millis(2000), address(0), Message::Fetch(Fetch { id: 1, generation, part: 0 }));
+    other.handle(millis(2000), address(0), LotteryMessage::Fetch(TableFetch { id: 1, generation, part: 0 }));
     assert!(sent(&mut other).is_empty(), "there is nothing to tell");
-    other.handle(millis(2000), address(0), Message::Fetch(Fetch { id: 1, generation: 0, part: 1 }));
+    other.handle(
+        millis(2000),
+        address(0),
+        LotteryMessage::Fetch(TableFetch { id: 1, generation: 0, part: 1 }),
+    );
     assert!(sent(&mut other).is_empty(), "there is one part");
 }
 
 #[test]
 fn a_server_that_cannot_gets_nothing_and_comes_back_slowly() {
     let mut one = daemon(0, 2);
-    let own = |daemon: &mut Daemon, now: Time, from: u64| {
+    let own = |daemon: &mut LotteryNode, now: Time, from: u64| {
         (from..from + 400).filter(|id| refer(daemon, now, *id).member == 1).count()
     };
-    one.handle(millis(20_000), address(1), report(1, 2, Standing::Up, 4.0));
+    one.handle(millis(20_000), address(1), report(1, 2, NodeState::Up, 4.0));
     one.set_ready(millis(20_000), SERVICE, false);
     one.handle_timeout(millis(20_000));
-    assert!(!one.draws(1, SERVICE) && one.draws(2, SERVICE));
+    assert!(!one.can_draw(1, SERVICE) && one.can_draw(2, SERVICE));
     assert_eq!(own(&mut one, millis(20_001), 0), 0);
     one.set_ready(millis(30_000), SERVICE, true);
-    one.handle(millis(30_000), address(1), report(1, 3, Standing::Up, 4.0));
+    one.handle(millis(30_000), address(1), report(1, 3, NodeState::Up, 4.0));
     one.handle_timeout(millis(30_000));
     let slow = own(&mut one, millis(30_001), 1000);
     assert!((1..60).contains(&slow), "{slow} of 400, at a twentieth of its weight");

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plimsoll_brain::lottery::{
-    Answer, Change, Config, Daemon, Key, Listed, Message, Mode, Offer, Request, Standing, Status, To,
+    AnswerMode, AnswerStatus, LotteryAnswer, LotteryMessage, LotteryNode, LotteryRequest, MessageTarget,
+    NodeConfig, NodeConfigChange, NodeDescription, NodeState, ServiceOffer, SipHashKey,
 };
 use plimsoll_brain::{Time, mix};
 
@@ -21,30 +22,30 @@ const NEWS: u32 = 3;
 /// The services of each host, and their capacities.
 const HOSTS: [&[(u32, u16)]; 3] = [&[(WEB, 100)], &[(WEB, 300), (MAIL, 50)], &[(MAIL, 150), (NEWS, 7)]];
 
-fn listed(who: usize) -> Listed {
+fn listed(who: usize) -> NodeDescription {
     let none: &[u8] = b"";
-    let offer = |(service, capacity): &(u32, u16)| Offer {
+    let offer = |(service, capacity): &(u32, u16)| ServiceOffer {
         service: *service,
         capacity: *capacity,
         endpoint: endpoint(who),
         info: none.into(),
     };
     let offers = HOSTS[who].iter().map(offer).collect();
-    Listed { member: who as u16 + 1, incarnation: 1, address: address(who), offers }
+    NodeDescription { member: who as u16 + 1, incarnation: 1, address: address(who), offers }
 }
 
 /// Three daemons, and their messages.
 struct Cluster {
-    daemons: Vec<Daemon>,
+    daemons: Vec<LotteryNode>,
 }
 
 impl Cluster {
     /// Returns a cluster in which all are up and have reported.
     fn up() -> Self {
         let daemons = (0..HOSTS.len()).map(|who| {
-            let Listed { member, incarnation, address, offers } = listed(who);
-            let config = Config::new(member, incarnation, address, offers, Key::new([3; 16]));
-            let mut daemon = Daemon::new(Config { rate: 0, ..config }, Time(0));
+            let NodeDescription { member, incarnation, address, offers } = listed(who);
+            let config = NodeConfig::new(member, incarnation, address, offers, SipHashKey::new([3; 16]));
+            let mut daemon = LotteryNode::new(NodeConfig { rate: 0, ..config }, Time(0));
             for other in (0..HOSTS.len()).filter(|other| *other != who) {
                 assert!(daemon.member_up(listed(other)));
             }
@@ -52,7 +53,7 @@ impl Cluster {
         });
         let mut cluster = Self { daemons: daemons.collect() };
         cluster.until(Time(0), millis(20_000));
-        assert!(cluster.daemons.iter().all(|daemon| daemon.state() == Standing::Up));
+        assert!(cluster.daemons.iter().all(|daemon| daemon.state() == NodeState::Up));
         cluster
     }
 
@@ -77,15 +78,17 @@ impl Cluster {
     }
 
     /// Returns the answers of the daemons asked: all at once, or one.
-    fn ask(&mut self, now: Time, asked: &[usize], request: &Request) -> Vec<Answer> {
+    fn ask(&mut self, now: Time, asked: &[usize], request: &LotteryRequest) -> Vec<LotteryAnswer> {
         let from = client((request.id % 200) as usize);
         let mut answers = Vec::new();
         for who in asked {
-            self.daemons[*who].handle(now, from, Message::Request(request.clone()));
+            self.daemons[*who].handle(now, from, LotteryMessage::Request(request.clone()));
             for (to, message) in sent(&mut self.daemons[*who]) {
                 match message {
-                    Message::Answer(answer) if to == To::Address(from) => answers.push(answer),
-                    other => assert!(matches!(other, Message::Commit(_)), "{other:?}"),
+                    LotteryMessage::Answer(answer) if to == MessageTarget::Address(from) => {
+                        answers.push(answer)
+                    }
+                    other => assert!(matches!(other, LotteryMessage::Commit(_)), "{other:?}"),
                 }
             }
         }
@@ -94,22 +97,22 @@ impl Cluster {
 }
 
 /// Returns how often each member is named for a service.
-fn named(cluster: &mut Cluster, service: u32, mode: Mode) -> BTreeMap<u16, usize> {
+fn named(cluster: &mut Cluster, service: u32, mode: AnswerMode) -> BTreeMap<u16, usize> {
     let mut named = BTreeMap::new();
     for turn in 0..6000_u64 {
         let id = mix(turn ^ u64::from(service) << 40);
         // A referral by each of them in turn, whether it has the service or not.
-        let asked = if mode == Mode::Referral { vec![(turn % 3) as usize] } else { vec![0, 1, 2] };
-        let answers = cluster.ask(millis(20_050), &asked, &Request { service, ..request(id, mode) });
+        let asked = if mode == AnswerMode::Referral { vec![(turn % 3) as usize] } else { vec![0, 1, 2] };
+        let answers = cluster.ask(millis(20_050), &asked, &LotteryRequest { service, ..request(id, mode) });
         assert_eq!(answers.len(), 1, "{mode:?} {service}: one answers");
         let answer = &answers[0];
         let who = usize::from(answer.member) - 1;
-        assert_eq!((answer.status, answer.endpoint), (Status::Ok, Some(endpoint(who))));
+        assert_eq!((answer.status, answer.endpoint), (AnswerStatus::Ok, Some(endpoint(who))));
         assert!(
-            answer.further.iter().all(|further| further.member != answer.member
+            answer.fallbacks.iter().all(|further| further.member != answer.member
                 && HOSTS[usize::from(further.member) - 1].iter().any(|(has, _)| *has == service)),
             "whoever comes next has it, too: {:?}",
-            answer.further
+            answer.fallbacks
         );
         *named.entry(answer.member).or_default() += 1;
     }
@@ -118,7 +121,7 @@ fn named(cluster: &mut Cluster, service: u32, mode: Mode) -> BTreeMap<u16, usize
 
 #[test]
 fn each_service_goes_to_hosts_that_have_it_by_their_capacities() {
-    for mode in [Mode::Referral, Mode::Lottery] {
+    for mode in [AnswerMode::Referral, AnswerMode::Lottery] {
         for service in [WEB, MAIL, NEWS] {
             let named = named(&mut Cluster::up(), service, mode);
             let capacity =
@@ -146,7 +149,7 @@ fn of_a_host_one_service_may_be_held() {
         let answers = cluster.ask(
             millis(20_401),
             &[(id % 3) as usize],
-            &Request { service, ..request(mix(id), Mode::Referral) },
+            &LotteryRequest { service, ..request(mix(id), AnswerMode::Referral) },
         );
         answers[0].member
     };
@@ -156,9 +159,9 @@ fn of_a_host_one_service_may_be_held() {
     let mut changed = cluster.daemons[1].clone();
     let mut offers = listed(1).offers;
     offers[0].capacity = 400;
-    let key = Key::new([3; 16]);
-    let change = Change { offers, key, ttl: 0, slow_start: RAMP, rate: 0, burst: 0 };
-    assert!(changed.change(millis(20_402), change, 2));
+    let key = SipHashKey::new([3; 16]);
+    let change = NodeConfigChange { offers, key, ttl: 0, slow_start: RAMP, rate: 0, burst: 0 };
+    assert!(changed.apply_change(millis(20_402), change, 2));
     let view = changed.view(millis(20_402));
     assert_eq!(
         (view.services[0].held, view.services[0].share.capacity, view.services[0].share.weight),

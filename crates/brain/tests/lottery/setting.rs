@@ -1,13 +1,13 @@
 //! The settings of a run, and its result.
 
-use plimsoll_brain::lottery::Mode;
+use plimsoll_brain::lottery::AnswerMode;
 
 /// The settings of a run, in seconds of virtual time.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) daemons: usize,
     pub(crate) clients: usize,
-    pub(crate) mode: Mode,
+    pub(crate) mode: AnswerMode,
     /// The demand as a share of the capacity.
     pub(crate) load: f64,
     /// The mean work of a request.
@@ -55,7 +55,7 @@ pub(crate) enum Fault {
 
 impl Setting {
     /// Returns the base of the study: 1 % loss, 0.2 ms one way and sometimes far more, load 0.7.
-    pub(crate) fn base(daemons: usize, mode: Mode, seed: u64) -> Self {
+    pub(crate) fn base(daemons: usize, mode: AnswerMode, seed: u64) -> Self {
         Self {
             daemons,
             clients: 20,
@@ -134,7 +134,9 @@ impl Outcome {
 
     pub(crate) fn line(&self) -> String {
         format!(
-            "{:>7} req  dup {:.3} % (got both {:.3}, begun twice {})  unanswered {}  late {:.2} %  vain {}  sent {:.3} recv {:.1}/req  cv {:.1} %  wait {:.3} ms  step {:.1} ms  doubted {}  stood in {}  differ {:.2}",
+            "{:>7} req  dup {:.3} % (got both {:.3}, begun twice {})  unanswered {}  late {:.2} %  vain \
+             {}  sent {:.3} recv {:.1}/req  cv {:.1} %  wait {:.3} ms  step {:.1} ms  doubted {}  stood in \
+             {}  differ {:.2}",
             self.requests,
             self.percent(self.duplicates),
             self.percent(self.received_twice),

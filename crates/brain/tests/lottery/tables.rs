@@ -4,23 +4,25 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_brain::lottery::{
-    Config, Daemon, Fetch, Hearsay, Key, Listed, Message, PART, Report, Standing, Table, To,
+    LotteryMessage, LotteryNode, MAX_TABLE_PART_BYTES, MessageTarget, NodeConfig, NodeDescription,
+    NodeReport, NodeState, RelayedReport, SipHashKey, TableFetch, TablePart,
 };
 
 use super::checks::address;
 use super::rules::{SERVICE, daemon, listed, millis, refer, report, sent};
 
 /// Returns a daemon without a membership protocol, which knows one other.
-fn lone() -> Daemon {
-    let Listed { member, incarnation, address: own, offers } = listed(0);
-    let config = Config::new(member, incarnation, own, offers, Key::new([3; 16]));
-    let mut one = Daemon::new(Config { forget: Some(Duration::from_secs(10)), ..config }, Time(0));
+fn lone() -> LotteryNode {
+    let NodeDescription { member, incarnation, address: own, offers } = listed(0);
+    let config = NodeConfig::new(member, incarnation, own, offers, SipHashKey::new([3; 16]));
+    let mut one =
+        LotteryNode::new(NodeConfig { forget_after: Some(Duration::from_secs(10)), ..config }, Time(0));
     assert!(one.member_up(listed(1)));
     one
 }
 
 /// Handles the timers due until then.
-fn until(daemon: &mut Daemon, end: Time) {
+fn until(daemon: &mut LotteryNode, end: Time) {
     while let Some(due) = daemon.poll_timeout().filter(|due| *due <= end) {
         daemon.handle_timeout(due);
     }
@@ -31,16 +33,21 @@ fn until(daemon: &mut Daemon, end: Time) {
 fn a_large_table_is_fetched_part_by_part() {
     let mut one = daemon(0, 2);
     let mut other = daemon(2, 200);
-    one.handle(millis(710), address(2), report(2, 7, Standing::Up, 4.0));
+    one.handle(millis(710), address(2), report(2, 7, NodeState::Up, 4.0));
     let mut parts = 0;
     while let Some((to, fetch)) = sent(&mut one).pop() {
-        assert_eq!(to, To::Address(address(2)));
+        assert_eq!(to, MessageTarget::Address(address(2)));
         other.handle(millis(711), address(0), fetch);
         let answers = sent(&mut other);
         let [(_, table)] = &answers[..] else { panic!("one question, one answer: {answers:?}") };
-        let Message::Table(Table { part, parts: all, members, .. }) = table else { panic!("{table:?}") };
-        let bytes: usize = members.iter().map(Listed::bytes).sum();
-        assert!(bytes <= PART && (part + 1 == *all || bytes > PART - 40), "as full as can be");
+        let LotteryMessage::Table(TablePart { part, parts: all, members, .. }) = table else {
+            panic!("{table:?}")
+        };
+        let bytes: usize = members.iter().map(NodeDescription::encoded_size).sum();
+        assert!(
+            bytes <= MAX_TABLE_PART_BYTES && (part + 1 == *all || bytes > MAX_TABLE_PART_BYTES - 40),
+            "as full as can be"
+        );
         // The second of two identical parts changes nothing.
         one.handle(millis(712), address(2), table.clone());
         one.handle(millis(712), address(2), table.clone());
@@ -55,40 +62,43 @@ fn a_large_table_is_fetched_part_by_part() {
 #[test]
 fn where_nobody_says_who_is_dead_the_silent_are_forgotten() {
     let mut one = lone();
-    one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
+    one.handle(millis(650), address(1), report(1, 1, NodeState::Up, 4.0));
     until(&mut one, millis(15_000));
-    assert_eq!((one.draws(2, SERVICE), one.daemons().count()), (false, 1), "out, and known");
+    assert_eq!((one.can_draw(2, SERVICE), one.node_addresses().count()), (false, 1), "out, and known");
     until(&mut one, millis(17_000));
-    assert_eq!(one.daemons().count(), 0);
+    assert_eq!(one.node_addresses().count(), 0);
     // It was only cut off, and its life is the same.
-    one.handle(millis(17_001), address(1), report(1, 70, Standing::Up, 4.0));
-    let [(_, Message::Fetch(Fetch { id, .. }))] = sent(&mut one)[..] else { panic!("it asks who that is") };
-    let table = Table { id, generation: 3, part: 0, parts: 1, members: vec![listed(1)] };
-    one.handle(millis(17_002), address(1), Message::Table(table));
-    one.handle(millis(17_250), address(1), report(1, 71, Standing::Up, 4.0));
-    assert!(one.draws(2, SERVICE));
+    one.handle(millis(17_001), address(1), report(1, 70, NodeState::Up, 4.0));
+    let [(_, LotteryMessage::Fetch(TableFetch { id, .. }))] = sent(&mut one)[..] else {
+        panic!("it asks who that is")
+    };
+    let table = TablePart { id, generation: 3, part: 0, parts: 1, members: vec![listed(1)] };
+    one.handle(millis(17_002), address(1), LotteryMessage::Table(table));
+    one.handle(millis(17_250), address(1), report(1, 71, NodeState::Up, 4.0));
+    assert!(one.can_draw(2, SERVICE));
 }
 
 #[test]
 fn who_comes_back_is_asked_what_it_offers_now() {
     let mut one = lone();
-    one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
+    one.handle(millis(650), address(1), report(1, 1, NodeState::Up, 4.0));
     until(&mut one, millis(700));
-    assert!(one.draws(2, SERVICE));
-    let Message::Report(first) = report(1, 1, Standing::Up, 4.0) else { panic!() };
-    let again = |seq| Message::Report(Report { incarnation: 2, seq, ..first.clone() });
+    assert!(one.can_draw(2, SERVICE));
+    let LotteryMessage::Report(first) = report(1, 1, NodeState::Up, 4.0) else { panic!() };
+    let again = |seq| LotteryMessage::Report(NodeReport { incarnation: 2, seq, ..first.clone() });
     one.handle(millis(701), address(5), again(1));
-    assert!(!one.draws(2, SERVICE), "it may offer something else");
-    let [(To::Address(to), Message::Fetch(Fetch { id, .. }))] = sent(&mut one)[..] else {
+    assert!(!one.can_draw(2, SERVICE), "it may offer something else");
+    let [(MessageTarget::Address(to), LotteryMessage::Fetch(TableFetch { id, .. }))] = sent(&mut one)[..]
+    else {
         panic!("no question")
     };
     assert_eq!(to, address(5));
-    let now = Listed { incarnation: 2, address: address(5), ..listed(1) };
-    let table = Table { id, generation: 3, part: 0, parts: 1, members: vec![now] };
-    one.handle(millis(702), address(5), Message::Table(table));
+    let now = NodeDescription { incarnation: 2, address: address(5), ..listed(1) };
+    let table = TablePart { id, generation: 3, part: 0, parts: 1, members: vec![now] };
+    one.handle(millis(702), address(5), LotteryMessage::Table(table));
     one.handle(millis(703), address(5), again(2));
-    assert!(one.draws(2, SERVICE));
-    assert_eq!(one.daemons().collect::<Vec<_>>(), [address(5)]);
+    assert!(one.can_draw(2, SERVICE));
+    assert_eq!(one.node_addresses().collect::<Vec<_>>(), [address(5)]);
 }
 
 #[test]
@@ -96,45 +106,54 @@ fn who_offers_something_else_where_it_is_stays_in_the_drum_meanwhile() {
     for by_another in [false, true] {
         let mut one = lone();
         assert!(one.member_up(listed(2)));
-        one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
-        one.handle(millis(650), address(2), report(2, 1, Standing::Up, 4.0));
+        one.handle(millis(650), address(1), report(1, 1, NodeState::Up, 4.0));
+        one.handle(millis(650), address(2), report(2, 1, NodeState::Up, 4.0));
         until(&mut one, millis(700));
-        let Message::Report(first) = report(1, 1, Standing::Up, 4.0) else { panic!() };
+        let LotteryMessage::Report(first) = report(1, 1, NodeState::Up, 4.0) else { panic!() };
         if by_another {
-            let Report { member, state, ref services, .. } = first;
-            let said = Hearsay { member, incarnation: 2, seq: 1, state, services: services.clone() };
-            let Message::Report(other) = report(2, 2, Standing::Up, 4.0) else { panic!() };
-            one.handle(millis(701), address(2), Message::Report(Report { heard: vec![said], ..other }));
+            let NodeReport { member, state, ref services, .. } = first;
+            let said = RelayedReport { member, incarnation: 2, seq: 1, state, services: services.clone() };
+            let LotteryMessage::Report(other) = report(2, 2, NodeState::Up, 4.0) else { panic!() };
+            one.handle(
+                millis(701),
+                address(2),
+                LotteryMessage::Report(NodeReport { heard: vec![said], ..other }),
+            );
         } else {
             one.handle(
                 millis(701),
                 address(1),
-                Message::Report(Report { incarnation: 2, seq: 1, ..first.clone() }),
+                LotteryMessage::Report(NodeReport { incarnation: 2, seq: 1, ..first.clone() }),
             );
         }
         // The membership protocol takes its old life's end for a death.
         one.member_down(2, 1);
-        assert!(one.draws(2, SERVICE));
-        let [(To::Address(to), Message::Fetch(Fetch { id, .. }))] = sent(&mut one)[..] else {
+        assert!(one.can_draw(2, SERVICE));
+        let [(MessageTarget::Address(to), LotteryMessage::Fetch(TableFetch { id, .. }))] = sent(&mut one)[..]
+        else {
             panic!("it asks what that is")
         };
         assert_eq!(to, address(1), "whoever passes it on may not know either");
-        let mut now = Listed { incarnation: 2, ..listed(1) };
+        let mut now = NodeDescription { incarnation: 2, ..listed(1) };
         now.offers[0].service += 1;
-        let table = Table { id, generation: 3, part: 0, parts: 1, members: vec![now] };
-        one.handle(millis(702), address(1), Message::Table(table));
-        assert!(!one.draws(2, SERVICE), "it offers that no more");
+        let table = TablePart { id, generation: 3, part: 0, parts: 1, members: vec![now] };
+        one.handle(millis(702), address(1), LotteryMessage::Table(table));
+        assert!(!one.can_draw(2, SERVICE), "it offers that no more");
     }
 }
 
 #[test]
 fn who_is_described_in_a_later_life_before_it_reports_stays_in_the_drum() {
     let mut one = lone();
-    one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
+    one.handle(millis(650), address(1), report(1, 1, NodeState::Up, 4.0));
     until(&mut one, millis(700));
-    assert!(one.member_up(Listed { incarnation: 2, ..listed(1) }));
-    assert!(one.draws(2, SERVICE));
-    let Message::Report(first) = report(1, 2, Standing::Joining, 4.0) else { panic!() };
-    one.handle(millis(701), address(1), Message::Report(Report { incarnation: 2, seq: 1, ..first }));
-    assert!(!one.draws(2, SERVICE), "it has begun anew, and gathers who is there");
+    assert!(one.member_up(NodeDescription { incarnation: 2, ..listed(1) }));
+    assert!(one.can_draw(2, SERVICE));
+    let LotteryMessage::Report(first) = report(1, 2, NodeState::Joining, 4.0) else { panic!() };
+    one.handle(
+        millis(701),
+        address(1),
+        LotteryMessage::Report(NodeReport { incarnation: 2, seq: 1, ..first }),
+    );
+    assert!(!one.can_draw(2, SERVICE), "it has begun anew, and gathers who is there");
 }

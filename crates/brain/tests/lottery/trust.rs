@@ -1,8 +1,9 @@
 //! Attacks on a client or a daemon, with a key or with all messages, that must fail.
 
 use plimsoll_brain::lottery::{
-    Client, ClientConfig, Config, Daemon, Fetch, Key, Listed, Look, Message, Mode, Picked, Report, Share,
-    Standing, Table, To, code,
+    AnswerMode, CandidateQuery, LotteryClient, LotteryClientConfig, LotteryMessage, LotteryNode,
+    MessageTarget, NodeConfig, NodeDescription, NodeReport, NodeState, PickStatus, ServiceState, SipHashKey,
+    TableFetch, TablePart, weight_codec,
 };
 use plimsoll_brain::{Time, mix};
 
@@ -21,10 +22,10 @@ fn unmixed(bits: u64) -> u64 {
 }
 
 fn ids(secret: [u8; 16]) -> Vec<u64> {
-    let mut client = Client::new(ClientConfig::new(Key::new(secret)));
-    client.learn([(1, address(0))]);
+    let mut client = LotteryClient::new(LotteryClientConfig::new(SipHashKey::new(secret)));
+    client.set_nodes([(1, address(0))]);
     let asked = (0..100).map(|_| match client.pick(Time(0), SERVICE, b"") {
-        Picked::Asked(id) => id,
+        PickStatus::Requested(id) => id,
         other => panic!("{other:?}"),
     });
     asked.collect()
@@ -54,14 +55,14 @@ fn who_has_seen_ids_cannot_tell_the_next() {
 #[test]
 fn what_a_daemon_asks_cannot_be_foretold_either() {
     let fetched = |secret: u8| -> Vec<u64> {
-        let Listed { member, incarnation, address: own, offers } = listed(0);
-        let mut config = Config::new(member, incarnation, own, offers, Key::new([3; 16]));
-        config.secret = Key::new([secret; 16]);
-        let mut one = Daemon::new(config, Time(0));
+        let NodeDescription { member, incarnation, address: own, offers } = listed(0);
+        let mut config = NodeConfig::new(member, incarnation, own, offers, SipHashKey::new([3; 16]));
+        config.secret = SipHashKey::new([secret; 16]);
+        let mut one = LotteryNode::new(config, Time(0));
         let asked = (1..6_u64).map(|second| {
-            one.handle(millis(second * 1000), address(3), report(3, second as u32, Standing::Up, 4.0));
+            one.handle(millis(second * 1000), address(3), report(3, second as u32, NodeState::Up, 4.0));
             let fetch = sent(&mut one).into_iter().find_map(|(_, message)| match message {
-                Message::Fetch(Fetch { id, .. }) => Some(id),
+                LotteryMessage::Fetch(TableFetch { id, .. }) => Some(id),
                 _ => None,
             });
             fetch.expect("it asks who that is")
@@ -81,9 +82,9 @@ fn what_a_daemon_asks_cannot_be_foretold_either() {
 fn who_says_that_it_wants_everything_gets_four_times_its_share() {
     let mut one = daemon(0, 3);
     let says = |weight, capacity, seq| {
-        let services = vec![Share { service: SERVICE, capacity, weight, load: 0, in_flight: 0 }];
-        let (member, incarnation, state) = (2, 1, Standing::Up);
-        Message::Report(Report {
+        let services = vec![ServiceState { service: SERVICE, capacity, weight, load: 0, in_flight: 0 }];
+        let (member, incarnation, state) = (2, 1, NodeState::Up);
+        LotteryMessage::Report(NodeReport {
             member,
             incarnation,
             seq,
@@ -94,7 +95,7 @@ fn who_says_that_it_wants_everything_gets_four_times_its_share() {
             heard: vec![],
         })
     };
-    let wins = |daemon: &mut Daemon, from: u64| {
+    let wins = |daemon: &mut LotteryNode, from: u64| {
         (from..from + 3000).filter(|id| refer(daemon, millis(710), mix(*id)).member == 2).count()
     };
     // Beside one with its capacity and one at the beginning of its slow start: 16 of 16 + 4 + 4 / 20.
@@ -102,7 +103,7 @@ fn who_says_that_it_wants_everything_gets_four_times_its_share() {
     let most = wins(&mut one, 0);
     assert!((2270..2480).contains(&most), "{most} of 3000");
     let mut same = one.clone();
-    same.handle(millis(703), address(1), says(code::of(16.0), 4, 3));
+    same.handle(millis(703), address(1), says(weight_codec::encode(16.0), 4, 3));
     assert_eq!(wins(&mut same, 10_000), wins(&mut one, 10_000), "it is what the idlest may say");
     // As little as a loaded one at the beginning of its slow start: 4 / 80 of 4 / 80 + 4 + 4 / 20.
     one.handle(millis(704), address(1), says(1, 4, 4));
@@ -110,7 +111,7 @@ fn who_says_that_it_wants_everything_gets_four_times_its_share() {
     assert!((10..70).contains(&least), "{least} of 3000");
     // A member without a capacity is not drawn.
     one.handle(millis(705), address(1), says(u16::MAX, 0, 5));
-    assert!(!one.draws(2, SERVICE));
+    assert!(!one.can_draw(2, SERVICE));
 }
 
 #[test]
@@ -122,12 +123,14 @@ fn strangers_of_one_source_have_a_daemon_ask_only_so_often() {
         // is answered at once, by a daemon that knows no member: the next may be queried.
         let who = if turn % 1000 == 999 { 60 } else { 50 };
         let now = millis(701 + turn);
-        one.handle(now, address(who), report(100 + turn as usize % 500, turn as u32, Standing::Up, 4.0));
+        one.handle(now, address(who), report(100 + turn as usize % 500, turn as u32, NodeState::Up, 4.0));
         for (to, message) in sent(&mut one) {
-            if let (To::Address(to), Message::Fetch(Fetch { id, part, .. })) = (to, &message) {
+            if let (MessageTarget::Address(to), LotteryMessage::Fetch(TableFetch { id, part, .. })) =
+                (to, &message)
+            {
                 asked[usize::from(to == address(60))] += 1;
-                let table = Table { id: *id, generation: 1, part: *part, parts: 1, members: vec![] };
-                one.handle(now, to, Message::Table(table));
+                let table = TablePart { id: *id, generation: 1, part: *part, parts: 1, members: vec![] };
+                one.handle(now, to, LotteryMessage::Table(table));
             }
         }
         if one.poll_timeout().is_some_and(|due| due <= now) {
@@ -137,20 +140,20 @@ fn strangers_of_one_source_have_a_daemon_ask_only_so_often() {
     // Four a second, and eight at once.
     assert!((40..=49).contains(&asked[0]), "{asked:?}");
     assert_eq!(asked[1], 10, "another source is none the worse");
-    assert!(one.statistics(millis(10_701)).limited > 9000);
+    assert!(one.statistics(millis(10_701)).rate_limited > 9000);
 }
 
 #[test]
 fn who_asks_with_a_key_for_clients_is_answered_by_that() {
     let mut one = daemon(0, 3);
     let from = client(7);
-    let back = To::Asker(from, 9);
-    let fetch = Message::Fetch(Fetch { id: 5, generation: 0, part: 0 });
-    let look = Message::Look(Look { id: 6, service: SERVICE, part: 0 });
-    for asks in [Message::Request(request(4, Mode::Referral)), fetch, look] {
-        for (key, to) in [(Some(9), back), (None, To::Address(from))] {
-            one.handle_by(millis(701), from, key, asks.clone());
-            let said: Vec<To> = sent(&mut one).into_iter().map(|(to, _)| to).collect();
+    let back = MessageTarget::KeyedClient(from, 9);
+    let fetch = LotteryMessage::Fetch(TableFetch { id: 5, generation: 0, part: 0 });
+    let look = LotteryMessage::Look(CandidateQuery { id: 6, service: SERVICE, part: 0 });
+    for asks in [LotteryMessage::Request(request(4, AnswerMode::Referral)), fetch, look] {
+        for (key, to) in [(Some(9), back), (None, MessageTarget::Address(from))] {
+            one.handle_with_key(millis(701), from, key, asks.clone());
+            let said: Vec<MessageTarget> = sent(&mut one).into_iter().map(|(to, _)| to).collect();
             assert_eq!(said, [to], "{asks:?}");
         }
     }
@@ -158,13 +161,19 @@ fn who_asks_with_a_key_for_clients_is_answered_by_that() {
     let mut id = 0;
     while one.statistics(millis(702)).waiting == 0 {
         id += 1;
-        one.handle_by(millis(702), from, Some(9), Message::Request(request(mix(id), Mode::Lottery)));
+        one.handle_with_key(
+            millis(702),
+            from,
+            Some(9),
+            LotteryMessage::Request(request(mix(id), AnswerMode::Lottery)),
+        );
         sent(&mut one);
     }
     while one.statistics(millis(702)).waiting > 0 {
         let due = one.poll_timeout().expect("its turn");
         one.handle_timeout(due);
     }
-    let answers = sent(&mut one).into_iter().filter(|(_, message)| matches!(message, Message::Answer(_)));
+    let answers =
+        sent(&mut one).into_iter().filter(|(_, message)| matches!(message, LotteryMessage::Answer(_)));
     assert_eq!(answers.map(|(to, _)| to).collect::<Vec<_>>(), [back]);
 }

@@ -9,7 +9,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::lottery::{Client, ClientConfig, Daemon, Key, Listed, Message, Picked, To};
+use plimsoll_brain::lottery::{
+    LotteryClient, LotteryClientConfig, LotteryMessage, LotteryNode, MessageTarget, NodeDescription,
+    PickStatus, SipHashKey,
+};
 
 use super::checks::{Checks, address, client, endpoint, host};
 use super::dice::Dice;
@@ -22,7 +25,7 @@ pub(crate) const SERVICE: u32 = 80;
 enum Event {
     Arrival,
     /// A message reaches its receiver.
-    Deliver(SocketAddr, SocketAddr, Rc<Message>),
+    Deliver(SocketAddr, SocketAddr, Rc<LotteryMessage>),
     Daemon(usize),
     Client(usize),
     /// A client's request reaches its member.
@@ -41,7 +44,7 @@ enum Event {
     Swim {
         observer: usize,
         life: u64,
-        about: Listed,
+        about: NodeDescription,
         up: bool,
     },
     Stall(usize, u64),
@@ -57,7 +60,7 @@ struct Timed {
 }
 
 struct Node {
-    daemon: Option<Daemon>,
+    daemon: Option<LotteryNode>,
     life: u64,
     incarnation: u32,
     server: Server,
@@ -68,7 +71,7 @@ struct Node {
     wake: f64,
     stalled: bool,
     lagging: bool,
-    inbox: Vec<(f64, SocketAddr, Rc<Message>)>,
+    inbox: Vec<(f64, SocketAddr, Rc<LotteryMessage>)>,
 }
 
 /// A request until its client has a reachable member.
@@ -83,7 +86,7 @@ pub(crate) struct World {
     turn: u64,
     events: BinaryHeap<Timed>,
     nodes: Vec<Node>,
-    clients: Vec<(Client, f64)>,
+    clients: Vec<(LotteryClient, f64)>,
     fates: HashMap<u64, Fate>,
     checks: Checks,
     arrivals: Dice,
@@ -131,11 +134,11 @@ impl World {
         let client = |who: usize| {
             let mut dice = Dice::new(seed, 1000 + who as u64);
             let secret = u128::from(dice.bits()) << 64 | u128::from(dice.bits());
-            let mut config = ClientConfig::new(Key::new(secret.to_be_bytes()));
+            let mut config = LotteryClientConfig::new(SipHashKey::new(secret.to_be_bytes()));
             config.mode = setting.mode;
-            config.alone = if setting.unicast { 4 } else { config.alone };
-            let mut client = Client::new(config);
-            client.learn((0..setting.daemons).map(|who| (who as u16 + 1, address(who))));
+            config.unicast_attempts = if setting.unicast { 4 } else { config.unicast_attempts };
+            let mut client = LotteryClient::new(config);
+            client.set_nodes((0..setting.daemons).map(|who| (who as u16 + 1, address(who))));
             (client, f64::INFINITY)
         };
         let clients = (0..setting.clients).map(client).collect();
@@ -206,11 +209,11 @@ impl World {
             let now = self.local(who);
             let Some(daemon) = &self.nodes[who].daemon else { continue };
             let statistics = daemon.statistics(now);
-            heard += statistics.members_heard;
+            heard += statistics.members_reporting;
             differ += statistics.members_differ;
             steps += statistics.step.as_secs_f64();
             alive += 1.0;
-            self.outcome.doubted += statistics.doubted;
+            self.outcome.doubted += statistics.deferred_by_lag;
             self.outcome.stood_in += statistics.stood_in;
         }
         self.outcome.step = steps / alive;
@@ -299,7 +302,7 @@ impl World {
     fn pick(&mut self, who: usize, born: f64, measured: bool) {
         let now = self.global();
         match self.clients[who].0.pick(now, SERVICE, &[]) {
-            Picked::Asked(id) => drop(self.fates.insert(id, Fate { born, measured })),
+            PickStatus::Requested(id) => drop(self.fates.insert(id, Fate { born, measured })),
             other => panic!("{other:?}"),
         }
         self.flush_client(who);
@@ -315,7 +318,7 @@ impl World {
         if self.nodes[member].daemon.is_none() || self.cut((2, client), (1, member)) {
             self.outcome.in_vain += u64::from(measured);
             let now = self.global();
-            self.clients[client].0.failed(now, member as u16 + 1);
+            self.clients[client].0.record_failure(now, member as u16 + 1);
             return self.pick(client, fate.born, measured);
         }
         let wait = self.now - fate.born;
@@ -337,7 +340,7 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, to: SocketAddr, from: SocketAddr, message: Rc<Message>) {
+    fn deliver(&mut self, to: SocketAddr, from: SocketAddr, message: Rc<LotteryMessage>) {
         let (kind, who) = host(to);
         if kind == 0 {
             if self.nodes[who].stalled {
@@ -347,8 +350,8 @@ impl World {
             }
             return;
         }
-        if let Message::Answer(answer) = &*message
-            && answer.status == plimsoll_brain::lottery::Status::Ok
+        if let LotteryMessage::Answer(answer) = &*message
+            && answer.status == plimsoll_brain::lottery::AnswerStatus::Ok
         {
             self.checks.got.entry(answer.id).or_default().insert(answer.member);
         }
@@ -358,13 +361,13 @@ impl World {
     }
 
     /// Calls a daemon, sends its messages, and checks the invariants.
-    fn call(&mut self, who: usize, timed: bool, act: impl FnOnce(&mut Daemon, Time)) {
+    fn call(&mut self, who: usize, timed: bool, act: impl FnOnce(&mut LotteryNode, Time)) {
         let now = self.local(who);
         let Some(mut daemon) = self.nodes[who].daemon.take() else { return };
         act(&mut daemon, now);
         while let Some((to, message)) = daemon.poll_transmit() {
             self.checks.sent(who, self.nodes[who].life, &daemon, &to, &message);
-            self.outcome.reports += u64::from(matches!(message, Message::Report(_)));
+            self.outcome.reports += u64::from(matches!(message, LotteryMessage::Report(_)));
             self.transmit(address(who), to, message);
         }
         self.checks.rest(&daemon, now, timed);
@@ -384,13 +387,13 @@ impl World {
 
     fn flush_client(&mut self, who: usize) {
         while let Some((to, message)) = self.clients[who].0.poll_transmit() {
-            if let Message::Request(request) = &message {
+            if let LotteryMessage::Request(request) = &message {
                 self.checks.avoided.insert(request.id, request.avoid.clone());
             }
             self.transmit(client(who), to, message);
         }
         while let Some(outcome) = self.clients[who].0.poll_outcome() {
-            use plimsoll_brain::lottery::Outcome::{Member, Nobody};
+            use plimsoll_brain::lottery::PickOutcome::{Member, NoMember};
             match outcome {
                 Member(answer) => {
                     let (_, member) = host(answer.endpoint.expect("a member is somewhere"));
@@ -398,7 +401,7 @@ impl World {
                     let wait = self.journey();
                     self.after(wait, Event::Begin { client: who, id: answer.id, member });
                 }
-                Nobody(id, _) => {
+                NoMember(id, _) => {
                     if let Some(fate) = self.fates.remove(&id) {
                         self.outcome.unanswered += u64::from(fate.measured);
                         self.outcome.left_over += u64::from(fate.born >= self.calm);
@@ -415,13 +418,15 @@ impl World {
         }
     }
 
-    fn transmit(&mut self, from: SocketAddr, to: To, message: Message) {
+    fn transmit(&mut self, from: SocketAddr, to: MessageTarget, message: LotteryMessage) {
         let measured =
             self.now >= self.setting.warmup && self.now < self.setting.warmup + self.setting.measured;
         let message = Rc::new(message);
         let receivers: Vec<SocketAddr> = match to {
-            To::Address(address) | To::Asker(address, _) => vec![address],
-            To::Everyone => (0..self.nodes.len()).map(address).filter(|address| *address != from).collect(),
+            MessageTarget::Address(address) | MessageTarget::KeyedClient(address, _) => vec![address],
+            MessageTarget::AllNodes => {
+                (0..self.nodes.len()).map(address).filter(|address| *address != from).collect()
+            }
         };
         let packets = if self.setting.unicast { receivers.len() } else { 1 };
         self.outcome.packets += if measured { packets as u64 } else { 0 };

@@ -57,7 +57,8 @@ pub(crate) fn measure(name: &'static str, setting: &Setting, effort: Effort) -> 
         row.ejections += ejections;
     }
     println!(
-        "{name:24} load {:4} N {:3}  p50 {:6.1}  p99 {:7.1}  p99.9 {:7.1} ms  failed {:6.3} %  shed {:5.2} %  in time {:5.1} %  \
+        "{name:24} load {:4} N {:3}  p50 {:6.1}  p99 {:7.1}  p99.9 {:7.1} ms  failed {:6.3} %  shed {:5.2} \
+         %  in time {:5.1} %  \
          goodput {:.3}  messages {:.2}  cv {:.2}  knee off by {:3.0} %  ejections {}  \
          strict p99 {:6.1}  refused after {:.1} ms  waited {:.2} % for {:.1} ms",
         setting.load,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use plimsoll_brain::scale::{Rules, Scaler, Target};
+use plimsoll_brain::autoscale::{ScaleTarget, Scaler, ScalerSettings};
 
 use crate::world::{ALONE, PACE, World};
 
@@ -65,12 +65,12 @@ fn judge(world: &World) -> Outcome {
     Outcome { met, cost, changes: world.changes }
 }
 
-fn rules(target: Target) -> Rules {
-    Rules {
+fn rules(target: ScaleTarget) -> ScalerSettings {
+    ScalerSettings {
         min: 2,
         max: MOST,
         target,
-        unit: 1.0,
+        unit_capacity: 1.0,
         cool_up: Duration::ZERO,
         cool_down: Duration::from_secs(2),
         step_up: 20,
@@ -84,7 +84,7 @@ fn first() -> usize {
     (traffic(0.0) / (PACE * ALLOWED)).ceil() as usize + 1
 }
 
-fn ours(target: Target, line: bool, seed: u64) -> Outcome {
+fn ours(target: ScaleTarget, line: bool, seed: u64) -> Outcome {
     let (mut world, mut scaler) = (World::new(first(), BOOT, seed), Scaler::new(rules(target)));
     for second in 0..DAY {
         world.second(traffic(second as f64), GOAL);
@@ -132,10 +132,10 @@ fn reactive(wanted: f64, faster: f64, seed: u64) -> Outcome {
 #[test]
 fn a_day_with_a_crowd_costs_little_more_than_hindsight() {
     let targets = [
-        ("head_room", Target::HeadRoom(1.0 - ALLOWED), true),
-        ("utilization", Target::Utilization(ALLOWED), false),
+        ("head_room", ScaleTarget::HeadRoom(1.0 - ALLOWED), true),
+        ("utilization", ScaleTarget::Utilization(ALLOWED), false),
         // 95 of 100 take three times the mean.
-        ("response_time", Target::ResponseTime(3.0 * GOAL), true),
+        ("response_time", ScaleTarget::ResponseTime(3.0 * GOAL), true),
     ];
     let mut worst = Vec::new();
     for (name, target, line) in targets {

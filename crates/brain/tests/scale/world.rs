@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::scale::{Decision, MemberSeen, Scaler, Seen, Standing};
+use plimsoll_brain::autoscale::{
+    GroupObservation, MemberObservation, ScaleDecision, ScaledMemberState, Scaler,
+};
 
 use crate::dice::Dice;
 
@@ -109,43 +111,47 @@ impl World {
     }
 
     /// Returns a scaler's decision.
-    pub(crate) fn ask(&mut self, scaler: &mut Scaler, line: bool) -> Decision {
+    pub(crate) fn ask(&mut self, scaler: &mut Scaler, line: bool) -> ScaleDecision {
         let used = self.used();
         // A load line has an error of some percent, to either side.
         let off = 1.0 + 0.03 * (self.now / 40.0).sin();
-        let members: Vec<MemberSeen<'_>> = self
+        let members: Vec<MemberObservation<'_>> = self
             .servers
             .iter()
-            .map(|server| MemberSeen {
+            .map(|server| MemberObservation {
                 name: &server.name,
                 capacity: server.capacity,
-                standing: if server.ready <= self.now { Standing::Usable } else { Standing::Coming },
-                ours: true,
+                state: if server.ready <= self.now {
+                    ScaledMemberState::Usable
+                } else {
+                    ScaledMemberState::Starting
+                },
+                is_removable: true,
                 in_flight: 1,
                 utilization: (!line).then_some(used),
                 line: line.then_some(server.capacity * PACE * off),
                 share: 1.0,
             })
             .collect();
-        let seen = Seen {
+        let seen = GroupObservation {
             members: &members,
-            proven: true,
+            load_line_known: true,
             rate: self.came,
-            elsewhere: 0.0,
+            peer_rate: 0.0,
             waiting: 0.0,
-            refused: 0.0,
+            rejected: 0.0,
             // 95 of 100 take three times the mean if times are exponential.
-            response: Some(3.0 * self.response),
+            response_p95: Some(3.0 * self.response),
         };
         scaler.observe(&seen, false, self.time())
     }
 
     /// Performs a decision.
-    pub(crate) fn obey(&mut self, decision: &Decision, scaler: &mut Scaler) {
+    pub(crate) fn obey(&mut self, decision: &ScaleDecision, scaler: &mut Scaler) {
         self.changes += u32::from(decision.add > 0) + u32::from(!decision.remove.is_empty());
         for _ in 0..decision.add {
-            self.start(scaler.rules().unit);
-            scaler.started(Duration::from_secs_f64(self.boot));
+            self.start(scaler.settings().unit_capacity);
+            scaler.record_start_time(Duration::from_secs_f64(self.boot));
         }
         self.servers.retain(|server| !decision.remove.contains(&server.name));
     }

@@ -1,7 +1,7 @@
 //! One server with its meter in virtual time. Requests beyond the limit are rejected, as a balancer and the
 //! member itself would do.
 
-use plimsoll_brain::meter::{Job, Meter};
+use plimsoll_brain::meter::{Meter, MeteredRequest};
 use plimsoll_brain::{Time, mix};
 
 /// A server.
@@ -53,7 +53,7 @@ pub(crate) struct Learned {
 }
 
 struct Request {
-    job: Job,
+    job: MeteredRequest,
     /// The seconds left before the lock, and under it.
     apart: f64,
     alone: f64,
@@ -156,7 +156,7 @@ pub(crate) fn learn(member: &Member, arrivals: Arrivals, seed: u64) -> Learned {
             }
         }
         let knee = f64::from(meter.reading().knee);
-        if server.len() as f64 >= (knee + 2.0 * knee.sqrt()).ceil() || meter.full() {
+        if server.len() as f64 >= (knee + 2.0 * knee.sqrt()).ceil() || meter.is_full() {
             if let Arrivals::Closed(_) = arrivals {
                 asks.push(now + dice.exp(0.001));
             }

@@ -4,26 +4,27 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::{Exit, Failure, Globals};
+use super::{CliError, CliExitCode, GlobalArgs};
 use crate::config::MemberAddress;
-use crate::control::text::plain;
-use crate::control::{self, Said, Where};
+use crate::control::format::sanitize;
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Take a member into a group that takes registered ones, until it is removed
 ///
-/// The group says so by [[group.discover]] with registered = true. Where there is a store the member outlives the balancer.
+/// The group says so by [[group.discover]] with registered = true. Where there is a store the member outlives
+/// the balancer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: AddCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum AddCommand {
     /// A member of a group
     Member {
         #[command(flatten)]
-        target: Target,
+        target: GroupMemberArgs,
 
         /// How much it can do relative to the other members
         #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = capacity, allow_negative_numbers = true)]
@@ -37,7 +38,7 @@ enum What {
 
 /// A member of a group of a running balancer.
 #[derive(clap::Args, Debug)]
-pub(super) struct Target {
+pub(super) struct GroupMemberArgs {
     /// The member: HOST:PORT
     pub(super) member: String,
 
@@ -46,36 +47,39 @@ pub(super) struct Target {
     pub(super) group: String,
 
     #[command(flatten)]
-    pub(super) at: Where,
+    pub(super) at: BalancerSelector,
 }
 
-impl Target {
+impl GroupMemberArgs {
     /// Returns the path of the member at control.
     ///
     /// # Errors
     /// Fails if the name of the group or the member is invalid.
-    pub(super) fn path(&self) -> Result<String, Failure> {
-        let wrong = |what: String| Failure::new(Exit::Usage, what);
+    pub(super) fn path(&self) -> Result<String, CliError> {
+        let wrong = |what: String| CliError::new(CliExitCode::Usage, what);
         let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if self.group.is_empty() || !self.group.bytes().all(known) {
-            return Err(wrong(format!("{} is not the name of a group", plain(&self.group))));
+            return Err(wrong(format!("{} is not the name of a group", sanitize(&self.group))));
         }
         let member: MemberAddress = self
             .member
             .parse()
-            .map_err(|why| wrong(format!("{} is not a member: it {why}", plain(&self.member))))?;
+            .map_err(|why| wrong(format!("{} is not a member: it {why}", sanitize(&self.member))))?;
         Ok(format!("/v1/groups/{}/members/{member}", self.group))
     }
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let What::Member { target, capacity, max_connections } = &args.what;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let AddCommand::Member { target, capacity, max_connections } = &args.what;
     let body = json!({"capacity": capacity, "max_connections": max_connections});
     let path = target.path()?;
-    control::each(&target.at, globals, |balancer, _| {
+    control::run_each(&target.at, globals, |balancer, _| {
         let said = balancer.put(&path, &body)?;
-        let name = plain(said["member"].as_str().unwrap_or_default());
-        Ok(Said::done(said, format!("{name}: a member of group {}\n", plain(&target.group))))
+        let name = sanitize(said["member"].as_str().unwrap_or_default());
+        Ok(CommandOutput::from_action(
+            said,
+            format!("{name}: a member of group {}\n", sanitize(&target.group)),
+        ))
     })
 }
 

@@ -6,34 +6,39 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use corba::{References, Said, Spot, Stand};
-use plimsoll_agent::{Agent, Cgroup, Config, Error, Metric, Registrar, Registration, Scrape, Snapshot, Url};
+use object_references::{IiopAddresses, ReferenceOptions, ReferenceSource, SideCarReferences};
+use plimsoll_agent::{
+    Agent, AgentConfig, AgentError, Cgroup, Registrar, Registration, ScrapeConfig, ScrapeMetric, ServerUrl,
+    ValueSnapshot,
+};
 use plimsoll_bench::units;
 use sd_notify::NotifyState;
-use side_car::{Place, SideCar, at_home};
+use side_car::{SideCar, SideCarAddresses, with_group_urls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::add::capacity;
-use super::{Exit, Failure, Globals};
+use super::{CliError, CliExitCode, GlobalArgs};
 use crate::config::PublicUrl;
-use crate::control::text::{Cell, Tone, table};
+use crate::control::format::{TableCell, TextStyle, table};
 use crate::log;
-use crate::running::notify;
+use crate::runtime::notify_systemd;
 
-mod corba;
-pub(super) mod says;
-mod servers;
+mod object_references;
+pub(super) mod self_status;
+mod server_names;
 mod side_car;
 
 /// Measure this machine beside a server and report its load to the balancers
 ///
 /// Reads processors, run queue, pressure, memory and sockets, a page in Prometheus' format, and what programs
 /// of this machine report with curl -d 'name=NAME&value=NUMBER' http://LISTEN/v1/report. Needs no
-/// privileges; what it cannot read it names once. Ends with SIGTERM or Ctrl-C, a side-car after what is under way.
+/// privileges; what it cannot read it names once. Ends with SIGTERM or Ctrl-C, a side-car after what is under
+/// way.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Address of the server, as the balancer's configuration has it; without a port, of all servers of that host, as it
-    /// is with several --side-car [default with --iiop and several --side-car: where those listen]
+    /// Address of the server, as the balancer's configuration has it; without a port, of all servers of that
+    /// host, as it is with several --side-car [default with --iiop and several --side-car: where those
+    /// listen]
     #[arg(short, long, value_name = "HOST:PORT", required_unless_present_any = ["listen", "once", "stand"])]
     member: Option<String>,
 
@@ -45,10 +50,11 @@ pub(crate) struct Args {
     /// that is down delays no other
     #[arg(short, long, value_name = "URL", value_delimiter = ',',
           required_unless_present_any = ["listen", "once", "stand"])]
-    report_to: Vec<Url>,
+    report_to: Vec<ServerUrl>,
 
-    /// Be a member of the group there for as long as this runs: of one that takes registered members; the balancers take it at
-    /// `admin.reports` with `register = true`, or at the control socket. Ends with a drain
+    /// Be a member of the group there for as long as this runs: of one that takes registered members; the
+    /// balancers take it at `admin.reports` with `register = true`, or at the control socket. Ends with a
+    /// drain
     #[arg(long, requires = "group", requires = "report_to", conflicts_with_all = ["once", "iiop"])]
     register: bool,
 
@@ -65,32 +71,33 @@ pub(crate) struct Args {
     ttl: Duration,
 
     /// How long its work may take to end when this is told to stop
-    #[arg(long, value_name = "TIME", default_value = "30s", requires = "register", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "register", value_parser = units::parse_duration)]
     drain: Duration,
 
     /// Between two reports, give or take a tenth; what moves more than its noise is reported at once
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
 
-    /// Where balancers find /load, Prometheus /metrics and programs of this machine /v1/report; port 0 takes a
-    /// free one
+    /// Where balancers find /load, Prometheus /metrics and programs of this machine /v1/report; port 0 takes
+    /// a free one
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
 
-    /// Stand in the way of the server's requests (http) or connections (tcp:): count them, say with each answer how
-    /// loaded the server is, refuse what is too much for it, and let connections go when a balancer alerts. As often as
-    /// there are servers on this host: they then promise and refuse by what the host has left for all of them
+    /// Stand in the way of the server's requests (http) or connections (tcp:): count them, say with each
+    /// answer how loaded the server is, refuse what is too much for it, and let connections go when a
+    /// balancer alerts. As often as there are servers on this host: they then promise and refuse by what the
+    /// host has left for all of them
     #[arg(long, value_name = "[http:|tcp:]ADDRESS=SERVER", conflicts_with = "once", group = "stand")]
-    side_car: Vec<Place>,
+    side_car: Vec<SideCarAddresses>,
 
-    /// The same for the requests of a CORBA server: clients go back to the group when a balancer alerts, or when the
-    /// server is gone. SERVER may be left out with --server-ior
+    /// The same for the requests of a CORBA server: clients go back to the group when a balancer alerts, or
+    /// when the server is gone. SERVER may be left out with --server-ior
     #[arg(long, value_name = "ADDRESS[=SERVER]", conflicts_with = "once", group = "stand")]
-    iiop: Option<Stand>,
+    iiop: Option<IiopAddresses>,
 
     /// Reference of the server's object: IOR:..., corbaloc:... or a file, which is read again when it changes
     #[arg(long, value_name = "REFERENCE", requires = "iiop")]
-    server_ior: Option<Spot>,
+    server_ior: Option<ReferenceSource>,
 
     /// Write that reference here with the side-car's address in it: it is what the balancer's `ior` is to be
     #[arg(long, value_name = "FILE", requires = "server_ior")]
@@ -98,15 +105,16 @@ pub(crate) struct Args {
 
     /// Reference of the group, where clients go back to [default: asked of the balancers for --group]
     #[arg(long, value_name = "REFERENCE", requires = "iiop")]
-    group_ior: Option<Spot>,
+    group_ior: Option<ReferenceSource>,
 
-    /// Let a side-car refuse plain connections (tcp:) and CORBA requests, too, when the server has as many as it can
-    /// work on
+    /// Let a side-car refuse plain connections (tcp:) and CORBA requests, too, when the server has as many as
+    /// it can work on
     #[arg(long, requires = "stand")]
     refuse: bool,
 
-    /// Where clients reach the group over http, such as http://balancer:8080: on an alert those that ask this server itself are
-    /// sent there (307), where otherwise connections are closed. Once for all http --side-car, or once for each
+    /// Where clients reach the group over http, such as http://balancer:8080: on an alert those that ask this
+    /// server itself are sent there (307), where otherwise connections are closed. Once for all http
+    /// --side-car, or once for each
     #[arg(long, value_name = "URL", requires = "side_car")]
     group_url: Vec<PublicUrl>,
 
@@ -116,12 +124,12 @@ pub(crate) struct Args {
 
     /// A page in Prometheus' text format, such as http://127.0.0.1:9100/metrics
     #[arg(long, value_name = "URL", requires = "metric")]
-    scrape: Option<Url>,
+    scrape: Option<ServerUrl>,
 
     /// What to take from that page: SERIES, NAME=SERIES{label="value"} or, for a counter,
     /// requests_per_second=rate(SERIES); as often as needed
     #[arg(long, value_name = "[NAME=]SERIES", requires = "scrape")]
-    metric: Vec<Metric>,
+    metric: Vec<ScrapeMetric>,
 
     /// The server's control group (version 2), such as system.slice/nginx.service; auto finds that of a
     /// container, off reads none
@@ -141,66 +149,71 @@ pub(crate) struct Args {
     once: bool,
 
     /// Form of the log on standard error
-    #[arg(long, value_enum, default_value_t = log::Form::Text)]
-    log: log::Form,
+    #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
+    log: log::LogFormat,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
         .build()
-        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
-    let done = runtime
-        .block_on(async { if args.once { once(args, globals).await } else { on(args, globals).await } });
+        .map_err(|error| CliError::failed(format_args!("cannot start: {error}")))?;
+    let done = runtime.block_on(async {
+        if args.once { measure_once(args, globals).await } else { run_until_stopped(args, globals).await }
+    });
     // A running look-up of a name must not keep the process from ending.
     runtime.shutdown_background();
     done
 }
 
 /// Prints the current numbers.
-async fn once(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let config = Config { report_to: Vec::new(), listen: None, ..config(args) };
-    let snapshot = Agent::open(config).await.map_err(refused)?.once().await;
-    globals.show(&snapshot.full(), || render(&snapshot, globals.color()))?;
+async fn measure_once(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let config = AgentConfig { report_to: Vec::new(), listen: None, ..config(args) };
+    let snapshot = Agent::open(config).await.map_err(startup_failure)?.measure_once().await;
+    globals.print_result(&snapshot.full_json(), || render(&snapshot, globals.stdout_has_color()))?;
     Ok(if snapshot.values.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Reports until it is stopped.
-async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+async fn run_until_stopped(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     log::start(args.log, globals);
     // The signals are taken before anything listens, so that none finds the process unprepared.
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut term), Ok(mut int)) = signals else {
-        return Err(Failure::failed("cannot take signals"));
+        return Err(CliError::failed("cannot take signals"));
     };
     let start = |places| SideCar::start(places, args.refuse, args.shed_idle);
     let mut config = config(args);
     let mut references = None;
     let side_car = match &args.iiop {
         Some(stand) => {
-            let said = said(args, stand);
-            let side_car = start(vec![Place::iiop(stand.listen, said.server()?)])?;
-            let listen = side_car.listen().first().copied().unwrap_or(stand.listen);
-            let known = references.insert(References::new(said, listen));
-            config.member = Some(known.member());
+            let said = reference_options(args, stand);
+            let side_car = start(vec![SideCarAddresses::iiop(stand.listen, said.server_address()?)])?;
+            let listen = side_car.bound_addresses().first().copied().unwrap_or(stand.listen);
+            let known = references.insert(SideCarReferences::new(said, listen));
+            config.member = Some(known.member_name());
             Some(side_car)
         }
         None if args.side_car.is_empty() => None,
-        None => Some(start(at_home(args.side_car.clone(), &args.group_url)?)?),
+        None => Some(start(with_group_urls(args.side_car.clone(), &args.group_url)?)?),
     };
-    if let Some(side_car) = side_car.as_ref().filter(|side_car| side_car.listen().len() > 1) {
-        let names = servers::names(args.member.as_deref(), side_car.listen(), !args.report_to.is_empty())?;
+    if let Some(side_car) = side_car.as_ref().filter(|side_car| side_car.bound_addresses().len() > 1) {
+        let names = server_names::name_servers(
+            args.member.as_deref(),
+            side_car.bound_addresses(),
+            !args.report_to.is_empty(),
+        )?;
         (config.member, config.servers) = (names.host, names.servers);
     }
     let servers = config.servers.clone();
     let member = config.member.clone().unwrap_or_default();
-    let agent = Agent::open(config).await.map_err(refused)?;
+    let agent = Agent::open(config).await.map_err(startup_failure)?;
     if let Some(address) = agent.addr() {
         tracing::info!("listening agent {address}: /load, /metrics, /v1/report");
     }
     for url in &args.report_to {
-        let every = units::short(args.interval);
+        let every = units::format_duration(args.interval);
         match servers.as_slice() {
             [] => tracing::info!("reporting to {url} as {member} every {every}"),
             servers => tracing::info!("reporting to {url} as {} every {every}", servers.join(", ")),
@@ -211,32 +224,32 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
     if let (Some(references), Some(side_car)) = (&mut references, &side_car) {
         // The server's reference is read before any balancer learns of this side-car.
-        let _ = references.look(side_car);
+        let _ = references.refresh(side_car);
     }
-    notify(&[NotifyState::Ready]);
+    notify_systemd(&[NotifyState::Ready]);
     let registrar = agent.registrar();
     let Some(side_car) = side_car else {
         let told = async {
-            told_to_stop(&mut term, &mut int).await;
-            leave(registrar.as_ref(), &mut term, &mut int).await;
+            wait_for_stop(&mut term, &mut int).await;
+            leave_groups(registrar.as_ref(), &mut term, &mut int).await;
         };
         agent.run(told).await;
-        notify(&[NotifyState::Stopping]);
+        notify_systemd(&[NotifyState::Stopping]);
         return Ok(ExitCode::SUCCESS);
     };
-    let telling = side_car.tell(&agent);
+    let telling = side_car.report_load(&agent);
     let carried = async {
         tokio::select! {
             never = telling => match never {},
-            never = follow(references, &side_car) => match never {},
-            () = told_to_stop(&mut term, &mut int) => {}
+            never = follow_references(references, &side_car) => match never {},
+            () = wait_for_stop(&mut term, &mut int) => {}
         }
-        notify(&[NotifyState::Stopping]);
-        leave(registrar.as_ref(), &mut term, &mut int).await;
+        notify_systemd(&[NotifyState::Stopping]);
+        leave_groups(registrar.as_ref(), &mut term, &mut int).await;
         // The reports go on meanwhile; a second signal ends the agent at once.
         tokio::select! {
             cut = side_car.stop() => cut,
-            () = told_to_stop(&mut term, &mut int) => 1,
+            () = wait_for_stop(&mut term, &mut int) => 1,
         }
     };
     let mut cut = 0;
@@ -248,38 +261,39 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// Leaves the groups, unless a second signal comes.
-async fn leave(registrar: Option<&Registrar>, term: &mut Signal, int: &mut Signal) {
+async fn leave_groups(registrar: Option<&Registrar>, term: &mut Signal, int: &mut Signal) {
     let Some(registrar) = registrar else { return };
     tracing::info!("leaving: draining first");
     tokio::select! {
         () = registrar.leave() => {}
-        () = told_to_stop(term, int) => {}
+        () = wait_for_stop(term, int) => {}
     }
 }
 
 /// Follows the changes of the references of a CORBA server's side-car.
-async fn follow(references: Option<References>, side_car: &SideCar) -> Infallible {
+async fn follow_references(references: Option<SideCarReferences>, side_car: &SideCar) -> Infallible {
     match references {
-        Some(mut references) => references.follow(side_car).await,
+        Some(mut references) => references.poll_changes(side_car).await,
         None => std::future::pending().await,
     }
 }
 
-fn said(args: &Args, stand: &Stand) -> Said {
-    Said {
-        stand: stand.clone(),
-        server: args.server_ior.clone(),
-        file: args.ior_file.clone(),
-        group: args.group_ior.clone(),
-        name: args.group.clone(),
+fn reference_options(args: &Args, stand: &IiopAddresses) -> ReferenceOptions {
+    ReferenceOptions {
+        addresses: stand.clone(),
+        server_reference: args.server_ior.clone(),
+        output_file: args.ior_file.clone(),
+        group_reference: args.group_ior.clone(),
+        group_name: args.group.clone(),
         balancers: args.report_to.clone(),
-        member: args.member.clone(),
+        member_name: args.member.clone(),
     }
 }
 
-fn config(args: &Args) -> Config {
-    let scrape = args.scrape.as_ref().map(|url| Scrape { url: url.clone(), metrics: args.metric.clone() });
-    Config {
+fn config(args: &Args) -> AgentConfig {
+    let scrape =
+        args.scrape.as_ref().map(|url| ScrapeConfig { url: url.clone(), metrics: args.metric.clone() });
+    AgentConfig {
         group: args.group.clone(),
         member: args.member.clone(),
         servers: Vec::new(),
@@ -301,12 +315,13 @@ fn registration(args: &Args) -> Option<Registration> {
 }
 
 /// Returns the failure of an error: an address in use is a failure at run time, all others are usage errors.
-fn refused(error: Error) -> Failure {
-    let exit = if matches!(error, Error::Listen { .. }) { Exit::Failed } else { Exit::Usage };
-    Failure::new(exit, error)
+fn startup_failure(error: AgentError) -> CliError {
+    let exit =
+        if matches!(error, AgentError::Listen { .. }) { CliExitCode::Failed } else { CliExitCode::Usage };
+    CliError::new(exit, error)
 }
 
-async fn told_to_stop(term: &mut Signal, int: &mut Signal) {
+async fn wait_for_stop(term: &mut Signal, int: &mut Signal) {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
@@ -314,36 +329,36 @@ async fn told_to_stop(term: &mut Signal, int: &mut Signal) {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = units::duration(text)?;
+    let interval = units::parse_duration(text)?;
     let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
     if fits { Ok(interval) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {
-    let ttl = units::duration(text)?;
+    let ttl = units::parse_duration(text)?;
     let fits = (Duration::from_secs(2)..=Duration::from_secs(3600)).contains(&ttl);
     if fits { Ok(ttl) } else { Err("expected 2s to 1h".to_owned()) }
 }
 
 fn quiet(text: &str) -> Result<Duration, String> {
-    let quiet = units::duration(text)?;
+    let quiet = units::parse_duration(text)?;
     if quiet >= Duration::from_millis(10) { Ok(quiet) } else { Err("expected 10ms or more".to_owned()) }
 }
 
-fn render(snapshot: &Snapshot, color: bool) -> String {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+fn render(snapshot: &ValueSnapshot, color: bool) -> String {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("NAME"),
-        Cell::number("VALUE").tone(Tone::Strong),
+        TableCell::number("VALUE").tone(TextStyle::Strong),
         heading("SOURCE"),
         heading("AGE"),
     ]];
     rows.extend(snapshot.values.iter().map(|value| {
         vec![
-            Cell::text(&value.name),
-            Cell::number(digits(value.value)),
-            Cell::text(value.source.name()).tone(Tone::Faint),
-            Cell::text(&format!("{:.1}s", value.age.as_secs_f64())).tone(Tone::Faint),
+            TableCell::text(&value.name),
+            TableCell::number(digits(value.value)),
+            TableCell::text(value.source.name()).tone(TextStyle::Faint),
+            TableCell::text(&format!("{:.1}s", value.age.as_secs_f64())).tone(TextStyle::Faint),
         ]
     }));
     let mut out = table(&rows, color);
@@ -351,9 +366,9 @@ fn render(snapshot: &Snapshot, color: bool) -> String {
         let mut rows = vec![vec![heading("NOT READ"), heading("WHAT"), heading("WHY")]];
         rows.extend(snapshot.unread.iter().map(|unread| {
             vec![
-                Cell::text(unread.sensor),
-                Cell::text(&unread.what),
-                Cell::text(&unread.why).tone(Tone::Fair),
+                TableCell::text(unread.sensor),
+                TableCell::text(&unread.what),
+                TableCell::text(&unread.why).tone(TextStyle::Fair),
             ]
         }));
         out.push('\n');
@@ -370,28 +385,28 @@ fn digits(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_agent::{Source, Unread, Value};
+    use plimsoll_agent::{MetricValue, UnreadSource, ValueSource};
 
     use super::*;
 
     #[test]
     fn the_table() {
-        let value = |name: &str, value, source, ms| Value {
+        let value = |name: &str, value, source, ms| MetricValue {
             name: name.into(),
             value,
             age: Duration::from_millis(ms),
             source,
         };
-        let snapshot = Snapshot {
+        let snapshot = ValueSnapshot {
             group: None,
             member: None,
             servers: Vec::new(),
             values: vec![
-                value("cpu", 0.43, Source::Sensed, 0),
-                value("requests_per_second", 1234.5, Source::Scraped, 1000),
-                value("tcp_sockets", 10.0, Source::Sensed, 0),
+                value("cpu", 0.43, ValueSource::Sensor, 0),
+                value("requests_per_second", 1234.5, ValueSource::Scraped, 1000),
+                value("tcp_sockets", 10.0, ValueSource::Sensor, 0),
             ],
-            unread: vec![Unread {
+            unread: vec![UnreadSource {
                 sensor: "pressure",
                 what: "/proc/pressure/cpu".into(),
                 why: "No such file or directory (os error 2)".into(),

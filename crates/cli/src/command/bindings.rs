@@ -2,24 +2,24 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{ListenerStatus, Status};
+use plimsoll_brain::status::{ListenerStatus, StatusReport};
 use serde_json::{Value, json};
 
-use super::{Failure, Globals};
-use crate::control::text::{Cell, Tone, table};
-use crate::control::{self, Said, Where};
+use super::{CliError, GlobalArgs};
+use crate::control::format::{TableCell, TextStyle, table};
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// List, for each listener and member, the sessions bound to it and those sent elsewhere so far
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, _| {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |balancer, _| {
         let (json, status) = balancer.status()?;
-        Ok(Said::shown(of_listeners(&json), render(&status, globals.color())))
+        Ok(CommandOutput::from_view(of_listeners(&json), render(&status, globals.stdout_has_color())))
     })
 }
 
@@ -32,9 +32,9 @@ fn of_listeners(status: &Value) -> Value {
     json!({"schema": status["schema"], "listeners": listeners.collect::<Vec<Value>>()})
 }
 
-fn render(status: &Status, color: bool) -> String {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+fn render(status: &StatusReport, color: bool) -> String {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("LISTENER"),
         heading("PROTOCOL"),
@@ -45,25 +45,30 @@ fn render(status: &Status, color: bool) -> String {
         number("MOVED"),
     ]];
     for listener in &status.listeners {
-        let row = |listener: &ListenerStatus, member: Cell, bound: Cell, moved: Cell| {
+        let row = |listener: &ListenerStatus, member: TableCell, bound: TableCell, moved: TableCell| {
             vec![
-                Cell::text(&listener.address),
-                Cell::text(&listener.protocol),
-                Cell::text(&listener.binding),
-                Cell::text(&listener.group),
+                TableCell::text(&listener.address),
+                TableCell::text(&listener.protocol),
+                TableCell::text(&listener.binding),
+                TableCell::text(&listener.group),
                 member,
                 bound,
                 moved,
             ]
         };
         if listener.bindings.is_empty() {
-            let none = || Cell::number("-");
-            rows.push(row(listener, Cell::text("-"), none(), none()));
+            let none = || TableCell::number("-");
+            rows.push(row(listener, TableCell::text("-"), none(), none()));
         }
         for binding in &listener.bindings {
-            let moved = Cell::number(binding.moved);
-            let moved = if binding.moved > 0 { moved.tone(Tone::Fair) } else { moved };
-            rows.push(row(listener, Cell::text(&binding.member), Cell::number(binding.bound), moved));
+            let moved = TableCell::number(binding.moved);
+            let moved = if binding.moved > 0 { moved.tone(TextStyle::Fair) } else { moved };
+            rows.push(row(
+                listener,
+                TableCell::text(&binding.member),
+                TableCell::number(binding.bound),
+                moved,
+            ));
         }
     }
     table(&rows, color)
@@ -75,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    fn status() -> Status {
+    fn status() -> StatusReport {
         let listener = |address: &str, binding: &str, bindings| ListenerStatus {
             address: address.into(),
             protocol: "http".into(),
@@ -90,7 +95,7 @@ mod tests {
             listener("0.0.0.0:80", "on_demand", bindings),
             listener("0.0.0.0:81", "per_request", Vec::new()),
         ];
-        Status { schema: 1, listeners, ..Status::default() }
+        StatusReport { schema: 1, listeners, ..StatusReport::default() }
     }
 
     #[test]

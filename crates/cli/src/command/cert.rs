@@ -14,45 +14,45 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use super::{Exit, Failure, Globals};
-use crate::control::text::{Cell, Tone, plain, table, utc};
-use authority::{Authority, Name};
-use certificate::Certificate;
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::control::format::{TableCell, TextStyle, sanitize, table, utc_time};
+use authority::{CertificateAuthority, SubjectName};
+use certificate::ParsedCertificate;
 
 /// Make and look at certificates for control over TLS
 ///
-/// A small authority in a folder: keep the folder on one safe machine, and give others only ca.pem, and to each the
-/// certificate and key that are its own.
+/// A small authority in a folder: keep the folder on one safe machine, and give others only ca.pem, and to
+/// each the certificate and key that are its own.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: CertCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CertCommand {
     /// Make an authority: a key, and the certificate ca.pem that all hosts and clients are given
-    Init(Init),
+    Init(CertInitArgs),
     /// Issue a certificate with a key of its own, or issue it anew before it expires
-    Issue(Issue),
+    Issue(CertIssueArgs),
     /// Give the authority a new key, without a gap: both count until the change is finished
     ///
-    /// Certificates issued from now on lead to the new key and, by a cross certificate that they carry, to the old one. Give
-    /// the new ca.pem to all, issue all certificates anew, then rotate --finish.
-    Rotate(Rotate),
+    /// Certificates issued from now on lead to the new key and, by a cross certificate that they carry, to
+    /// the old one. Give the new ca.pem to all, issue all certificates anew, then rotate --finish.
+    Rotate(CertRotateArgs),
     /// Say whose certificates are in files, for whom and until when; exit code 1 if one does not count now
-    Show(Show),
+    Show(CertShowArgs),
 }
 
 #[derive(clap::Args, Debug)]
-struct Folder {
+struct AuthorityFolder {
     /// Folder of the authority
     #[arg(long, value_name = "FOLDER", default_value = "ca")]
     dir: PathBuf,
 }
 
 #[derive(clap::Args, Debug)]
-struct Init {
+struct CertInitArgs {
     /// The domain that ids are of, such as example.org
     #[arg(long, value_name = "NAME")]
     trust_domain: String,
@@ -62,16 +62,17 @@ struct Init {
     days: u32,
 
     #[command(flatten)]
-    folder: Folder,
+    folder: AuthorityFolder,
 }
 
 #[derive(clap::Args, Debug)]
-struct Issue {
+struct CertIssueArgs {
     /// Path of the id: ops/alice becomes spiffe://TRUST-DOMAIN/ops/alice
     #[arg(value_name = "SPIFFE-PATH")]
     path: String,
 
-    /// It is for a server: a DNS name or IP address by which clients reach it; repeat it, or separate them by commas
+    /// It is for a server: a DNS name or IP address by which clients reach it; repeat it, or separate them by
+    /// commas
     #[arg(long, value_name = "DNS|IP", value_delimiter = ',')]
     server: Vec<String>,
 
@@ -88,11 +89,11 @@ struct Issue {
     name: Option<String>,
 
     #[command(flatten)]
-    folder: Folder,
+    folder: AuthorityFolder,
 }
 
 #[derive(clap::Args, Debug)]
-struct Rotate {
+struct CertRotateArgs {
     /// The old key no longer counts: take it out of ca.pem
     #[arg(long)]
     finish: bool,
@@ -102,37 +103,38 @@ struct Rotate {
     days: u32,
 
     #[command(flatten)]
-    folder: Folder,
+    folder: AuthorityFolder,
 }
 
 #[derive(clap::Args, Debug)]
-struct Show {
+struct CertShowArgs {
     /// Files with certificates in PEM form [default: ca.pem of the authority]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
     #[command(flatten)]
-    folder: Folder,
+    folder: AuthorityFolder,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.command {
-        Command::Init(args) => init(args, globals),
-        Command::Issue(args) => issue(args, globals),
-        Command::Rotate(args) => rotate(args, globals),
-        Command::Show(args) => show(args, globals),
+        CertCommand::Init(args) => init(args, globals),
+        CertCommand::Issue(args) => issue(args, globals),
+        CertCommand::Rotate(args) => rotate(args, globals),
+        CertCommand::Show(args) => show(args, globals),
     }
 }
 
-fn init(args: &Init, globals: &Globals) -> Result<ExitCode, Failure> {
+fn init(args: &CertInitArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     if let Err(why) = plimsoll_admin::trust_domain(&args.trust_domain) {
-        return Err(usage(format_args!("--trust-domain {} {why}", plain(&args.trust_domain))));
+        return Err(usage(format_args!("--trust-domain {} {why}", sanitize(&args.trust_domain))));
     }
     let dir = &args.folder.dir;
-    let made = Authority::make(dir, &args.trust_domain, now(), days(args.days)).map_err(usage)?;
+    let made =
+        CertificateAuthority::create(dir, &args.trust_domain, now(), days(args.days)).map_err(usage)?;
     let ca = dir.join("ca.pem");
-    let said = json!({"trust_domain": args.trust_domain, "ca": ca, "not_after": unix(made.until)});
-    told(
+    let said = json!({"trust_domain": args.trust_domain, "ca": ca, "not_after": unix(made.expires_at)});
+    print_result(
         globals,
         &said,
         &format!(
@@ -144,39 +146,39 @@ fn init(args: &Init, globals: &Globals) -> Result<ExitCode, Failure> {
     )
 }
 
-fn issue(args: &Issue, globals: &Globals) -> Result<ExitCode, Failure> {
-    let authority = Authority::open(&args.folder.dir).map_err(usage)?;
+fn issue(args: &CertIssueArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let authority = CertificateAuthority::open(&args.folder.dir).map_err(usage)?;
     let whole = format!("spiffe://{}/", authority.trust_domain());
     let path = args.path.strip_prefix(&whole).unwrap_or(&args.path).trim_start_matches('/');
     let id = format!("{whole}{path}");
-    plimsoll_admin::spiffe_id(&id).map_err(|why| usage(format_args!("{} {why}", plain(&id))))?;
+    plimsoll_admin::spiffe_id(&id).map_err(|why| usage(format_args!("{} {why}", sanitize(&id))))?;
     let names = args.server.iter().map(|name| named(name)).collect::<Result<Vec<_>, _>>()?;
     let name = args.name.as_deref().unwrap_or_else(|| path.rsplit('/').next().unwrap_or(path));
     if name.contains('/') || name.starts_with('.') {
-        return Err(usage(format_args!("--name {}: give the name of a file", plain(name))));
+        return Err(usage(format_args!("--name {}: give the name of a file", sanitize(name))));
     }
     // The path must not become ./NAME.pem.
     let out = if args.out == Path::new(".") { Path::new("") } else { &args.out };
     let (file, key) = (out.join(format!("{name}.pem")), out.join(format!("{name}.key")));
-    free(&file, &key, &id)?;
-    let issued = authority.issue(&id, &names, now(), days(args.days)).map_err(Failure::failed)?;
+    check_replaceable(&file, &key, &id)?;
+    let issued = authority.issue(&id, &names, now(), days(args.days)).map_err(CliError::failed)?;
     std::fs::create_dir_all(&args.out)
         .and_then(|()| pem::write_private(&key, &issued.key))
         .and_then(|()| pem::write(&file, &issued.chain))
-        .map_err(|error| Failure::failed(format_args!("cannot write {}: {error}", args.out.display())))?;
-    let said = json!({"id": id, "certificate": file, "key": key, "not_after": unix(issued.until)});
-    told(
+        .map_err(|error| CliError::failed(format_args!("cannot write {}: {error}", args.out.display())))?;
+    let said = json!({"id": id, "certificate": file, "key": key, "not_after": unix(issued.expires_at)});
+    print_result(
         globals,
         &said,
-        &format!("{}: {id}, until {}\n{}: its key\n", file.display(), date(issued.until), key.display()),
+        &format!("{}: {id}, until {}\n{}: its key\n", file.display(), date(issued.expires_at), key.display()),
     )
 }
 
 /// Checks that a certificate may be written: an existing one may be replaced only by a newer one of the same
 /// id.
-fn free(file: &Path, key: &Path, id: &str) -> Result<(), Failure> {
+fn check_replaceable(file: &Path, key: &Path, id: &str) -> Result<(), CliError> {
     let there = match std::fs::read(file) {
-        Ok(bytes) => Certificate::all(&bytes).ok().and_then(|found| found.into_iter().next()),
+        Ok(bytes) => ParsedCertificate::parse_all(&bytes).ok().and_then(|found| found.into_iter().next()),
         Err(_) if key.exists() => None,
         Err(_) => return Ok(()),
     };
@@ -190,56 +192,57 @@ fn free(file: &Path, key: &Path, id: &str) -> Result<(), Failure> {
     }
 }
 
-fn rotate(args: &Rotate, globals: &Globals) -> Result<ExitCode, Failure> {
-    let authority = Authority::open(&args.folder.dir).map_err(usage)?;
+fn rotate(args: &CertRotateArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let authority = CertificateAuthority::open(&args.folder.dir).map_err(usage)?;
     let ca = args.folder.dir.join("ca.pem");
     if args.finish {
-        let gone = authority.finish().map_err(usage)?;
+        let gone = authority.finish_rotation().map_err(usage)?;
         let said = json!({"ca": ca, "retired": gone});
-        return told(
+        return print_result(
             globals,
             &said,
             &format!("{}: {gone} retired: give it to all hosts and clients\n", ca.display()),
         );
     }
     let made = authority.rotate(now(), days(args.days)).map_err(usage)?;
-    let said = json!({"ca": ca, "not_after": unix(made.until)});
-    told(
+    let said = json!({"ca": ca, "not_after": unix(made.expires_at)});
+    print_result(
         globals,
         &said,
         &format!(
-            "{}: has the new authority and the old one: give it to all, issue all certificates anew, then rotate \
+            "{}: has the new authority and the old one: give it to all, issue all certificates anew, then \
+         rotate \
          --finish\n",
             ca.display()
         ),
     )
 }
 
-fn show(args: &Show, globals: &Globals) -> Result<ExitCode, Failure> {
+fn show(args: &CertShowArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let files = if args.files.is_empty() { vec![args.folder.dir.join("ca.pem")] } else { args.files.clone() };
     let now = now();
     let (mut rows, mut list, mut well) = (Vec::new(), Vec::new(), true);
     for file in &files {
         let bytes = std::fs::read(file)
             .map_err(|error| usage(format_args!("cannot read {}: {error}", file.display())))?;
-        let found =
-            Certificate::all(&bytes).map_err(|why| usage(format_args!("{}: {why}", file.display())))?;
+        let found = ParsedCertificate::parse_all(&bytes)
+            .map_err(|why| usage(format_args!("{}: {why}", file.display())))?;
         for certificate in found {
             well &= certificate.state(now) == "valid";
             list.push(described(file, &certificate, now));
             rows.push(row(file, &certificate, now));
         }
     }
-    globals.show(&list, || {
-        let heading = |text: &&str| Cell::text(text).tone(Tone::Strong);
+    globals.print_result(&list, || {
+        let heading = |text: &&str| TableCell::text(text).tone(TextStyle::Strong);
         let mut all = vec![["FILE", "ID", "NAMES", "UNTIL", "STATE", "ISSUER"].iter().map(heading).collect()];
         all.extend(rows);
-        table(&all, globals.color())
+        table(&all, globals.stdout_has_color())
     })?;
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn described(file: &Path, certificate: &Certificate, now: OffsetDateTime) -> Value {
+fn described(file: &Path, certificate: &ParsedCertificate, now: OffsetDateTime) -> Value {
     json!({
         "file": file,
         "id": certificate.id,
@@ -247,44 +250,48 @@ fn described(file: &Path, certificate: &Certificate, now: OffsetDateTime) -> Val
         "subject": certificate.subject,
         "issuer": certificate.issuer,
         "serial": certificate.serial,
-        "authority": certificate.authority,
-        "not_before": unix(certificate.from),
-        "not_after": unix(certificate.until),
+        "authority": certificate.is_authority,
+        "not_before": unix(certificate.not_before),
+        "not_after": unix(certificate.not_after),
         "state": certificate.state(now),
     })
 }
 
-fn row(file: &Path, certificate: &Certificate, now: OffsetDateTime) -> Vec<Cell> {
+fn row(file: &Path, certificate: &ParsedCertificate, now: OffsetDateTime) -> Vec<TableCell> {
     let state = certificate.state(now);
-    let tone = if state == "valid" { Tone::Good } else { Tone::Bad };
-    let state = if certificate.authority { format!("{state}, authority") } else { state.to_owned() };
+    let tone = if state == "valid" { TextStyle::Good } else { TextStyle::Bad };
+    let state = if certificate.is_authority { format!("{state}, authority") } else { state.to_owned() };
     vec![
-        Cell::text(&file.display().to_string()),
-        Cell::text(certificate.id.as_deref().unwrap_or("-")).tone(Tone::Strong),
-        Cell::text(&if certificate.names.is_empty() { "-".into() } else { certificate.names.join(", ") }),
-        Cell::text(&date(certificate.until)),
-        Cell::text(&state).tone(tone),
-        Cell::text(&certificate.issuer).tone(Tone::Faint),
+        TableCell::text(&file.display().to_string()),
+        TableCell::text(certificate.id.as_deref().unwrap_or("-")).tone(TextStyle::Strong),
+        TableCell::text(&if certificate.names.is_empty() {
+            "-".into()
+        } else {
+            certificate.names.join(", ")
+        }),
+        TableCell::text(&date(certificate.not_after)),
+        TableCell::text(&state).tone(tone),
+        TableCell::text(&certificate.issuer).tone(TextStyle::Faint),
     ]
 }
 
-fn named(name: &str) -> Result<Name, Failure> {
+fn named(name: &str) -> Result<SubjectName, CliError> {
     if let Ok(address) = name.parse::<IpAddr>() {
-        return Ok(Name::Address(address));
+        return Ok(SubjectName::Address(address));
     }
     let plain_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let word = |word: &str| !word.is_empty() && word.len() <= 63 && word.bytes().all(plain_byte);
     if name.len() > 253 || !name.split('.').all(word) {
-        return Err(usage(format_args!("--server {}: give a DNS name or an IP address", plain(name))));
+        return Err(usage(format_args!("--server {}: give a DNS name or an IP address", sanitize(name))));
     }
-    Ok(Name::Host(name.to_ascii_lowercase()))
+    Ok(SubjectName::Host(name.to_ascii_lowercase()))
 }
 
-fn told(globals: &Globals, said: &Value, text: &str) -> Result<ExitCode, Failure> {
-    if globals.json() {
-        globals.show(said, String::new)?;
+fn print_result(globals: &GlobalArgs, said: &Value, text: &str) -> Result<ExitCode, CliError> {
+    if globals.is_json() {
+        globals.print_result(said, String::new)?;
     } else {
-        globals.say(text);
+        globals.print_message(text);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -303,10 +310,10 @@ fn unix(at: OffsetDateTime) -> i64 {
 
 /// Returns a date: `2026-12-22 08:35Z`
 fn date(at: OffsetDateTime) -> String {
-    let text = utc(u64::try_from(at.unix_timestamp()).unwrap_or(0) * 1000);
+    let text = utc_time(u64::try_from(at.unix_timestamp()).unwrap_or(0) * 1000);
     text.get(..16).map_or_else(|| text.clone(), |minutes| format!("{minutes}Z"))
 }
 
-fn usage(what: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::Usage, what)
+fn usage(what: impl std::fmt::Display) -> CliError {
+    CliError::new(CliExitCode::Usage, what)
 }

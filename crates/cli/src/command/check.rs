@@ -4,8 +4,8 @@
 
 mod access;
 mod certificates;
+mod diagnostic;
 mod file;
-mod finding;
 mod machine;
 mod members;
 mod running;
@@ -13,19 +13,21 @@ mod running;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{Exit, Failure, Globals};
-use crate::config::{self, File};
-use crate::control::{Balancer, Trouble, Where};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::config::{self, ConfigFile};
+use crate::control::{BalancerSelector, ControlEndpoint, ControlError};
 
-use finding::{Part, See};
+use diagnostic::{CheckSection, GuidePage};
 
 /// Look for what is wrong with file, machine, members and the balancer that runs, and say what to do about it
 ///
-/// The file is that of -c, else ./plimsoll.toml if there is one; the balancer is found as by the other commands. One that does not
-/// run is no failure unless --control or --host names it. Members are connected to, and nothing is sent to them.
+/// The file is that of -c, else ./plimsoll.toml if there is one; the balancer is found as by the other
+/// commands. One that does not run is no failure unless --control or --host names it. Members are connected
+/// to, and nothing is sent to them.
 ///
-/// Exit code 0 if nothing failed (there may be warnings); 1 if something did; 2 if the file is wrong, or there is neither a file nor
-/// a balancer; 3 if the balancer that was named, or one that has its socket open, does not answer.
+/// Exit code 0 if nothing failed (there may be warnings); 1 if something did; 2 if the file is wrong, or
+/// there is neither a file nor a balancer; 3 if the balancer that was named, or one that has its socket open,
+/// does not answer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Say nothing of what is as it should be
@@ -37,22 +39,25 @@ pub(crate) struct Args {
     offline: bool,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let usual = Path::new(config::DEFAULT_FILE);
-    let path = args.at.file().or_else(|| Some(usual).filter(|file| file.exists()));
-    let balancer = args.at.balancer();
-    let (parts, exit) = examined(args, path, &balancer);
+    let path = args.at.config_path().or_else(|| Some(usual).filter(|file| file.exists()));
+    let balancer = args.at.endpoint();
+    let (parts, exit) = run_checks(args, path, &balancer);
     if let (None, None) = (path, &exit)
         && parts.iter().all(|part| part.findings.is_empty() || part.name == "balancer")
     {
-        let what = "there is neither a file nor a balancer to look at: name one with -c FILE or --control unix:/PATH";
-        return Err(Failure::new(Exit::Usage, what));
+        let what = "there is neither a file nor a balancer to look at: name one with -c FILE or --control \
+            unix:/PATH";
+        return Err(CliError::new(CliExitCode::Usage, what));
     }
-    let failed = parts.iter().any(Part::failed);
-    globals.show(&finding::document(&parts), || finding::page(&parts, args.short, globals.color()))?;
+    let failed = parts.iter().any(CheckSection::has_failure);
+    globals.print_result(&diagnostic::render_json(&parts), || {
+        diagnostic::render_text(&parts, args.short, globals.stdout_has_color())
+    })?;
     Ok(match (exit, failed) {
         (Some(exit), _) => exit.into(),
         (None, true) => ExitCode::FAILURE,
@@ -61,42 +66,42 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// Returns all findings, and the exit code unless it follows from a failure among them.
-fn examined(
+fn run_checks(
     args: &Args,
     path: Option<&Path>,
-    balancer: &Result<Balancer, Trouble>,
-) -> (Vec<Part>, Option<Exit>) {
+    balancer: &Result<ControlEndpoint, ControlError>,
+) -> (Vec<CheckSection>, Option<CliExitCode>) {
     let mut exit = None;
     let mut parts = Vec::new();
-    let mut file: Option<File> = None;
+    let mut file: Option<ConfigFile> = None;
     if let Some(path) = path {
         let (part, read) = file::configuration(path);
         if read.is_none() {
-            exit = Some(Exit::Usage);
+            exit = Some(CliExitCode::Usage);
         }
         parts.push(part);
         file = read;
     }
-    let (part, seen, unreached) = running::reached(balancer, args.at.named());
+    let (part, seen, unreached) = running::check_connection(balancer, args.at.names_balancer());
     if unreached {
-        exit = exit.or(Some(Exit::Unreachable));
+        exit = exit.or(Some(CliExitCode::Unreachable));
     }
     let there = seen.is_some();
     parts.push(part);
     if let Some(file) = &file {
         // Over the control socket it is one on this machine.
-        let here = matches!(balancer, Ok(Balancer::Unix(_)));
+        let here = matches!(balancer, Ok(ControlEndpoint::Unix(_)));
         let running = seen.as_ref().filter(|_| here).map(|status| status.pid);
         parts.push(machine::limits(&file.config, running));
         parts.push(access::permissions(file, seen.as_ref()));
-        parts.push(access::control(file));
+        parts.push(access::control_rights(file));
     }
     if path.is_some() || there {
         parts.push(machine::clock(path));
     }
-    parts.push(certificates::ends(file.as_ref(), seen.as_ref()));
+    parts.push(certificates::check_expiry(file.as_ref(), seen.as_ref()));
     if !args.offline {
-        parts.push(members::reachable(file.as_ref(), seen.as_ref()));
+        parts.push(members::check_reachability(file.as_ref(), seen.as_ref()));
     }
     parts.push(running::health(file.as_ref(), seen.as_ref()));
     if let (Some(status), Ok(balancer)) = (&seen, balancer) {
@@ -108,6 +113,6 @@ fn examined(
 }
 
 /// Adds the failure of a balancer that is lost or refuses.
-fn trouble(part: &mut Part, why: &Trouble) {
-    part.fail(why.to_string(), "see whether it runs, and where its control is", See::Unreachable);
+fn add_trouble(part: &mut CheckSection, why: &ControlError) {
+    part.fail(why.to_string(), "see whether it runs, and where its control is", GuidePage::Unreachable);
 }

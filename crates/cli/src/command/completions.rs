@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use super::{Cli, Failure};
-use crate::talk;
+use super::{Cli, CliError};
+use crate::output;
 
 /// Print completions for a shell
 ///
@@ -17,9 +17,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "plimsoll", &mut script);
-    talk::write(&String::from_utf8_lossy(&script))?;
+    output::write_stdout(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

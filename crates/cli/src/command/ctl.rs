@@ -1,14 +1,14 @@
 //! `plimsoll ctl`: the commands that look at a running balancer, or act on it, once more under one word. Each
-//! is one line in [`Verb`] and one in its `run`, and thereby exists in both forms: `plimsoll drain` and
-//! `plimsoll ctl drain` are the same.
+//! is one line in [`ControlCommand`] and one in its `run`, and thereby exists in both forms: `plimsoll drain`
+//! and `plimsoll ctl drain` are the same.
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
 use super::{
-    Failure, Globals, add, bindings, check, disable, drain, enable, events, explain, fleet, leases, members,
-    reload, remove, scale, set, status, stop, top, undrain, upgrade,
+    CliError, GlobalArgs, add, bindings, check, disable, drain, enable, events, explain, fleet, leases,
+    members, reload, remove, scale, set, status, stop, top, undrain, upgrade,
 };
 
 /// Look at a balancer that runs, or tell it something: the same commands as without this word
@@ -17,12 +17,12 @@ use super::{
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    pub(super) verb: Verb,
+    pub(super) verb: ControlCommand,
 }
 
 /// What is done with a balancer that runs.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum ControlCommand {
     Status(status::Args),
     Members(members::Args),
     Bindings(bindings::Args),
@@ -45,9 +45,9 @@ pub(crate) enum Verb {
     Stop(stop::Args),
 }
 
-impl Verb {
+impl ControlCommand {
     /// Runs the command.
-    pub(super) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
+    pub(super) fn run(&self, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         match self {
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),
@@ -77,8 +77,8 @@ impl Verb {
 mod tests {
     use clap::{CommandFactory as _, Parser as _};
 
-    use super::super::{Cli, Command};
-    use super::Verb;
+    use super::super::{Cli, CliCommand};
+    use super::ControlCommand;
 
     #[test]
     fn all_that_is_done_with_a_balancer_is_there_both_ways() {
@@ -96,9 +96,9 @@ mod tests {
         }
         assert_eq!(seen, 20);
         let words = ["plimsoll", "ctl", "set", "group", "web.strategy=round_robin"];
-        let Command::Ctl(args) = Cli::try_parse_from(words).unwrap().command else { panic!("it is ctl") };
-        assert!(matches!(args.verb, Verb::Set(_)));
-        let Command::Verb(Verb::Drain(_)) =
+        let CliCommand::Ctl(args) = Cli::try_parse_from(words).unwrap().command else { panic!("it is ctl") };
+        assert!(matches!(args.verb, ControlCommand::Set(_)));
+        let CliCommand::Verb(ControlCommand::Drain(_)) =
             Cli::try_parse_from(["plimsoll", "drain", "a:1"]).unwrap().command
         else {
             panic!("it is a verb")

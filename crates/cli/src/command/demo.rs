@@ -4,13 +4,13 @@
 //! and shows their shares. At a third of the time one member becomes ten times slower; at two thirds another
 //! is killed. At the end it reports the clients' view. Everything is local and nothing is left behind.
 
-pub(super) mod children;
-mod script;
-mod stage;
-mod tally;
-mod verdict;
-mod view;
-mod watch;
+pub(super) mod child_process;
+mod counts;
+mod live_view;
+mod processes;
+mod report;
+mod scenario;
+mod status_poll;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use clap::builder::PossibleValuesParser;
 use plimsoll_bench::units;
 use plimsoll_brain::strategy;
 
-use super::{Failure, Globals};
+use super::{CliError, GlobalArgs};
 
 /// Show what it does: members, a balancer, load and a live view; nothing to install, nothing to write
 ///
@@ -56,13 +56,13 @@ pub(crate) struct Args {
     tie: Vec<String>,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     if let [parent, command @ ..] = &args.tie[..] {
-        return Err(children::become_tied(parent, command));
+        return Err(child_process::exec_plimsoll(parent, command));
     }
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    runtime.block_on(script::play(args, globals))
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
+    runtime.block_on(scenario::run_demo(args, globals))
 }
 
 fn strategies() -> PossibleValuesParser {
@@ -70,7 +70,7 @@ fn strategies() -> PossibleValuesParser {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = units::duration(text)?;
+    let duration = units::parse_duration(text)?;
     let fits = (Duration::from_secs(3)..=Duration::from_secs(24 * 3600)).contains(&duration);
     if fits { Ok(duration) } else { Err("expected 3s to 24h".to_owned()) }
 }

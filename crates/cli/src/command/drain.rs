@@ -5,22 +5,22 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use plimsoll_brain::EventKind;
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::StatusReport;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::{Failure, Globals};
-use crate::config::count;
-use crate::control::{self, Balancer, Said, Where};
+use super::{CliError, GlobalArgs};
+use crate::config::pluralize;
+use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
 
 /// The time between two looks while waiting.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Give a member nothing new and let its work end
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    target: Target,
+    target: MemberTargetArgs,
 
     /// Return when its work has ended
     #[arg(long)]
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 /// A member of a running balancer.
 #[derive(clap::Args, Debug)]
-pub(super) struct Target {
+pub(super) struct MemberTargetArgs {
     /// The member as configured: HOST:PORT
     pub(super) member: String,
 
@@ -38,26 +38,26 @@ pub(super) struct Target {
     group: Option<String>,
 
     #[command(flatten)]
-    pub(super) at: Where,
+    pub(super) at: BalancerSelector,
 }
 
-impl Target {
+impl MemberTargetArgs {
     /// Returns the body of the request to control.
-    pub(super) fn body(&self) -> Value {
+    pub(super) fn request_body(&self) -> Value {
         json!({"group": self.group, "member": self.member})
     }
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.target.at, globals, |balancer, say| drain(args, balancer, say))
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.target.at, globals, |balancer, say| drain(args, balancer, say))
 }
 
-fn drain(args: &Args, balancer: &Balancer, say: &dyn Fn(&str)) -> Result<Said, Failure> {
+fn drain(args: &Args, balancer: &ControlEndpoint, say: &dyn Fn(&str)) -> Result<CommandOutput, CliError> {
     let target = &args.target;
-    let before = newest(balancer);
-    let mut said = balancer.post("/v1/drain", &target.body())?;
+    let before = last_event_seq(balancer);
+    let mut said = balancer.post("/v1/drain", &target.request_body())?;
     // The answer comes when the hand-over server has been notified, or could not be.
-    if let Some(why) = before.and_then(|seq| lost(balancer, seq, target)) {
+    if let Some(why) = before.and_then(|seq| handover_failure(balancer, seq, target)) {
         say(&format!("{}: {why}\n", target.member));
         said["hand_over_failed"] = why.into();
     }
@@ -65,41 +65,41 @@ fn drain(args: &Args, balancer: &Balancer, say: &dyn Fn(&str)) -> Result<Said, F
         let mut told = 0;
         loop {
             let (_, status) = balancer.status()?;
-            match rest(&status, target.group.as_deref(), &target.member) {
-                Rest::Done => break,
-                Rest::TakenBack => {
+            match drain_progress(&status, target.group.as_deref(), &target.member) {
+                DrainProgress::Done => break,
+                DrainProgress::Undrained => {
                     let what = format!("{} was taken back while it was drained", target.member);
-                    return Err(Failure::failed(what));
+                    return Err(CliError::failed(what));
                 }
-                Rest::Left(left) if left != told => {
-                    say(&format!("{}: {} in flight\n", target.member, count(left, "request")));
+                DrainProgress::InFlight(left) if left != told => {
+                    say(&format!("{}: {} in flight\n", target.member, pluralize(left, "request")));
                     told = left;
                 }
-                Rest::Left(_) => {}
+                DrainProgress::InFlight(_) => {}
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
         said["drained"] = true.into();
     }
     let done = if args.wait { "drained" } else { "draining: it gets nothing new, its work goes on" };
-    Ok(Said::done(said, format!("{}: {done}\n", target.member)))
+    Ok(CommandOutput::from_action(said, format!("{}: {done}\n", target.member)))
 }
 
 /// Returns the number of the last event; `None` if events cannot be read, for which the right to drain does
 /// not suffice.
-fn newest(balancer: &Balancer) -> Option<u64> {
+fn last_event_seq(balancer: &ControlEndpoint) -> Option<u64> {
     let events = balancer.get::<Vec<Value>>("/events?follow=0").ok()?;
     events.last().map_or(Some(0), |event| event["seq"].as_u64())
 }
 
 /// Returns the reason why the sessions of a member that was drained after this event were not handed over, if
 /// they should have been.
-fn lost(balancer: &Balancer, seq: u64, target: &Target) -> Option<String> {
+fn handover_failure(balancer: &ControlEndpoint, seq: u64, target: &MemberTargetArgs) -> Option<String> {
     let events = balancer.get::<Vec<Value>>(&format!("/events?follow=0&since={seq}")).ok()?;
-    said_lost(&events, target.group.as_deref(), &target.member)
+    find_handover_failure(&events, target.group.as_deref(), &target.member)
 }
 
-fn said_lost(events: &[Value], group: Option<&str>, member: &str) -> Option<String> {
+fn find_handover_failure(events: &[Value], group: Option<&str>, member: &str) -> Option<String> {
     let of_it =
         |event: &&Value| event["member"] == member && group.is_none_or(|group| event["group"] == group);
     let why = |event: &Value| {
@@ -113,44 +113,44 @@ fn said_lost(events: &[Value], group: Option<&str>, member: &str) -> Option<Stri
 
 /// The rest of a drain.
 #[derive(Debug, PartialEq)]
-enum Rest {
+enum DrainProgress {
     /// Nothing is left, or the member has left.
     Done,
     /// The number of requests in flight.
-    Left(usize),
+    InFlight(usize),
     /// Another operator ended the drain.
-    TakenBack,
+    Undrained,
 }
 
-fn rest(status: &Status, group: Option<&str>, member: &str) -> Rest {
+fn drain_progress(status: &StatusReport, group: Option<&str>, member: &str) -> DrainProgress {
     let groups = status.groups.iter().filter(|found| group.is_none_or(|group| group == found.name));
     let found: Vec<_> =
         groups.flat_map(|group| &group.members).filter(|found| found.name == member).collect();
     // A member that went down meanwhile may be shown as down rather than drained.
-    let drained: Vec<_> = found.iter().filter(|member| !member.state.eligible()).collect();
+    let drained: Vec<_> = found.iter().filter(|member| !member.state.is_eligible()).collect();
     match drained.iter().map(|member| member.in_flight as usize).sum() {
-        _ if found.is_empty() => Rest::Done,
-        _ if drained.is_empty() => Rest::TakenBack,
-        0 => Rest::Done,
-        left => Rest::Left(left),
+        _ if found.is_empty() => DrainProgress::Done,
+        _ if drained.is_empty() => DrainProgress::Undrained,
+        0 => DrainProgress::Done,
+        left => DrainProgress::InFlight(left),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::sample;
+    use crate::control::sample_status;
 
     #[test]
     fn the_rest_of_a_drain() {
-        let mut status = sample();
-        assert_eq!(rest(&status, None, "10.0.0.4:80"), Rest::Left(7));
-        assert_eq!(rest(&status, Some("web"), "10.0.0.4:80"), Rest::Left(7));
-        assert_eq!(rest(&status, Some("web"), "10.0.0.1:80"), Rest::TakenBack);
-        assert_eq!(rest(&status, Some("game servers"), "10.0.0.4:80"), Rest::Done);
-        assert_eq!(rest(&status, None, "gone:80"), Rest::Done);
+        let mut status = sample_status();
+        assert_eq!(drain_progress(&status, None, "10.0.0.4:80"), DrainProgress::InFlight(7));
+        assert_eq!(drain_progress(&status, Some("web"), "10.0.0.4:80"), DrainProgress::InFlight(7));
+        assert_eq!(drain_progress(&status, Some("web"), "10.0.0.1:80"), DrainProgress::Undrained);
+        assert_eq!(drain_progress(&status, Some("game servers"), "10.0.0.4:80"), DrainProgress::Done);
+        assert_eq!(drain_progress(&status, None, "gone:80"), DrainProgress::Done);
         status.groups[0].members[3].in_flight = 0;
-        assert_eq!(rest(&status, None, "10.0.0.4:80"), Rest::Done);
+        assert_eq!(drain_progress(&status, None, "10.0.0.4:80"), DrainProgress::Done);
     }
 
     #[test]
@@ -163,11 +163,11 @@ mod tests {
             event("c:80", "handed_over", json!({"failed": 1.0, "decision": 3.0, "share": 0.2})),
             event("d:80", "what is this", json!({"failed": 1.0})),
         ];
-        assert_eq!(said_lost(&events, None, "a:80").as_deref(), Some(lost));
-        assert_eq!(said_lost(&events, Some("web"), "a:80").as_deref(), Some(lost));
-        assert_eq!(said_lost(&events, Some("mail"), "a:80"), None);
+        assert_eq!(find_handover_failure(&events, None, "a:80").as_deref(), Some(lost));
+        assert_eq!(find_handover_failure(&events, Some("web"), "a:80").as_deref(), Some(lost));
+        assert_eq!(find_handover_failure(&events, Some("mail"), "a:80"), None);
         for well in ["b:80", "c:80", "d:80", "e:80"] {
-            assert_eq!(said_lost(&events, None, well), None, "{well}");
+            assert_eq!(find_handover_failure(&events, None, well), None, "{well}");
         }
     }
 }

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plimsoll_admin::Entry;
+use plimsoll_admin::EventEntry;
 use plimsoll_brain::{Event, EventKind};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{Failure, Globals};
+use super::{CliError, GlobalArgs};
 use crate::config::TimeSpan;
-use crate::control::text::{Tone, plain, short, utc};
-use crate::control::{self, Balancer, Said, Target as _, Where};
+use crate::control::format::{TextStyle, sanitize, short_number, utc_time};
+use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint, EndpointSelector as _};
 
 /// Show what the balancer decided, when and why
 ///
@@ -27,19 +27,19 @@ pub(crate) struct Args {
 
     /// Only those of the last while (10m), or after the one of this number (1234)
     #[arg(long, value_name = "TIME|SEQ")]
-    since: Option<Since>,
+    since: Option<EventsSince>,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Since {
+enum EventsSince {
     Seq(u64),
     Ago(Duration),
 }
 
-impl FromStr for Since {
+impl FromStr for EventsSince {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -50,14 +50,14 @@ impl FromStr for Since {
     }
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    if !args.follow && args.at.hosts()?.is_some() {
-        return control::each(&args.at, globals, |balancer, _| kept(args, balancer, globals));
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    if !args.follow && args.at.remote_endpoints()?.is_some() {
+        return control::run_each(&args.at, globals, |balancer, _| kept_events(args, balancer, globals));
     }
-    let balancer = args.at.balancer()?;
-    let mut printer = Printer::new(io::stdout().lock(), globals.json(), globals.color());
-    let seq = begin(args, &mut printer);
-    match show(&balancer, args.follow, &seq, globals, &mut printer)? {
+    let balancer = args.at.endpoint()?;
+    let mut printer = EventPrinter::new(io::stdout().lock(), globals.is_json(), globals.stdout_has_color());
+    let seq = start_position(args, &mut printer);
+    match print_events(&balancer, args.follow, &seq, globals, &mut printer)? {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         // A reader that ends early (`| head`) is not an error.
         _ => Ok(ExitCode::SUCCESS),
@@ -65,11 +65,11 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the first entry to ask for, or sets the time before which entries are left out.
-fn begin(args: &Args, printer: &mut Printer<impl Write>) -> String {
+fn start_position(args: &Args, printer: &mut EventPrinter<impl Write>) -> String {
     match args.since {
-        Some(Since::Seq(seq)) => format!("&since={seq}"),
-        Some(Since::Ago(span)) => {
-            printer.from = now().saturating_sub(span).as_millis() as u64;
+        Some(EventsSince::Seq(seq)) => format!("&since={seq}"),
+        Some(EventsSince::Ago(span)) => {
+            printer.from_unix_ms = now().saturating_sub(span).as_millis() as u64;
             String::new()
         }
         None => String::new(),
@@ -77,42 +77,47 @@ fn begin(args: &Args, printer: &mut Printer<impl Write>) -> String {
 }
 
 /// Returns the events that one of several hosts has kept.
-fn kept(args: &Args, balancer: &Balancer, globals: &Globals) -> Result<Said, Failure> {
+fn kept_events(
+    args: &Args,
+    balancer: &ControlEndpoint,
+    globals: &GlobalArgs,
+) -> Result<CommandOutput, CliError> {
     let mut table = Vec::new();
-    let mut printer = Printer::new(&mut table, false, globals.color());
-    let seq = begin(args, &mut printer);
+    let mut printer = EventPrinter::new(&mut table, false, globals.stdout_has_color());
+    let seq = start_position(args, &mut printer);
     let mut entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{seq}"))?;
-    entries.retain(|entry| entry["unix_ms"].as_u64().is_none_or(|unix_ms| unix_ms >= printer.from));
-    entries.iter().for_each(|entry| printer.fit(entry));
-    entries.iter().try_for_each(|entry| printer.entry(entry))?;
-    Ok(Said::shown(entries.into(), String::from_utf8_lossy(&table).into_owned()))
+    entries.retain(|entry| entry["unix_ms"].as_u64().is_none_or(|unix_ms| unix_ms >= printer.from_unix_ms));
+    entries.iter().for_each(|entry| printer.widen_columns(entry));
+    entries.iter().try_for_each(|entry| printer.print_entry(entry))?;
+    Ok(CommandOutput::from_view(entries.into(), String::from_utf8_lossy(&table).into_owned()))
 }
 
 /// Prints the events of a balancer. The inner error is one of the printer.
-fn show(
-    balancer: &Balancer,
+fn print_events(
+    balancer: &ControlEndpoint,
     go_on: bool,
     seq: &str,
-    globals: &Globals,
-    printer: &mut Printer<impl Write>,
-) -> Result<io::Result<()>, Failure> {
+    globals: &GlobalArgs,
+    printer: &mut EventPrinter<impl Write>,
+) -> Result<io::Result<()>, CliError> {
     if !go_on {
         let entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{seq}"))?;
-        entries.iter().for_each(|entry| printer.fit(entry));
-        return Ok(entries.iter().try_for_each(|entry| printer.entry(entry)));
+        entries.iter().for_each(|entry| printer.widen_columns(entry));
+        return Ok(entries.iter().try_for_each(|entry| printer.print_entry(entry)));
     }
-    let stream = balancer.follow(&format!("/events?follow=1{seq}"))?;
+    let stream = balancer.stream_lines(&format!("/events?follow=1{seq}"))?;
     match follow(stream, printer, |missed| {
-        globals.say(&format!("{missed} events were lost: they came faster than they could be read\n"));
+        globals
+            .print_message(&format!("{missed} events were lost: they came faster than they could be read\n"));
     }) {
-        Ok(End::Lost(error)) => Err(balancer.lost(&error).into()),
-        Ok(End::Stopped) => Ok(Ok(())),
+        Ok(EventStreamEnd::Lost(error)) => Err(balancer.stream_error(&error).into()),
+        Ok(EventStreamEnd::Stopped) => Ok(Ok(())),
         Err(error) => Ok(Err(error)),
     }
 }
 
 /// The end of a stream.
-enum End {
+enum EventStreamEnd {
     /// The balancer stopped.
     Stopped,
     /// The connection broke.
@@ -122,15 +127,15 @@ enum End {
 /// Prints the entries of a stream of server-sent events; an error is one of the printer.
 fn follow(
     stream: impl BufRead,
-    printer: &mut Printer<impl Write>,
+    printer: &mut EventPrinter<impl Write>,
     lagged: impl Fn(&Value),
-) -> io::Result<End> {
+) -> io::Result<EventStreamEnd> {
     let mut stopping = false;
     let mut name = String::new();
     for line in stream.lines() {
         let line = match line {
             Ok(line) => line,
-            Err(error) => return Ok(End::Lost(error)),
+            Err(error) => return Ok(EventStreamEnd::Lost(error)),
         };
         if let Some(event) = line.strip_prefix("event: ") {
             name = event.to_owned();
@@ -140,36 +145,36 @@ fn follow(
                 lagged(&data["missed"]);
             } else {
                 stopping |= data["kind"] == "stopping";
-                printer.entry(&data)?;
+                printer.print_entry(&data)?;
             }
         } else if line.is_empty() {
             name.clear();
         }
     }
     let gone = || io::Error::new(ErrorKind::UnexpectedEof, "the stream ended");
-    Ok(if stopping { End::Stopped } else { End::Lost(gone()) })
+    Ok(if stopping { EventStreamEnd::Stopped } else { EventStreamEnd::Lost(gone()) })
 }
 
 /// A printer that writes entries as lines whose columns widen as names get longer.
-struct Printer<W> {
+struct EventPrinter<W> {
     out: W,
     json: bool,
     color: bool,
     /// The moment (milliseconds since 1970) before which entries are left out.
-    from: u64,
+    from_unix_ms: u64,
     widths: [usize; 3],
 }
 
-impl<W: Write> Printer<W> {
+impl<W: Write> EventPrinter<W> {
     fn new(out: W, json: bool, color: bool) -> Self {
-        Self { out, json, color, from: 0, widths: [0; 3] }
+        Self { out, json, color, from_unix_ms: 0, widths: [0; 3] }
     }
 
-    fn entry(&mut self, said: &Value) -> io::Result<()> {
-        if said["unix_ms"].as_u64().is_some_and(|unix_ms| unix_ms < self.from) {
+    fn print_entry(&mut self, said: &Value) -> io::Result<()> {
+        if said["unix_ms"].as_u64().is_some_and(|unix_ms| unix_ms < self.from_unix_ms) {
             return Ok(());
         }
-        let line = match Entry::deserialize(said) {
+        let line = match EventEntry::deserialize(said) {
             Ok(entry) if !self.json => self.line(&entry),
             // The entry is for a program, or from a newer version.
             _ => said.to_string(),
@@ -180,36 +185,36 @@ impl<W: Write> Printer<W> {
     }
 
     /// Widens the columns for a later entry.
-    fn fit(&mut self, said: &Value) {
-        if let Ok(entry) = Entry::deserialize(said)
-            && entry.unix_ms >= self.from
+    fn widen_columns(&mut self, said: &Value) {
+        if let Ok(entry) = EventEntry::deserialize(said)
+            && entry.unix_ms >= self.from_unix_ms
         {
             self.line(&entry);
         }
     }
 
-    fn line(&mut self, entry: &Entry) -> String {
-        let (kind, tone) = kind(entry.kind, &entry.why);
+    fn line(&mut self, entry: &EventEntry) -> String {
+        let (kind, tone) = kind_label(entry.kind, &entry.why);
         let group = if entry.group.is_empty() { "-" } else { &entry.group };
         let member = entry.member.as_deref().unwrap_or("-");
-        let cells = [(group, Tone::Strong), (member, Tone::Plain), (kind, tone)];
-        let mut line = utc(entry.unix_ms);
+        let cells = [(group, TextStyle::Strong), (member, TextStyle::Plain), (kind, tone)];
+        let mut line = utc_time(entry.unix_ms);
         for ((cell, tone), column) in cells.into_iter().zip(&mut self.widths) {
-            let cell = plain(cell);
+            let cell = sanitize(cell);
             let width = cell.chars().count();
             *column = width.max(*column);
             let pad = *column - width;
             line.push_str(&format!("  {}{:pad$}", tone.paint(&cell, self.color), ""));
         }
         line.push_str("  ");
-        line.push_str(&plain(&entry.why));
+        line.push_str(&sanitize(&entry.why));
         if !entry.inputs.is_empty() {
             let inputs: Vec<_> = entry
                 .inputs
                 .iter()
-                .map(|(name, value)| format!("{}={}", plain(name), short(*value)))
+                .map(|(name, value)| format!("{}={}", sanitize(name), short_number(*value)))
                 .collect();
-            line.push_str(&Tone::Faint.paint(&format!(" [{}]", inputs.join(" ")), self.color));
+            line.push_str(&TextStyle::Faint.paint(&format!(" [{}]", inputs.join(" ")), self.color));
         }
         line.truncate(line.trim_end().len());
         line
@@ -217,57 +222,57 @@ impl<W: Write> Printer<W> {
 }
 
 /// Returns the word and the tone of a kind of event.
-pub(super) fn kind(kind: EventKind, why: &str) -> (&'static str, Tone) {
+pub(super) fn kind_label(kind: EventKind, why: &str) -> (&'static str, TextStyle) {
     match kind {
-        EventKind::Joined => ("joined", Tone::Plain),
-        EventKind::Left => ("left", Tone::Plain),
-        EventKind::Up => ("up", Tone::Good),
-        EventKind::Down => ("down", Tone::Bad),
-        EventKind::Ejected => ("ejected", Tone::Bad),
-        EventKind::Readmitted if Event::in_vain(kind, why) => ("readmitted", Tone::Fair),
-        EventKind::Readmitted => ("readmitted", Tone::Good),
-        EventKind::Draining => ("draining", Tone::Fair),
-        EventKind::Undrained => ("undrained", Tone::Good),
-        EventKind::Disabled => ("disabled", Tone::Fair),
-        EventKind::Enabled => ("enabled", Tone::Good),
-        EventKind::SlowStart => ("slow start", Tone::Fair),
-        EventKind::FullShare => ("full share", Tone::Good),
-        EventKind::Aperture => ("aperture", Tone::Plain),
-        EventKind::AlertRaised => ("alert", Tone::Fair),
-        EventKind::AlertCleared => ("alert over", Tone::Good),
-        EventKind::Moved => ("moved", Tone::Plain),
-        EventKind::HandedOver => ("handed over", Tone::Plain),
-        EventKind::AllDown => ("all down", Tone::Bad),
-        EventKind::Recovered => ("recovered", Tone::Good),
-        EventKind::Shedding => ("refuses", Tone::Bad),
-        EventKind::ShedEnded => ("refuses none", Tone::Good),
-        EventKind::Slow => ("slow", Tone::Fair),
-        EventKind::SlowEnded => ("not slow", Tone::Good),
-        EventKind::Changed => ("changed", Tone::Plain),
-        EventKind::Flooded => ("flooded", Tone::Bad),
-        EventKind::NoReports => ("no reports", Tone::Bad),
-        EventKind::Refused => ("refused", Tone::Bad),
-        EventKind::CertificateObtained => ("certificate", Tone::Good),
-        EventKind::CertificateFailed => ("no certificate", Tone::Bad),
-        EventKind::MembersDiscovered => ("members found", Tone::Plain),
-        EventKind::DiscoveryFailed => ("source failed", Tone::Bad),
-        EventKind::DiscoveryRecovered => ("source is back", Tone::Good),
-        EventKind::BalancerJoined => ("balancer", Tone::Good),
-        EventKind::BalancerSilent => ("balancer silent", Tone::Fair),
-        EventKind::BalancerLost => ("balancer lost", Tone::Bad),
-        EventKind::BalancerLeft => ("balancer left", Tone::Plain),
-        EventKind::StoreLost => ("store lost", Tone::Bad),
-        EventKind::StoreRecovered => ("store is back", Tone::Good),
-        EventKind::Scaled => ("scaled", Tone::Plain),
-        EventKind::MemberEnded => ("ended", Tone::Bad),
-        EventKind::ScalerFailed => ("scaler failed", Tone::Bad),
-        EventKind::ScalerRecovered => ("scaler is back", Tone::Good),
-        EventKind::HostShared => ("host shared", Tone::Fair),
-        EventKind::Reloaded => ("reloaded", Tone::Plain),
-        EventKind::ReloadRefused => ("reload refused", Tone::Bad),
-        EventKind::Upgraded => ("upgraded", Tone::Good),
-        EventKind::UpgradeFailed => ("upgrade failed", Tone::Bad),
-        EventKind::Stopping => ("stopping", Tone::Fair),
+        EventKind::Joined => ("joined", TextStyle::Plain),
+        EventKind::Left => ("left", TextStyle::Plain),
+        EventKind::Up => ("up", TextStyle::Good),
+        EventKind::Down => ("down", TextStyle::Bad),
+        EventKind::Ejected => ("ejected", TextStyle::Bad),
+        EventKind::Readmitted if Event::is_still_out(kind, why) => ("readmitted", TextStyle::Fair),
+        EventKind::Readmitted => ("readmitted", TextStyle::Good),
+        EventKind::Draining => ("draining", TextStyle::Fair),
+        EventKind::Undrained => ("undrained", TextStyle::Good),
+        EventKind::Disabled => ("disabled", TextStyle::Fair),
+        EventKind::Enabled => ("enabled", TextStyle::Good),
+        EventKind::SlowStart => ("slow start", TextStyle::Fair),
+        EventKind::FullShare => ("full share", TextStyle::Good),
+        EventKind::Aperture => ("aperture", TextStyle::Plain),
+        EventKind::AlertRaised => ("alert", TextStyle::Fair),
+        EventKind::AlertCleared => ("alert over", TextStyle::Good),
+        EventKind::Moved => ("moved", TextStyle::Plain),
+        EventKind::HandedOver => ("handed over", TextStyle::Plain),
+        EventKind::AllDown => ("all down", TextStyle::Bad),
+        EventKind::Recovered => ("recovered", TextStyle::Good),
+        EventKind::Shedding => ("refuses", TextStyle::Bad),
+        EventKind::ShedEnded => ("refuses none", TextStyle::Good),
+        EventKind::Slow => ("slow", TextStyle::Fair),
+        EventKind::SlowEnded => ("not slow", TextStyle::Good),
+        EventKind::Changed => ("changed", TextStyle::Plain),
+        EventKind::Flooded => ("flooded", TextStyle::Bad),
+        EventKind::NoReports => ("no reports", TextStyle::Bad),
+        EventKind::Refused => ("refused", TextStyle::Bad),
+        EventKind::CertificateObtained => ("certificate", TextStyle::Good),
+        EventKind::CertificateFailed => ("no certificate", TextStyle::Bad),
+        EventKind::MembersDiscovered => ("members found", TextStyle::Plain),
+        EventKind::DiscoveryFailed => ("source failed", TextStyle::Bad),
+        EventKind::DiscoveryRecovered => ("source is back", TextStyle::Good),
+        EventKind::BalancerJoined => ("balancer", TextStyle::Good),
+        EventKind::BalancerSilent => ("balancer silent", TextStyle::Fair),
+        EventKind::BalancerLost => ("balancer lost", TextStyle::Bad),
+        EventKind::BalancerLeft => ("balancer left", TextStyle::Plain),
+        EventKind::StoreLost => ("store lost", TextStyle::Bad),
+        EventKind::StoreRecovered => ("store is back", TextStyle::Good),
+        EventKind::Scaled => ("scaled", TextStyle::Plain),
+        EventKind::MemberEnded => ("ended", TextStyle::Bad),
+        EventKind::ScalerFailed => ("scaler failed", TextStyle::Bad),
+        EventKind::ScalerRecovered => ("scaler is back", TextStyle::Good),
+        EventKind::HostShared => ("host shared", TextStyle::Fair),
+        EventKind::Reloaded => ("reloaded", TextStyle::Plain),
+        EventKind::ReloadRefused => ("reload refused", TextStyle::Bad),
+        EventKind::Upgraded => ("upgraded", TextStyle::Good),
+        EventKind::UpgradeFailed => ("upgrade failed", TextStyle::Bad),
+        EventKind::Stopping => ("stopping", TextStyle::Fair),
     }
 }
 
@@ -281,8 +286,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(seq: u64, kind: EventKind, member: Option<&str>, why: &str) -> Entry {
-        Entry {
+    fn entry(seq: u64, kind: EventKind, member: Option<&str>, why: &str) -> EventEntry {
+        EventEntry {
             seq,
             unix_ms: 1_795_195_840_000 + seq,
             kind,
@@ -293,7 +298,7 @@ mod tests {
         }
     }
 
-    fn log() -> [Entry; 3] {
+    fn log() -> [EventEntry; 3] {
         let mut ejected = entry(2, EventKind::Ejected, Some("10.0.0.3:80"), "5 failures in a row");
         ejected.inputs = BTreeMap::from([("failures".into(), 5.0), ("share".into(), 0.25)]);
         [
@@ -303,7 +308,7 @@ mod tests {
         ]
     }
 
-    fn stream(entries: &[Entry]) -> String {
+    fn stream(entries: &[EventEntry]) -> String {
         let mut text = "retry: 2000\n\n: alive\n\n".to_owned();
         for entry in entries {
             let data = serde_json::to_string(entry).unwrap();
@@ -312,10 +317,10 @@ mod tests {
         text
     }
 
-    fn printed(text: &str, json: bool, from: u64) -> (String, End) {
+    fn printed(text: &str, json: bool, from: u64) -> (String, EventStreamEnd) {
         let mut out = Vec::new();
-        let mut printer = Printer::new(&mut out, json, false);
-        printer.from = from;
+        let mut printer = EventPrinter::new(&mut out, json, false);
+        printer.from_unix_ms = from;
         let end = follow(text.as_bytes(), &mut printer, |missed| panic!("{missed} lost")).unwrap();
         (String::from_utf8(out).unwrap(), end)
     }
@@ -323,7 +328,7 @@ mod tests {
     #[test]
     fn lines_for_people() {
         let (out, end) = printed(&stream(&log()), false, 0);
-        assert!(matches!(end, End::Stopped));
+        assert!(matches!(end, EventStreamEnd::Stopped));
         insta::assert_snapshot!(out, @"
         2026-11-20 17:30:40.001Z  web  b:80  up  2 checks passed
         2026-11-20 17:30:40.002Z  web  10.0.0.3:80  ejected  5 failures in a row [failures=5 share=0.25]
@@ -334,9 +339,9 @@ mod tests {
     #[test]
     fn a_list_is_aligned() {
         let (mut out, log) = (Vec::new(), log().map(|entry| serde_json::to_value(entry).unwrap()));
-        let mut printer = Printer::new(&mut out, false, false);
-        log.iter().for_each(|entry| printer.fit(entry));
-        log.iter().try_for_each(|entry| printer.entry(entry)).unwrap();
+        let mut printer = EventPrinter::new(&mut out, false, false);
+        log.iter().for_each(|entry| printer.widen_columns(entry));
+        log.iter().try_for_each(|entry| printer.print_entry(entry)).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap(), @"
         2026-11-20 17:30:40.001Z  web  b:80         up        2 checks passed
         2026-11-20 17:30:40.002Z  web  10.0.0.3:80  ejected   5 failures in a row [failures=5 share=0.25]
@@ -347,7 +352,7 @@ mod tests {
     #[test]
     fn lines_for_programs() {
         let (out, _) = printed(&stream(&log()), true, 0);
-        let read: Vec<Entry> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let read: Vec<EventEntry> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(read, log());
     }
 
@@ -360,7 +365,7 @@ mod tests {
     #[test]
     fn a_stream_that_breaks_is_not_an_end() {
         let (_, end) = printed(&stream(&log()[..2]), false, 0);
-        assert!(matches!(end, End::Lost(_)));
+        assert!(matches!(end, EventStreamEnd::Lost(_)));
     }
 
     #[test]
@@ -371,8 +376,8 @@ mod tests {
 
     #[test]
     fn since_is_a_number_or_a_while() {
-        assert_eq!("12".parse(), Ok(Since::Seq(12)));
-        assert_eq!("10m".parse(), Ok(Since::Ago(Duration::from_secs(600))));
-        assert!("yesterday".parse::<Since>().is_err());
+        assert_eq!("12".parse(), Ok(EventsSince::Seq(12)));
+        assert_eq!("10m".parse(), Ok(EventsSince::Ago(Duration::from_secs(600))));
+        assert!("yesterday".parse::<EventsSince>().is_err());
     }
 }

@@ -2,50 +2,56 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{Figure, GroupExplanation, Happening, MemberExplanation};
+use plimsoll_brain::status::{GroupExplanation, LoggedEvent, MemberExplanation, StrategyFigure};
 use plimsoll_brain::strategy;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{Exit, Failure, Globals, events};
-use crate::control::text::{self, Cell, Tone, ago, plain, short, table, utc};
-use crate::control::{self, Said, Where};
+use super::{CliError, CliExitCode, GlobalArgs, events};
+use crate::control::format::{
+    self, TableCell, TextStyle, sanitize, short_duration, short_number, table, utc_time,
+};
+use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Say what is known of each member, how old it is, what the strategy makes of it, and what was decided lately
+/// Say what is known of each member, how old it is, what the strategy makes of it, and what was decided
+/// lately
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: ExplainCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum ExplainCommand {
     /// Explain a group and its members
     Group {
         /// Its name
         name: String,
 
         #[command(flatten)]
-        at: Where,
+        at: BalancerSelector,
     },
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let What::Group { name, at } = &args.what;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let ExplainCommand::Group { name, at } = &args.what;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
-        return Err(Failure::new(Exit::Usage, format_args!("{} is not the name of a group", plain(name))));
+        return Err(CliError::new(
+            CliExitCode::Usage,
+            format_args!("{} is not the name of a group", sanitize(name)),
+        ));
     }
-    control::each(at, globals, |balancer, _| {
+    control::run_each(at, globals, |balancer, _| {
         let json: Value = balancer.get(&format!("/v1/groups/{name}/explain"))?;
         let explanation = GroupExplanation::deserialize(&json)
-            .map_err(|error| Failure::failed(format_args!("the balancer is of another version: {error}")))?;
-        Ok(Said::shown(json, render(&explanation, globals.color())))
+            .map_err(|error| CliError::failed(format_args!("the balancer is of another version: {error}")))?;
+        Ok(CommandOutput::from_view(json, render(&explanation, globals.stdout_has_color())))
     })
 }
 
 fn render(group: &GroupExplanation, color: bool) -> String {
     let mut out = head(group, color);
-    let mut part = |rows: Vec<Vec<Cell>>| {
+    let mut part = |rows: Vec<Vec<TableCell>>| {
         if rows.len() > 1 {
             out.push('\n');
             out.push_str(&table(&rows, color));
@@ -53,24 +59,24 @@ fn render(group: &GroupExplanation, color: bool) -> String {
     };
     part(members(group));
     part(facts(group));
-    part(happenings(group));
+    part(event_rows(group));
     out
 }
 
 /// Returns the lines for the group as a whole.
 fn head(group: &GroupExplanation, color: bool) -> String {
     let knobs: Vec<String> =
-        group.knobs.iter().map(|(name, value)| format!("{} = {value}", plain(name))).collect();
+        group.knobs.iter().map(|(name, value)| format!("{} = {value}", sanitize(name))).collect();
     let strategy = match knobs.as_slice() {
         [] => group.strategy.clone(),
         knobs => format!("{} {{ {} }}", group.strategy, knobs.join(", ")),
     };
     let mut rows = vec![vec![
-        Cell::text("group").tone(Tone::Faint),
-        Cell::text(&format!("{}: {}", group.name, group.verdict)).tone(Tone::Strong),
+        TableCell::text("group").tone(TextStyle::Faint),
+        TableCell::text(&format!("{}: {}", group.name, group.verdict)).tone(TextStyle::Strong),
     ]];
     let mut row = |name: &str, text: &str| {
-        rows.push(vec![Cell::text(name).tone(Tone::Faint), Cell::text(text)]);
+        rows.push(vec![TableCell::text(name).tone(TextStyle::Faint), TableCell::text(text)]);
     };
     let off = if group.balancing_disabled { " (balancing disabled)" } else { "" };
     row("strategy", &format!("{strategy}{off}"));
@@ -79,7 +85,7 @@ fn head(group: &GroupExplanation, color: bool) -> String {
     }
     match &group.monitor {
         Some(monitor) => {
-            let interval = text::latency(monitor.interval_seconds);
+            let interval = format::latency(monitor.interval_seconds);
             let deaf = group.weight.is_none()
                 && strategy::find(&group.strategy).is_some_and(|strategy| !strategy.reads_load);
             let heard = if deaf {
@@ -94,9 +100,9 @@ fn head(group: &GroupExplanation, color: bool) -> String {
     table(&rows, color)
 }
 
-fn members(group: &GroupExplanation) -> Vec<Vec<Cell>> {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+fn members(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("MEMBER"),
         heading("STATE"),
@@ -110,27 +116,31 @@ fn members(group: &GroupExplanation) -> Vec<Vec<Cell>> {
         heading("WHY"),
     ]];
     for member in &group.members {
-        let (glyph, word, tone) = text::state(member.state);
+        let (glyph, word, tone) = format::state_label(member.state);
         let in_flight = match member.limit {
             Some(limit) => format!("{}/{limit}", member.in_flight),
             None => member.in_flight.to_string(),
         };
         let (load, age) = match member.load {
-            Some(load) => (short(load.value), age(load.age_seconds)),
+            Some(load) => (short_number(load.value), age(load.age_seconds)),
             None => ("-".into(), "-".into()),
         };
         let figures: Vec<String> = member.figures.iter().map(figure).collect();
         rows.push(vec![
-            Cell::text(&member.name),
-            Cell::text(&format!("{glyph} {word}")).tone(tone),
-            Cell::number(ago(member.since_seconds)),
-            if member.eligible { Cell::text("yes") } else { Cell::text("no").tone(Tone::Fair) },
-            Cell::number(short(member.weight)),
-            Cell::number(in_flight),
-            Cell::number(load),
-            Cell::number(age),
-            Cell::text(&figures.join(" ")).tone(Tone::Faint),
-            Cell::text(&why(member)).tone(Tone::Faint),
+            TableCell::text(&member.name),
+            TableCell::text(&format!("{glyph} {word}")).tone(tone),
+            TableCell::number(short_duration(member.since_seconds)),
+            if member.eligible {
+                TableCell::text("yes")
+            } else {
+                TableCell::text("no").tone(TextStyle::Fair)
+            },
+            TableCell::number(short_number(member.weight)),
+            TableCell::number(in_flight),
+            TableCell::number(load),
+            TableCell::number(age),
+            TableCell::text(&figures.join(" ")).tone(TextStyle::Faint),
+            TableCell::text(&why(member)).tone(TextStyle::Faint),
         ]);
     }
     rows
@@ -143,68 +153,68 @@ fn why(member: &MemberExplanation) -> String {
     if let Some(alert) = &member.alert {
         why.push(format!(
             "under alert for {}: {} % of its sessions are to go{}",
-            ago(alert.since_seconds),
-            short(100.0 * alert.share),
+            short_duration(alert.since_seconds),
+            short_number(100.0 * alert.share),
             if alert.held { ", once they have been handed over" } else { "" }
         ));
     }
     if member.moved > 0 {
-        why.push(format!("{} sessions sent elsewhere", text::grouped(member.moved)));
+        why.push(format!("{} sessions sent elsewhere", format::group_digits(member.moved)));
     }
     if member.dropped > 0 {
-        why.push(format!("{} reports dropped", text::grouped(member.dropped)));
+        why.push(format!("{} reports dropped", format::group_digits(member.dropped)));
     }
     why.join("; ")
 }
 
-fn facts(group: &GroupExplanation) -> Vec<Vec<Cell>> {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+fn facts(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows =
         vec![vec![heading("MEMBER"), heading("TOLD"), number("VALUE"), number("AGE"), heading("SOURCE")]];
     for member in &group.members {
         for fact in &member.facts {
             rows.push(vec![
-                Cell::text(&member.name),
-                Cell::text(&fact.name),
-                Cell::number(short(fact.value)),
-                Cell::number(age(fact.age_seconds)),
-                Cell::text(&fact.source).tone(Tone::Faint),
+                TableCell::text(&member.name),
+                TableCell::text(&fact.name),
+                TableCell::number(short_number(fact.value)),
+                TableCell::number(age(fact.age_seconds)),
+                TableCell::text(&fact.source).tone(TextStyle::Faint),
             ]);
         }
     }
     rows
 }
 
-fn happenings(group: &GroupExplanation) -> Vec<Vec<Cell>> {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+fn event_rows(group: &GroupExplanation) -> Vec<Vec<TableCell>> {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![heading("WHEN"), heading("MEMBER"), heading("WHAT"), heading("WHY")]];
     let of_members = group
         .members
         .iter()
         .flat_map(|member| member.events.iter().map(|event| (member.name.as_str(), event)));
-    let mut all: Vec<(&str, &Happening)> =
+    let mut all: Vec<(&str, &LoggedEvent)> =
         group.events.iter().map(|event| ("-", event)).chain(of_members).collect();
     all.sort_by_key(|(_, event)| event.seq);
     for (member, event) in all {
-        let (word, tone) = events::kind(event.kind, &event.why);
+        let (word, tone) = events::kind_label(event.kind, &event.why);
         rows.push(vec![
-            Cell::text(&utc(event.unix_ms)).tone(Tone::Faint),
-            Cell::text(member),
-            Cell::text(word).tone(tone),
-            Cell::text(&event.why),
+            TableCell::text(&utc_time(event.unix_ms)).tone(TextStyle::Faint),
+            TableCell::text(member),
+            TableCell::text(word).tone(tone),
+            TableCell::text(&event.why),
         ]);
     }
     rows
 }
 
-fn figure(figure: &Figure) -> String {
-    format!("{}={}", figure.name, short(figure.value))
+fn figure(figure: &StrategyFigure) -> String {
+    format!("{}={}", figure.name, short_number(figure.value))
 }
 
 /// Returns an age: under ten seconds to a tenth of one, a longer one like others.
 fn age(seconds: f64) -> String {
-    if seconds < 9.95 { format!("{:.1}s", seconds.max(0.0)) } else { ago(seconds) }
+    if seconds < 9.95 { format!("{:.1}s", seconds.max(0.0)) } else { short_duration(seconds) }
 }
 
 #[cfg(test)]
@@ -212,21 +222,21 @@ mod tests {
     use std::collections::BTreeMap;
 
     use plimsoll_brain::status::{FactExplanation, LoadExplanation, MonitorExplanation};
-    use plimsoll_brain::{EventKind, State};
+    use plimsoll_brain::{EventKind, MemberState};
 
     use super::*;
 
-    fn event(seq: u64, kind: EventKind, why: &str) -> Happening {
+    fn event(seq: u64, kind: EventKind, why: &str) -> LoggedEvent {
         let unix_ms = 1_795_195_840_000 + seq;
-        Happening { seq, unix_ms, kind, why: why.into(), inputs: BTreeMap::new() }
+        LoggedEvent { seq, unix_ms, kind, why: why.into(), inputs: BTreeMap::new() }
     }
 
-    fn member(name: &str, state: State, why: &str) -> MemberExplanation {
+    fn member(name: &str, state: MemberState, why: &str) -> MemberExplanation {
         MemberExplanation {
             name: name.into(),
             address: name.into(),
             state,
-            eligible: state.eligible(),
+            eligible: state.is_eligible(),
             why: why.into(),
             since_seconds: 200.0,
             capacity: 1.0,
@@ -239,7 +249,7 @@ mod tests {
             trouble: None,
             facts: Vec::new(),
             dropped: 0,
-            figures: vec![Figure { name: "share".into(), value: 0.25 }],
+            figures: vec![StrategyFigure { name: "share".into(), value: 0.25 }],
             events: Vec::new(),
         }
     }
@@ -255,14 +265,14 @@ mod tests {
             load: Some(LoadExplanation { value: 0.4321, age_seconds: 0.24 }),
             facts: vec![fact("cpu", 0.4321, 0.24), fact("memory", 1.5e10, 75.0)],
             limit: Some(64),
-            ..member("10.0.0.1:80", State::Up, "no health checks")
+            ..member("10.0.0.1:80", MemberState::Up, "no health checks")
         };
         let out = MemberExplanation {
             trouble: Some("`cpu` was never told".into()),
             dropped: 1234,
             events: vec![event(2, EventKind::Ejected, "5 failures in a row")],
             figures: Vec::new(),
-            ..member("10.0.0.2:80", State::Ejected, "5 failures in a row; out for 10 s")
+            ..member("10.0.0.2:80", MemberState::Ejected, "5 failures in a row; out for 10 s")
         };
         GroupExplanation {
             schema: 1,

@@ -5,41 +5,41 @@ use std::process::ExitCode;
 use plimsoll_brain::status::{BalancerStatus, FleetStatus};
 use serde_json::json;
 
-use super::{Failure, Globals};
-use crate::control::text::{Cell, Tone, ago, plain, table};
-use crate::control::{self, Said, Where};
+use super::{CliError, GlobalArgs};
+use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Show the balancers that act together with this one; exit code 1 if one is silent or lost
 ///
-/// For each: is it there, when it was heard of last, its reports, what share of the latest was lost on the way, and how many
-/// groups it serves as well.
+/// For each: is it there, when it was heard of last, its reports, what share of the latest was lost on the
+/// way, and how many groups it serves as well.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, _| {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |balancer, _| {
         let (_, status) = balancer.status()?;
         let well = status.fleet.iter().flat_map(|fleet| &fleet.balancers).all(|one| one.state == "up");
         let shown = match &status.fleet {
-            Some(fleet) => render(fleet, globals.color()),
+            Some(fleet) => render(fleet, globals.stdout_has_color()),
             None => "it acts alone: there is no [fleet] in its configuration\n".to_owned(),
         };
         let json = json!({"schema": 1, "fleet": status.fleet});
-        Ok(Said { well, ..Said::shown(json, shown) })
+        Ok(CommandOutput { is_ok: well, ..CommandOutput::from_view(json, shown) })
     })
 }
 
 fn render(fleet: &FleetStatus, color: bool) -> String {
     let own = vec![
-        Cell::text("•").tone(Tone::Good),
-        Cell::text(&fleet.name).tone(Tone::Strong),
-        Cell::text(&fleet.address),
-        Cell::text("this one").tone(Tone::Faint),
+        TableCell::text("•").tone(TextStyle::Good),
+        TableCell::text(&fleet.name).tone(TextStyle::Strong),
+        TableCell::text(&fleet.address),
+        TableCell::text("this one").tone(TextStyle::Faint),
     ];
-    let rows: Vec<Vec<Cell>> =
+    let rows: Vec<Vec<TableCell>> =
         [own].into_iter().chain(fleet.balancers.iter().map(|one| row(one, &fleet.address))).collect();
     let mut out = table(&rows, color);
     let count = |datagrams: u64, bytes: u64| format!("{datagrams} datagrams, {}", kilobytes(bytes));
@@ -50,36 +50,36 @@ fn render(fleet: &FleetStatus, color: bool) -> String {
     ));
     for (number, what) in [(fleet.refused, "refused"), (fleet.unsent, "not sent")] {
         if number > 0 {
-            out.push_str(&format!("  {}", Tone::Bad.paint(&format!("{number} {what}"), color)));
+            out.push_str(&format!("  {}", TextStyle::Bad.paint(&format!("{number} {what}"), color)));
         }
     }
     out.push('\n');
     out
 }
 
-fn row(one: &BalancerStatus, own: &str) -> Vec<Cell> {
+fn row(one: &BalancerStatus, own: &str) -> Vec<TableCell> {
     let (glyph, tone) = match &*one.state {
-        "up" => ("✔", Tone::Good),
-        "silent" => ("?", Tone::Fair),
-        _ => ("✘", Tone::Bad),
+        "up" => ("✔", TextStyle::Good),
+        "silent" => ("?", TextStyle::Fair),
+        _ => ("✘", TextStyle::Bad),
     };
     let name = if one.name.is_empty() { "(no name yet)" } else { &one.name };
     let heard = match one.age_seconds {
         ..1.0 => "heard just now".to_owned(),
-        age => format!("heard {} ago", ago(age)),
+        age => format!("heard {} ago", short_duration(age)),
     };
     // Two with one address cannot be told apart.
     let address =
         if one.address == own { format!("{} (as this one)", one.address) } else { one.address.clone() };
     vec![
-        Cell::text(glyph).tone(tone),
-        Cell::text(&plain(name)).tone(Tone::Strong),
-        Cell::text(&address),
-        Cell::text(&one.state).tone(tone),
-        Cell::text(&heard).tone(Tone::Faint),
-        Cell::number(format!("{} reports", one.reports)),
-        Cell::number(format!("{:.1} % lost", 100.0 * one.loss)),
-        Cell::number(crate::config::count(one.groups, "group")),
+        TableCell::text(glyph).tone(tone),
+        TableCell::text(&sanitize(name)).tone(TextStyle::Strong),
+        TableCell::text(&address),
+        TableCell::text(&one.state).tone(tone),
+        TableCell::text(&heard).tone(TextStyle::Faint),
+        TableCell::number(format!("{} reports", one.reports)),
+        TableCell::number(format!("{:.1} % lost", 100.0 * one.loss)),
+        TableCell::number(crate::config::pluralize(one.groups, "group")),
     ]
 }
 

@@ -1,20 +1,21 @@
 //! `plimsoll ior`: references to CORBA objects, taken apart and made.
 
-mod page;
+mod render;
 
 use std::io::Read as _;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use plimsoll_admin::Reference;
+use plimsoll_admin::ObjectReference;
 use plimsoll_wire::giop::{
-    BadGiop, CodeSets, Component, Corbaloc, Corbaname, IiopProfile, Ior, MAX_TEXT, Order, Version, escaped,
+    ByteOrder, CodeSets, Corbaloc, Corbaname, GiopError, GiopVersion, IiopProfile, Ior, MAX_TEXT,
+    TaggedComponent, escape_key,
 };
 
-use super::{Exit, Failure, Globals};
-use crate::control::Where;
-use crate::control::text::plain;
-use crate::talk::{self, Output};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::control::BalancerSelector;
+use crate::control::format::sanitize;
+use crate::output::{self, OutputFormat};
 
 /// Take references to CORBA objects apart, and make them
 ///
@@ -22,20 +23,20 @@ use crate::talk::{self, Output};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: IorCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum IorCommand {
     /// What a reference says: type, addresses, key, code sets and whatever else is in it
-    Show(Show),
+    Show(IorShowArgs),
     /// Make the reference of an object from its address and key; prints it in digits
-    Make(Make),
+    Make(IorMakeArgs),
 }
 
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["reference", "group"]))]
-struct Show {
+struct IorShowArgs {
     /// IOR:..., corbaloc:..., corbaname:..., or a file with one of them; - reads standard input
     #[arg(value_name = "REFERENCE")]
     reference: Option<String>,
@@ -45,12 +46,13 @@ struct Show {
     group: Option<String>,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
 #[derive(clap::Args, Debug)]
-struct Make {
-    /// Where the object is, as `host:port` or `[::1]:port`; further ones are further addresses of the same object
+struct IorMakeArgs {
+    /// Where the object is, as `host:port` or `[::1]:port`; further ones are further addresses of the same
+    /// object
     #[arg(short, long, value_name = "ADDRESS", required = true)]
     address: Vec<String>,
 
@@ -71,15 +73,19 @@ struct Make {
     no_code_sets: bool,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.command {
-        Command::Show(Show { group: Some(group), at, .. }) => tell(&of_group(group, at)?, globals)?,
-        Command::Show(show) => tell(&read(show.reference.as_deref().unwrap_or_default())?, globals)?,
-        Command::Make(make) => {
-            let ior = made(make)?;
+        IorCommand::Show(IorShowArgs { group: Some(group), at, .. }) => {
+            print_reference(&fetch_group_reference(group, at)?, globals)?
+        }
+        IorCommand::Show(show) => {
+            print_reference(&read(show.reference.as_deref().unwrap_or_default())?, globals)?
+        }
+        IorCommand::Make(make) => {
+            let ior = build_reference(make)?;
             match globals.output {
-                Output::Table => talk::write(&format!("{ior}\n"))?,
-                _ => tell(&ior, globals)?,
+                OutputFormat::Table => output::write_stdout(&format!("{ior}\n"))?,
+                _ => print_reference(&ior, globals)?,
             }
         }
     }
@@ -87,30 +93,33 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// Prints a reference in the form that was asked for.
-fn tell(ior: &Ior, globals: &Globals) -> Result<(), Failure> {
+fn print_reference(ior: &Ior, globals: &GlobalArgs) -> Result<(), CliError> {
     match globals.output {
-        Output::Ior => talk::write(&format!("{ior}\n")),
-        Output::Corbaloc => match Corbaloc::of(ior) {
-            Some(place) => talk::write(&format!("{place}\n")),
-            None => Err(Failure::failed("the reference has no IIOP address, so that no corbaloc can say it")),
+        OutputFormat::Ior => output::write_stdout(&format!("{ior}\n")),
+        OutputFormat::Corbaloc => match Corbaloc::from_ior(ior) {
+            Some(place) => output::write_stdout(&format!("{place}\n")),
+            None => {
+                Err(CliError::failed("the reference has no IIOP address, so that no corbaloc can say it"))
+            }
         },
-        _ => globals.show(&page::json(ior), || page::table(ior, globals.color())),
+        _ => globals.print_result(&render::json(ior), || render::table(ior, globals.stdout_has_color())),
     }
 }
 
 /// Returns the reference by which clients reach a group.
-fn of_group(group: &str, at: &Where) -> Result<Ior, Failure> {
+fn fetch_group_reference(group: &str, at: &BalancerSelector) -> Result<Ior, CliError> {
     if group.is_empty() || !group.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
-        return Err(usage(format_args!("{} is not the name of a group", plain(group))));
+        return Err(usage(format_args!("{} is not the name of a group", sanitize(group))));
     }
-    let reference: Reference = at.balancer()?.get(&format!("/v1/groups/{group}/ior"))?;
-    let other =
-        |error: BadGiop| Failure::failed(format_args!("the balancer is of another version: {}", error.why()));
+    let reference: ObjectReference = at.endpoint()?.get(&format!("/v1/groups/{group}/ior"))?;
+    let other = |error: GiopError| {
+        CliError::failed(format_args!("the balancer is of another version: {}", error.reason()))
+    };
     reference.ior.parse().map_err(other)
 }
 
 /// Returns the reference of a text, or of the file that the text names.
-fn read(reference: &str) -> Result<Ior, Failure> {
+fn read(reference: &str) -> Result<Ior, CliError> {
     if let Some(ior) = parse(reference) {
         return ior;
     }
@@ -118,7 +127,8 @@ fn read(reference: &str) -> Result<Ior, Failure> {
         reference.strip_prefix("file://").or_else(|| reference.strip_prefix("file:")).unwrap_or(reference);
     let unreadable = |error: std::io::Error| {
         usage(format_args!(
-            "cannot read {path}: {error}; expected IOR:..., corbaloc:..., corbaname:... or a file with one of them"
+            "cannot read {path}: {error}; expected IOR:..., corbaloc:..., corbaname:... or a file with one \
+             of them"
         ))
     };
     let mut text = String::new();
@@ -134,7 +144,7 @@ fn read(reference: &str) -> Result<Ior, Failure> {
 }
 
 /// Parses a reference; `None` if the text has the form of none.
-fn parse(text: &str) -> Option<Result<Ior, Failure>> {
+fn parse(text: &str) -> Option<Result<Ior, CliError>> {
     let is = |scheme: &str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
     let ior = if is("IOR:") {
         text.parse::<Ior>()
@@ -146,50 +156,55 @@ fn parse(text: &str) -> Option<Result<Ior, Failure>> {
         return None;
     };
     let begin: String = text.chars().take(60).collect();
-    Some(ior.map_err(|error| usage(format_args!("`{begin}`: {}", error.why()))))
+    Some(ior.map_err(|error| usage(format_args!("`{begin}`: {}", error.reason()))))
 }
 
-fn made(make: &Make) -> Result<Ior, Failure> {
+fn build_reference(make: &IorMakeArgs) -> Result<Ior, CliError> {
     let mut places = Vec::new();
     for address in &make.address {
         // The key is percent-encoded as in a corbaloc, which covers every key.
         let place = format!("corbaloc:iiop:{}@{address}/{}", make.giop, make.key);
-        let place: Corbaloc = place.parse().map_err(|error: BadGiop| {
-            usage(format_args!("`{address}` with key `{}`: {}", make.key, error.why()))
+        let place: Corbaloc = place.parse().map_err(|error: GiopError| {
+            usage(format_args!("`{address}` with key `{}`: {}", make.key, error.reason()))
         })?;
         places.push(place);
     }
     let mut components = Vec::new();
     if !make.no_code_sets {
-        components.push(CodeSets::common().component(Order::NATIVE));
+        components.push(CodeSets::common_sets().component(ByteOrder::NATIVE));
     }
-    let others = places.iter().skip(1).flat_map(|place| &place.places);
-    components.extend(others.map(|place| Component::alternate(&place.host, place.port, Order::NATIVE)));
-    let Some(Corbaloc { places, key }) = places.into_iter().next() else {
+    let others = places.iter().skip(1).flat_map(|place| &place.addresses);
+    components.extend(
+        others.map(|place| TaggedComponent::alternate_address(&place.host, place.port, ByteOrder::NATIVE)),
+    );
+    let Some(Corbaloc { addresses: places, key }) = places.into_iter().next() else {
         return Err(usage("give --address"));
     };
     let [place] = &places[..] else {
-        return Err(usage(format_args!("key `{}`: give one address each", escaped(&key))));
+        return Err(usage(format_args!("key `{}`: give one address each", escape_key(&key))));
     };
-    if place.version == Version::V1_0 {
+    if place.version == GiopVersion::V1_0 {
         // A profile of 1.0 has no room for components.
         components.clear();
     }
     let profile =
         IiopProfile { version: place.version, host: place.host.clone(), port: place.port, key, components };
-    Ok(Ior { type_id: make.type_id.clone().into_bytes(), profiles: vec![profile.profile(Order::NATIVE)] })
+    Ok(Ior {
+        type_id: make.type_id.clone().into_bytes(),
+        profiles: vec![profile.to_tagged(ByteOrder::NATIVE)],
+    })
 }
 
-fn usage(what: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::Usage, what)
+fn usage(what: impl std::fmt::Display) -> CliError {
+    CliError::new(CliExitCode::Usage, what)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn make(address: &[&str], key: &str) -> Make {
-        Make {
+    fn make(address: &[&str], key: &str) -> IorMakeArgs {
+        IorMakeArgs {
             address: address.iter().map(|address| (*address).to_owned()).collect(),
             key: key.to_owned(),
             type_id: "IDL:Test/Latency:1.0".to_owned(),
@@ -200,12 +215,12 @@ mod tests {
 
     #[test]
     fn what_is_made_is_read() {
-        let ior = made(&make(&["127.0.0.1:2809", "[::1]:99"], "a%00b")).unwrap();
+        let ior = build_reference(&make(&["127.0.0.1:2809", "[::1]:99"], "a%00b")).unwrap();
         let again = read(&ior.to_string()).unwrap();
         assert_eq!(again, ior);
-        let location = Corbaloc::of(&ior).unwrap().to_string();
+        let location = Corbaloc::from_ior(&ior).unwrap().to_string();
         assert_eq!(location, "corbaloc:iiop:1.2@127.0.0.1:2809,iiop:1.2@[::1]:99/a%00b");
-        insta::assert_snapshot!(page::table(&ior, false), @r"
+        insta::assert_snapshot!(render::table(&ior, false), @r"
         type       IDL:Test/Latency:1.0
         address    127.0.0.1:2809  [::1]:99   GIOP 1.2
         key        a%00b   3 bytes
@@ -217,7 +232,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         for (address, key) in [("h:x", "k"), ("", "k"), ("a,:b", "k"), ("h:1", "%zz")] {
-            assert!(made(&make(&[address], key)).is_err(), "{address} {key}");
+            assert!(build_reference(&make(&[address], key)).is_err(), "{address} {key}");
         }
         for reference in ["IOR:00", "corbaloc:rir:/k", "/no/such/file", "corbaname::h#%ff"] {
             assert!(read(reference).is_err(), "{reference}");

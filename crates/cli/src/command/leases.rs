@@ -3,31 +3,31 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use plimsoll_admin::Lessee;
+use plimsoll_admin::LeaseHolder;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Globals};
-use crate::config::count;
-use crate::control::text::{Cell, Tone, plain, table};
-use crate::control::{self, Said, Where};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::config::pluralize;
+use crate::control::format::{TableCell, TextStyle, sanitize, table};
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Show who has leases of members, or end them
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: LeasesCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum LeasesCommand {
     /// List, for each member and each address that clients ask from, how many leases there are
     Show {
         /// The group
         group: String,
 
         #[command(flatten)]
-        at: Where,
+        at: BalancerSelector,
     },
     /// End leases: their clients are told to bind again when they renew
     End {
@@ -35,16 +35,16 @@ enum What {
         group: String,
 
         #[command(flatten)]
-        whose: Whose,
+        whose: LeaseFilter,
 
         #[command(flatten)]
-        at: Where,
+        at: BalancerSelector,
     },
 }
 
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = true)]
-struct Whose {
+struct LeaseFilter {
     /// Those of this member, as configured: HOST:PORT
     #[arg(long, value_name = "MEMBER")]
     member: Option<String>,
@@ -58,60 +58,63 @@ struct Whose {
     all: bool,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.what {
-        What::Show { group, at } => {
+        LeasesCommand::Show { group, at } => {
             let path = path(group)?;
-            control::each(at, globals, |balancer, _| {
+            control::run_each(at, globals, |balancer, _| {
                 let json: Value = balancer.get(&path)?;
-                let list = List::deserialize(&json).map_err(|error| {
-                    Failure::failed(format_args!("the balancer is of another version: {error}"))
+                let list = LeaseList::deserialize(&json).map_err(|error| {
+                    CliError::failed(format_args!("the balancer is of another version: {error}"))
                 })?;
-                Ok(Said::shown(json, render(&list, globals.color())))
+                Ok(CommandOutput::from_view(json, render(&list, globals.stdout_has_color())))
             })
         }
-        What::End { group, whose, at } => {
+        LeasesCommand::End { group, whose, at } => {
             let path = path(group)?;
             let body = json!({"member": whose.member, "from": whose.from});
-            control::each(at, globals, |balancer, _| {
+            control::run_each(at, globals, |balancer, _| {
                 let said = balancer.delete(&path, &body)?;
                 let ended = said["ended"].as_u64().unwrap_or_default();
-                let ended = count(usize::try_from(ended).unwrap_or(usize::MAX), "lease");
-                Ok(Said::done(said, format!("{group}: {ended} ended\n")))
+                let ended = pluralize(usize::try_from(ended).unwrap_or(usize::MAX), "lease");
+                Ok(CommandOutput::from_action(said, format!("{group}: {ended} ended\n")))
             })
         }
     }
 }
 
 /// Returns the path of the leases of a group.
-fn path(group: &str) -> Result<String, Failure> {
+fn path(group: &str) -> Result<String, CliError> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if group.is_empty() || !group.bytes().all(known) {
-        return Err(Failure::new(Exit::Usage, format_args!("{} is not the name of a group", plain(group))));
+        return Err(CliError::new(
+            CliExitCode::Usage,
+            format_args!("{} is not the name of a group", sanitize(group)),
+        ));
     }
     Ok(format!("/v1/groups/{group}/leases"))
 }
 
 /// The balancer's list.
 #[derive(Deserialize)]
-struct List {
-    lessees: Vec<Lessee>,
+struct LeaseList {
+    lessees: Vec<LeaseHolder>,
 }
 
-fn render(list: &List, color: bool) -> String {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+fn render(list: &LeaseList, color: bool) -> String {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![heading("MEMBER"), heading("FROM"), number("LEASES"), number("LEFT")]];
-    for Lessee { member, from, leases, left_seconds } in &list.lessees {
+    for LeaseHolder { member, from, leases, left_seconds } in &list.lessees {
         let others = member.is_none();
         rows.push(vec![
-            Cell::text(member.as_deref().unwrap_or("others")),
-            Cell::text(&from.map_or_else(
+            TableCell::text(member.as_deref().unwrap_or("others")),
+            TableCell::text(&from.map_or_else(
                 || if others { "-" } else { "unix socket" }.to_owned(),
                 |from| from.to_string(),
             )),
-            Cell::number(leases),
-            Cell::number(format!("{left_seconds:.0} s")),
+            TableCell::number(leases),
+            TableCell::number(format!("{left_seconds:.0} s")),
         ]);
     }
     table(&rows, color)
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_table() {
-        let lessee = |member: Option<&str>, from: Option<&str>, leases| Lessee {
+        let lessee = |member: Option<&str>, from: Option<&str>, leases| LeaseHolder {
             member: member.map(str::to_owned),
             from: from.map(|from| from.parse().unwrap()),
             leases,
@@ -134,7 +137,7 @@ mod tests {
             lessee(Some("10.0.0.2:80"), None, 3),
             lessee(None, None, 17),
         ];
-        insta::assert_snapshot!(render(&List { lessees }, false), @r"
+        insta::assert_snapshot!(render(&LeaseList { lessees }, false), @r"
         MEMBER       FROM         LEASES  LEFT
         10.0.0.1:80  10.0.0.7       1200  60 s
         10.0.0.2:80  unix socket       3  60 s

@@ -1,15 +1,15 @@
 //! `plimsoll load`: an open-loop load generator that keeps its rate whatever the server does, and judges
 //! itself.
 
-mod aim;
-mod launch;
-mod outcome;
-mod page;
-mod pick;
+mod html_report;
+mod merge;
+mod pick_args;
 mod progress;
 mod rate;
-mod saved;
-mod text;
+mod result;
+mod runner;
+mod target_args;
+mod text_report;
 mod threshold;
 
 use std::fs::File;
@@ -19,14 +19,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll_bench::pace::Arrival;
+use plimsoll_bench::pace::ArrivalProcess;
 use plimsoll_bench::units;
 
-use self::outcome::Outcome;
-use self::rate::{Bursts, Rate};
+use self::rate::{BurstPattern, RequestRate};
+use self::result::LoadResult;
 use self::threshold::Threshold;
-use super::{Exit, Failure, Globals};
-use crate::talk::{self, Output};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::output::{self, OutputFormat};
 
 /// Send load at a given rate, whatever becomes of it, and say what came of it
 ///
@@ -40,22 +40,22 @@ use crate::talk::{self, Output};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Where to: http://HOST/PATH, or tcp://HOST:PORT and udp://HOST:PORT for echo servers; several share the
-    /// requests by weight, such as 3=http://a/ 1=http://b/. Or one CORBA object that says whether a number is prime:
-    /// iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH
+    /// requests by weight, such as 3=http://a/ 1=http://b/. Or one CORBA object that says whether a number is
+    /// prime: iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH
     #[arg(value_name = "[WEIGHT=]URL", required_unless_present = "merge")]
     urls: Vec<String>,
 
     /// Requests per second: 5000; a ramp over the duration 100..2000; steps 100@10s,500@20s
     #[arg(short, long, value_name = "RATE")]
-    rate: Option<Rate>,
+    rate: Option<RequestRate>,
 
     /// How requests follow one another at that rate: constant (evenly) or poisson (as independent clients do)
     #[arg(short, long, value_name = "HOW", default_value = "poisson", conflicts_with_all = ["concurrency", "replay"])]
-    arrival: Arrival,
+    arrival: ArrivalProcess,
 
     /// Only in bursts: so long at the rate, so long nothing
     #[arg(long, value_name = "ON/OFF", conflicts_with = "replay")]
-    bursts: Option<Bursts>,
+    bursts: Option<BurstPattern>,
 
     /// How long [default: 10s, or as long as the steps or the log]
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
@@ -101,8 +101,8 @@ pub(crate) struct Args {
     speed: Option<f64>,
 
     /// Which requests of the log
-    #[arg(long, value_enum, default_value_t = Workload::All, requires = "replay")]
-    workload: Workload,
+    #[arg(long, value_enum, default_value_t = LogWorkload::All, requires = "replay")]
+    workload: LogWorkload,
 
     /// A header, such as 'accept: text/html'; as often as needed
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
@@ -121,7 +121,7 @@ pub(crate) struct Args {
     bytes: usize,
 
     #[command(flatten)]
-    pick: pick::Flags,
+    pick: pick_args::PickArgs,
 
     /// End with exit code 1 if this comes true, such as 'p99>50ms', 'failed>0.1%' or 'completed<4900'; as
     /// often as needed
@@ -143,24 +143,24 @@ pub(crate) struct Args {
 
 /// Which requests of an access log (the two workloads of the AGS paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Workload {
+enum LogWorkload {
     /// Every one.
     All,
     /// Without the pages that a program makes: query strings, cgi-bin and the like.
     Static,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let mut save = args.save.as_deref().map(Save::begin).transpose()?;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let mut save = args.save.as_deref().map(ResultFile::create).transpose()?;
     let outcome = if args.merge.is_empty() {
         if args.rate.is_none() && args.concurrency.is_none() && args.replay.is_none() {
             return Err(usage(
                 "how much? give --rate 100 (per second), --replay access.log or --concurrency 64",
             ));
         }
-        launch::run(args, globals)?
+        runner::run(args, globals)?
     } else {
-        saved::merge(&args.merge, globals)?
+        merge::merge_results(&args.merge, globals)?
     };
     // The file is written before anything is shown: a reader of the output may have gone.
     if let Some(save) = &mut save {
@@ -168,34 +168,36 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
     let judged: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
     match globals.output {
-        Output::Json => globals.show(&outcome.json(&judged), String::new)?,
-        Output::Hgrm => talk::write(&text::percentiles(&outcome.record.latency))?,
-        Output::Html => talk::write(&page::render(&outcome, &judged))?,
+        OutputFormat::Json => globals.print_result(&outcome.to_json(&judged), String::new)?,
+        OutputFormat::Hgrm => {
+            output::write_stdout(&text_report::percentile_distribution(&outcome.record.latency))?
+        }
+        OutputFormat::Html => output::write_stdout(&html_report::render(&outcome, &judged))?,
         // References and models have forms of their own, which are refused for all other commands before they
         // begin.
-        _ => talk::write(&text::render(&outcome, &judged, globals.color()))?,
+        _ => output::write_stdout(&text_report::render(&outcome, &judged, globals.stdout_has_color()))?,
     }
-    ended(&outcome, judged.iter().all(|threshold| threshold.passed), globals)
+    finish(&outcome, judged.iter().all(|threshold| threshold.passed), globals)
 }
 
 /// A file for the result, known to be writable before the run begins.
-struct Save<'a> {
+struct ResultFile<'a> {
     path: &'a Path,
     file: File,
 }
 
-impl<'a> Save<'a> {
-    fn begin(path: &'a Path) -> Result<Self, Failure> {
+impl<'a> ResultFile<'a> {
+    fn create(path: &'a Path) -> Result<Self, CliError> {
         let file = File::options().write(true).create(true).truncate(false).open(path).map_err(|error| {
             usage(format_args!("cannot write {}: {error}; choose another file for --save", path.display()))
         })?;
         Ok(Self { path, file })
     }
 
-    fn write(&mut self, outcome: &Outcome) -> Result<(), Failure> {
-        let text = outcome.json(&[]).to_string() + "\n";
+    fn write(&mut self, outcome: &LoadResult) -> Result<(), CliError> {
+        let text = outcome.to_json(&[]).to_string() + "\n";
         self.file.set_len(0).and_then(|()| self.file.write_all(text.as_bytes())).map_err(|error| {
-            Failure::failed(format_args!(
+            CliError::failed(format_args!(
                 "cannot write {}: {error}; the result is not saved",
                 self.path.display()
             ))
@@ -204,34 +206,34 @@ impl<'a> Save<'a> {
 }
 
 /// Returns the exit code, and prints on standard error what data for programs would not show a person.
-fn ended(outcome: &Outcome, passed: bool, globals: &Globals) -> Result<ExitCode, Failure> {
-    if outcome.interrupted {
-        return Ok(Exit::Interrupted.into());
+fn finish(outcome: &LoadResult, passed: bool, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    if outcome.is_interrupted {
+        return Ok(CliExitCode::Interrupted.into());
     }
-    if outcome.unreachable() {
-        return Err(Failure::new(
-            Exit::Unreachable,
+    if outcome.is_unreachable() {
+        return Err(CliError::new(
+            CliExitCode::Unreachable,
             format_args!(
                 "no connection to {} came about; is anything listening there?",
                 outcome.setup.targets.join(", ")
             ),
         ));
     }
-    if let Some(reason) = outcome.invalid() {
-        if globals.output != Output::Table {
-            globals.insist(&format!("error: INVALID: {reason}\n"));
+    if let Some(reason) = outcome.invalid_reason() {
+        if globals.output != OutputFormat::Table {
+            globals.print_always(&format!("error: INVALID: {reason}\n"));
         }
-        return Ok(Exit::Failed.into());
+        return Ok(CliExitCode::Failed.into());
     }
-    Ok(if passed { ExitCode::SUCCESS } else { Exit::Failed.into() })
+    Ok(if passed { ExitCode::SUCCESS } else { CliExitCode::Failed.into() })
 }
 
-fn usage(what: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::Usage, what)
+fn usage(what: impl std::fmt::Display) -> CliError {
+    CliError::new(CliExitCode::Usage, what)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    units::duration(text).and_then(|duration| {
+    units::parse_duration(text).and_then(|duration| {
         if duration.is_zero() { Err("expected more than 0".to_owned()) } else { Ok(duration) }
     })
 }
@@ -242,6 +244,6 @@ fn speed(text: &str) -> Result<f64, String> {
 }
 
 fn payload(text: &str) -> Result<usize, String> {
-    let size = units::bytes(text)?;
+    let size = units::parse_bytes(text)?;
     if (1..=1 << 20).contains(&size) { Ok(size) } else { Err("expected 1 byte to 1MiB".to_owned()) }
 }

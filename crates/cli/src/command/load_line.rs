@@ -2,26 +2,26 @@
 
 use plimsoll_brain::status::{GroupStatus, LoadLine, MemberStatus, WhatIf};
 
-use crate::config::count;
-use crate::control::text::{Cell, Tone, latency};
+use crate::config::pluralize;
+use crate::control::format::{TableCell, TextStyle, latency};
 
 /// Returns a line for each group that has a load line: its capacity, the free part of that, and the error of
 /// the prediction.
-pub(super) fn lines<'s>(groups: impl IntoIterator<Item = &'s GroupStatus>) -> Vec<Vec<Cell>> {
+pub(super) fn capacity_rows<'s>(groups: impl IntoIterator<Item = &'s GroupStatus>) -> Vec<Vec<TableCell>> {
     let named = groups.into_iter().filter_map(|group| Some((group, group.load_line.as_ref()?)));
     named.map(|(group, line)| row(group, line)).collect()
 }
 
-fn row(group: &GroupStatus, line: &LoadLine) -> Vec<Cell> {
-    let name = Cell::text(&group.name).tone(Tone::Strong);
+fn row(group: &GroupStatus, line: &LoadLine) -> Vec<TableCell> {
+    let name = TableCell::text(&group.name).tone(TextStyle::Strong);
     if let Some((low, high)) = line.range() {
         let range = format!("load line {} to {}/s", rate(low), rate(high));
-        let why = Cell::text(&format!("range: {}", line.why)).tone(Tone::Faint);
-        return vec![name, Cell::text(&range), why];
+        let why = TableCell::text(&format!("range: {}", line.why)).tone(TextStyle::Faint);
+        return vec![name, TableCell::text(&range), why];
     }
     let (Some(capacity), Some(headroom)) = (line.capacity, line.headroom) else {
         let why = format!("load line not known: {}", line.why);
-        return vec![name, Cell::text(&why).tone(Tone::Faint)];
+        return vec![name, TableCell::text(&why).tone(TextStyle::Faint)];
     };
     let between = match (line.capacity_low, line.capacity_high) {
         (Some(low), Some(high)) => format!(" ({} to {})", rate(low), rate(high)),
@@ -33,23 +33,27 @@ fn row(group: &GroupStatus, line: &LoadLine) -> Vec<Cell> {
         free => format!("{:.0}% below it", free * 100.0),
     };
     let tone = match headroom {
-        ..0.05 => Tone::Bad,
-        0.05..0.2 => Tone::Fair,
-        _ => Tone::Good,
+        ..0.05 => TextStyle::Bad,
+        0.05..0.2 => TextStyle::Fair,
+        _ => TextStyle::Good,
     };
     vec![
         name,
-        Cell::text(&format!("load line {}/s{between}{by}", rate(capacity))),
-        Cell::text(&free).tone(tone),
-        Cell::text(&trust(line)).tone(if line.verdict == "poor" { Tone::Bad } else { Tone::Faint }),
+        TableCell::text(&format!("load line {}/s{between}{by}", rate(capacity))),
+        TableCell::text(&free).tone(tone),
+        TableCell::text(&prediction_error(line)).tone(if line.verdict == "poor" {
+            TextStyle::Bad
+        } else {
+            TextStyle::Faint
+        }),
     ]
 }
 
 /// Returns the error of the prediction in words.
-fn trust(line: &LoadLine) -> String {
+fn prediction_error(line: &LoadLine) -> String {
     match line.error {
         Some(error) => {
-            let checked = count(line.predictions_checked as usize, "prediction");
+            let checked = pluralize(line.predictions_checked as usize, "prediction");
             format!("{}: {checked} checked, off by {:.0}%", line.verdict, error * 100.0)
         }
         None => format!("{}: no prediction checked yet", line.verdict),
@@ -57,46 +61,48 @@ fn trust(line: &LoadLine) -> String {
 }
 
 /// Returns the predictions of a group: times at other loads, the effect of changes.
-pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
+pub(super) fn prediction_rows(group: &GroupStatus) -> Vec<Vec<TableCell>> {
     let Some(line) = &group.load_line else { return Vec::new() };
     let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), latency);
     let mut rows = Vec::new();
     for (place, predicted) in line.predicted.iter().enumerate() {
         let mut row = vec![
-            Cell::text(&group.name),
-            Cell::text(&format!("at {:.0}%", predicted.load * 100.0)),
-            Cell::number(format!("{}/s", rate(predicted.requests_per_second))),
-            Cell::text(&format!("p50 {}  p99 {}", time(predicted.p50), time(predicted.p99))),
+            TableCell::text(&group.name),
+            TableCell::text(&format!("at {:.0}%", predicted.load * 100.0)),
+            TableCell::number(format!("{}/s", rate(predicted.requests_per_second))),
+            TableCell::text(&format!("p50 {}  p99 {}", time(predicted.p50), time(predicted.p99))),
         ];
         // All of it has the same age.
         if place == 0 && line.age_seconds >= 0.5 {
-            row.push(Cell::text(&format!("{:.0}s ago", line.age_seconds)).tone(Tone::Faint));
+            row.push(TableCell::text(&format!("{:.0}s ago", line.age_seconds)).tone(TextStyle::Faint));
         }
         rows.push(row);
     }
     for change in &line.what_if {
         rows.push(vec![
-            Cell::text(&group.name),
-            Cell::text(&change.about),
-            Cell::number(change.capacity.map_or_else(|| "-".to_owned(), |most| format!("{}/s", rate(most)))),
+            TableCell::text(&group.name),
+            TableCell::text(&change.about),
+            TableCell::number(
+                change.capacity.map_or_else(|| "-".to_owned(), |most| format!("{}/s", rate(most))),
+            ),
             effect(change),
         ]);
     }
     rows
 }
 
-fn effect(change: &WhatIf) -> Cell {
+fn effect(change: &WhatIf) -> TableCell {
     let free = match (change.over, change.headroom) {
         (Some(true), _) if change.capacity == Some(0.0) => {
-            return Cell::text("nobody is left to serve").tone(Tone::Bad);
+            return TableCell::text("nobody is left to serve").tone(TextStyle::Bad);
         }
-        (Some(true), _) => return Cell::text("over the load line").tone(Tone::Bad),
+        (Some(true), _) => return TableCell::text("over the load line").tone(TextStyle::Bad),
         (Some(false), Some(headroom)) => format!("{:.0}% free", headroom * 100.0),
         (Some(false), None) => "below the load line".to_owned(),
-        (None, _) => return Cell::text("unknown").tone(Tone::Faint),
+        (None, _) => return TableCell::text("unknown").tone(TextStyle::Faint),
     };
     let p99 = change.p99.map_or(String::new(), |p99| format!("  p99 {}", latency(p99)));
-    Cell::text(&format!("{free}{p99}"))
+    TableCell::text(&format!("{free}{p99}"))
 }
 
 /// Returns the capacity of a member, in requests a second.
@@ -104,12 +110,12 @@ pub(super) fn capacity(member: &MemberStatus) -> Option<f64> {
     member.load_line.as_ref()?.capacity
 }
 
-pub(super) fn can_do(member: &MemberStatus) -> String {
+pub(super) fn format_capacity(member: &MemberStatus) -> String {
     capacity(member).map_or_else(|| "-".to_owned(), |capacity| format!("{}/s", rate(capacity)))
 }
 
 /// Returns the part of it that is in use.
-pub(super) fn used(member: &MemberStatus) -> String {
+pub(super) fn format_used_share(member: &MemberStatus) -> String {
     let used = member.load_line.as_ref().and_then(|line| line.used);
     used.map_or_else(|| "-".to_owned(), |used| format!("{:.0}%", used * 100.0))
 }
@@ -126,11 +132,11 @@ fn rate(rate: f64) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use plimsoll_brain::status::{MemberLoadLine, Predicted};
+    use plimsoll_brain::status::{MemberLoadLine, PredictedLatency};
 
     use super::*;
-    use crate::control::sample;
-    use crate::control::text::table;
+    use crate::control::format::table;
+    use crate::control::sample_status;
 
     pub(in crate::command) fn line() -> LoadLine {
         let what_if = |change: &str, about: &str, capacity: f64, load: f64, p99| WhatIf {
@@ -150,7 +156,7 @@ pub(super) mod tests {
             verdict: "good".into(),
             error: Some(0.034),
             predictions_checked: 3,
-            predicted: vec![Predicted {
+            predicted: vec![PredictedLatency {
                 load: 0.8,
                 requests_per_second: 160.0,
                 p50: Some(0.02),
@@ -168,13 +174,14 @@ pub(super) mod tests {
 
     #[test]
     fn a_load_line_is_a_line() {
-        let mut groups = sample().groups;
+        let mut groups = sample_status().groups;
         groups[0].load_line = Some(line());
         let unknown = LoadLine { why: "too few requests so far".into(), ..LoadLine::default() };
         groups[1].load_line = Some(unknown);
         assert_eq!(
-            table(&lines(&groups), false),
-            "web           load line 200/s (190 to 1.2k)                 40% below it  good: 3 predictions checked, \
+            table(&capacity_rows(&groups), false),
+            "web           load line 200/s (190 to 1.2k)                 40% below it  good: 3 predictions \
+             checked, \
              off by 3%\ngame servers  load line not known: too few requests so far\n"
         );
         let balancer = LoadLine {
@@ -187,20 +194,21 @@ pub(super) mod tests {
         groups[0].load_line = Some(balancer);
         groups.pop();
         assert_eq!(
-            table(&lines(&groups), false),
-            "web  load line 200/s (190 to 1.2k), by the balancer itself  10% over it  unproven: no prediction checked yet\n"
+            table(&capacity_rows(&groups), false),
+            "web  load line 200/s (190 to 1.2k), by the balancer itself  10% over it  unproven: no \
+             prediction checked yet\n"
         );
         groups[0].load_line = None;
-        assert!(lines(&groups).is_empty());
+        assert!(capacity_rows(&groups).is_empty());
     }
 
     #[test]
     fn what_is_predicted_is_a_table() {
-        let mut group = sample().groups.remove(0);
-        assert!(predictions(&group).is_empty());
+        let mut group = sample_status().groups.remove(0);
+        assert!(prediction_rows(&group).is_empty());
         group.load_line = Some(line());
         assert_eq!(
-            table(&predictions(&group), false),
+            table(&prediction_rows(&group), false),
             "web  at 80%                                160/s  p50 20.0ms  p99 310ms    3s ago\n\
              web  with one more like the median member  300/s  60% free  p99 100ms\n\
              web  with twice the traffic                200/s  over the load line\n\
@@ -210,7 +218,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_range_has_no_percentage() {
-        let mut group = sample().groups.remove(0);
+        let mut group = sample_status().groups.remove(0);
         let what_if = |about: &str, over| WhatIf { about: about.into(), over, ..WhatIf::default() };
         group.load_line = Some(LoadLine {
             requests_per_second: 60.0,
@@ -226,11 +234,11 @@ pub(super) mod tests {
             ..LoadLine::default()
         });
         assert_eq!(
-            table(&lines([&group]), false),
+            table(&capacity_rows([&group]), false),
             "web  load line 85 to 512/s  range: 1 of 2 members never had enough to do\n"
         );
         assert_eq!(
-            table(&predictions(&group), false),
+            table(&prediction_rows(&group), false),
             "web  without the member that can do most   -  over the load line\n\
              web  with one more like the median member  -  below the load line\n\
              web  with twice the traffic                -  unknown\n"
@@ -239,11 +247,11 @@ pub(super) mod tests {
 
     #[test]
     fn members_have_shares_of_what_they_can_do() {
-        let mut member = sample().groups.remove(0).members.remove(0);
-        assert_eq!((can_do(&member), used(&member)), ("-".into(), "-".into()));
+        let mut member = sample_status().groups.remove(0).members.remove(0);
+        assert_eq!((format_capacity(&member), format_used_share(&member)), ("-".into(), "-".into()));
         member.load_line =
             Some(MemberLoadLine { capacity: Some(9.94), used: Some(0.412), ..MemberLoadLine::default() });
-        assert_eq!((can_do(&member), used(&member)), ("9.9/s".into(), "41%".into()));
+        assert_eq!((format_capacity(&member), format_used_share(&member)), ("9.9/s".into(), "41%".into()));
         let said = [10.0, 999.0, 1234.0, 123_456.0].map(rate);
         assert_eq!(said, ["10", "999", "1.2k", "123k"]);
     }

@@ -1,61 +1,61 @@
 //! `plimsoll lottery`: the daemon beside a server in a cluster without a balancer.
 
-mod act;
-mod adjust;
-mod desk;
-mod feed;
-mod flags;
-mod key;
-mod keys;
-mod peers;
+mod admin_adapter;
+mod commands;
+mod inline_config;
+mod key_file;
+mod key_ring;
+mod key_rotation;
+mod load_feed;
+mod peer_lookup;
 mod reload;
-mod ring;
-pub(super) mod says;
-mod sense;
-mod show;
+pub(super) mod self_status;
+mod sensors;
+mod settings;
+mod status;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use plimsoll_admin::Rules;
+use plimsoll_admin::ActiveRules;
 use plimsoll_agent::Agent;
-use plimsoll_cluster::lottery::{Lottery, Settings};
+use plimsoll_cluster::lottery::{DaemonSettings, LotteryDaemon};
 use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Exit, Failure, Globals};
-use crate::config::{self, LotteryFile, ReadError, Severity, count};
-use crate::running::notify;
-use crate::{doors, log};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::config::{self, LotteryFile, ReadError, Severity, pluralize};
+use crate::runtime::notify_systemd;
+use crate::{admin_endpoints, log};
 
-use desk::{Desk, Request, attend};
-use feed::{End, feed};
-use flags::Flags;
-pub(super) use key::exposed;
-use sense::Senses;
+use admin_adapter::{DaemonAdmin, HostAction, handle_requests};
+use inline_config::InlineConfigArgs;
+pub(super) use key_file::is_exposed;
+use load_feed::{DaemonEnd, run_feed};
+use sensors::ServiceSensors;
 
 /// Refer clients to servers without a balancer: run beside each server
 ///
-/// Daemons tell one another how their servers do and draw who serves a request; a client asks any of them (`plimsoll pick`).
-/// SIGHUP reads the file and the keys again. SIGTERM and SIGINT tell the others that it leaves, and end it. The commands below talk to
-/// daemons that run, one or many at once.
+/// Daemons tell one another how their servers do and draw who serves a request; a client asks any of them
+/// (`plimsoll pick`). SIGHUP reads the file and the keys again. SIGTERM and SIGINT tell the others that it
+/// leaves, and end it. The commands below talk to daemons that run, one or many at once.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<LotteryCommand>,
 
     /// What is to be done, in place of the options below
     #[arg(short, long, value_name = "FILE", conflicts_with = "flags")]
     config: Option<PathBuf>,
 
     #[command(flatten)]
-    flags: Flags,
+    flags: InlineConfigArgs,
 
-    /// Make the file of keys if there is none, with a new key: for the first daemon of a cluster. Without peers and multicast it is made in
-    /// any case
+    /// Make the file of keys if there is none, with a new key: for the first daemon of a cluster. Without
+    /// peers and multicast it is made in any case
     #[arg(long)]
     new_keys: bool,
 
@@ -64,46 +64,46 @@ pub(crate) struct Args {
     check: bool,
 
     /// Form of the log on standard error
-    #[arg(long, value_enum, default_value_t = log::Form::Text)]
-    log: log::Form,
+    #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
+    log: log::LogFormat,
 }
 
 /// What is wanted of daemons that run.
 #[derive(Debug, Subcommand)]
-enum What {
-    Status(show::Args),
-    Drain(act::Drain),
-    Undrain(act::Undrain),
-    Disable(act::Disable),
-    Enable(act::Enable),
-    Set(act::Set),
-    Reload(act::Reload),
-    Stop(act::Stop),
-    Keys(keys::Args),
+enum LotteryCommand {
+    Status(status::Args),
+    Drain(commands::LotteryDrainArgs),
+    Undrain(commands::LotteryUndrainArgs),
+    Disable(commands::LotteryDisableArgs),
+    Enable(commands::LotteryEnableArgs),
+    Set(commands::LotterySetArgs),
+    Reload(commands::LotteryReloadArgs),
+    Stop(commands::LotteryStopArgs),
+    Keys(key_rotation::Args),
 }
 
 impl Args {
     /// Returns its configuration, if that is a file.
-    pub(super) fn file(&self) -> Option<PathBuf> {
+    pub(super) fn config_file(&self) -> Option<PathBuf> {
         self.config.clone()
     }
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.what {
         None if args.check => return args.check(globals),
         None => {}
-        Some(What::Status(args)) => return show::run(args, globals),
-        Some(What::Drain(args)) => return act::drain(args, globals),
-        Some(What::Undrain(args)) => return act::undrain(args, globals),
-        Some(What::Disable(args)) => return act::disable(args, globals),
-        Some(What::Enable(args)) => return act::enable(args, globals),
-        Some(What::Set(args)) => return act::set(args, globals),
-        Some(What::Reload(args)) => return act::reload(args, globals),
-        Some(What::Stop(args)) => return act::stop(args, globals),
-        Some(What::Keys(args)) => return keys::run(args, globals),
+        Some(LotteryCommand::Status(args)) => return status::run(args, globals),
+        Some(LotteryCommand::Drain(args)) => return commands::drain(args, globals),
+        Some(LotteryCommand::Undrain(args)) => return commands::undrain(args, globals),
+        Some(LotteryCommand::Disable(args)) => return commands::disable(args, globals),
+        Some(LotteryCommand::Enable(args)) => return commands::enable(args, globals),
+        Some(LotteryCommand::Set(args)) => return commands::set(args, globals),
+        Some(LotteryCommand::Reload(args)) => return commands::reload(args, globals),
+        Some(LotteryCommand::Stop(args)) => return commands::stop(args, globals),
+        Some(LotteryCommand::Keys(args)) => return key_rotation::run(args, globals),
     }
-    let file = args.read()?;
+    let file = args.read_config()?;
     log::start(args.log, globals);
     if file.warnings.count(Severity::Warning) > 0 {
         file.warnings.lines().iter().for_each(|line| tracing::warn!("{line}"));
@@ -112,55 +112,60 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         .enable_all()
         .max_blocking_threads(4)
         .build()
-        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
-    let done = runtime.block_on(on(args, file));
+        .map_err(|error| CliError::failed(format_args!("cannot start: {error}")))?;
+    let done = runtime.block_on(run_until_stopped(args, file));
     runtime.shutdown_background();
     done
 }
 
 /// Serves until it is stopped.
-async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
+async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCode, CliError> {
     // The signals are taken before anything listens, so that none finds the process unprepared.
     let taken = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     let [Ok(mut hangup), Ok(mut term), Ok(mut int)] = taken else {
-        return Err(Failure::failed("cannot take signals"));
+        return Err(CliError::failed("cannot take signals"));
     };
     let alone = file.lottery.peers.is_empty() && file.lottery.multicast.is_none();
-    let keys = key::open(&file.keys(), alone || args.new_keys)?;
-    let settings =
-        file.settings(keys, config::look_up).map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
+    let keys = key_file::open_or_create(&file.keys(), alone || args.new_keys)?;
+    let settings = file
+        .settings(keys, config::look_up)
+        .map_err(|problems| CliError::rendered(CliExitCode::Failed, problems))?;
     let table = &file.lottery.admin;
-    let (config, rules) = doors::open(table.doors(), table.audit.as_ref())?;
+    let (config, rules) = admin_endpoints::control_config(table.control_section(), table.audit.as_ref())?;
     let audit = config.audit.clone();
     let controlled = config.control.is_some() || config.secured.is_some();
-    let agent = plimsoll_agent::Config { listen: file.lottery.status.0, ..plimsoll_agent::Config::default() };
-    let agent = Agent::open(agent).await.map_err(Failure::failed)?;
+    let agent = plimsoll_agent::AgentConfig {
+        listen: file.lottery.status.0,
+        ..plimsoll_agent::AgentConfig::default()
+    };
+    let agent = Agent::open(agent).await.map_err(CliError::failed)?;
     if let Some(address) = agent.addr() {
         tracing::info!("listening status {address}: /load, /metrics, /v1/report");
     }
     let mut force = settings.clone();
-    let mut lottery = Lottery::start(settings).map_err(|error| {
+    let mut lottery = LotteryDaemon::start(settings).map_err(|error| {
         let listen = force.listen;
-        Failure::failed(format_args!(
-            "cannot listen on {listen}: {error}; stop what listens there, or choose an address of this machine"
+        CliError::failed(format_args!(
+            "cannot listen on {listen}: {error}; stop what listens there, or choose an address of this \
+             machine"
         ))
     })?;
     for service in &force.services {
         tracing::info!("service {} ({:#010x}): server {}", service.name, service.id, service.server);
     }
-    let told = agent.told();
-    let mut senses = Senses::open(&file).await.map_err(Failure::failed)?;
-    let (desk, mut inbox) = Desk::new(told.clone());
+    let told = agent.reporter();
+    let mut senses = ServiceSensors::start(&file).await.map_err(CliError::failed)?;
+    let (desk, mut inbox) = DaemonAdmin::new(told.clone());
     let admin = match controlled {
-        true => Some(plimsoll_admin::attend(config, desk.clone()).map_err(|error| {
-            Failure::failed(error.to_string().replace("plimsoll stop", "plimsoll lottery stop"))
+        true => Some(plimsoll_admin::start_daemon(config, desk.clone()).map_err(|error| {
+            CliError::failed(error.to_string().replace("plimsoll stop", "plimsoll lottery stop"))
         })?),
         false => None,
     };
-    if let Some(path) = table.doors().unix() {
+    if let Some(path) = table.control_section().unix() {
         tracing::info!("listening control unix:{}", path.display());
     }
-    if let Some(address) = admin.as_ref().and_then(plimsoll_admin::Admin::secured) {
+    if let Some(address) = admin.as_ref().and_then(plimsoll_admin::AdminServer::secured) {
         tracing::info!("listening control tls://{address}: for those whom [admin.access] knows");
     }
     // The line comes last: a reader that waits for it finds all of the above.
@@ -168,65 +173,65 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
         "listening lottery {}: member {}, {}, {}",
         lottery.address(),
         file.lottery.member,
-        count(force.services.len(), "service"),
-        count(force.peers.len(), "peer")
+        pluralize(force.services.len(), "service"),
+        pluralize(force.peers.len(), "peer")
     );
-    notify(&[NotifyState::Ready]);
+    notify_systemd(&[NotifyState::Ready]);
     let (mut ended, mut reload_error) = (None, None);
     agent
         .run(async {
             loop {
                 let peers = force.peers.clone();
                 tokio::select! {
-                    end = feed(&file, &lottery, &told, &senses) => ended = Some(end),
+                    end = run_feed(&file, &lottery, &told, &senses) => ended = Some(end),
                     () = lottery.check() => {}
-                    signal = told_to_stop(&mut term, &mut int) => {
-                        doors::note(audit.as_deref(), signal, "stop", Ok(()));
+                    signal = wait_for_stop(&mut term, &mut int) => {
+                        admin_endpoints::audit_signal(audit.as_deref(), signal, "stop", Ok(()));
                     }
-                    asked = attend(&lottery, &mut inbox, &file, &mut force, reload_error.as_deref()) => {
-                        if let Request::Reload(reply) = asked {
-                            let mut all = All { file: &mut file, force: &mut force, lottery: &mut lottery, senses: &mut senses };
-                            let outcome = all.again(args, &rules).await;
+                    asked = handle_requests(&lottery, &mut inbox, &file, &mut force, reload_error.as_deref()) => {
+                        if let HostAction::Reload(reply) = asked {
+                            let mut all = ReloadContext { file: &mut file, active_settings: &mut force, lottery: &mut lottery, sensors: &mut senses };
+                            let outcome = all.reload(args, &rules).await;
                             reload_error = outcome.as_ref().err().cloned();
                             // The client may have gone.
                             drop(reply.send(outcome));
                             continue;
                         }
                     }
-                    peers = peers::moved(&file, peers) => {
+                    peers = peer_lookup::changed_addresses(&file, peers) => {
                         force.peers = peers;
-                        lottery.adjust(force.clone()).await;
+                        lottery.apply_settings(force.clone()).await;
                         continue;
                     }
                     _ = hangup.recv() => {
-                        let mut all = All { file: &mut file, force: &mut force, lottery: &mut lottery, senses: &mut senses };
-                        let outcome = all.again(args, &rules).await;
+                        let mut all = ReloadContext { file: &mut file, active_settings: &mut force, lottery: &mut lottery, sensors: &mut senses };
+                        let outcome = all.reload(args, &rules).await;
                         let done = outcome.as_ref().map(drop).map_err(String::as_str);
-                        doors::note(audit.as_deref(), "SIGHUP", "reload", done);
+                        admin_endpoints::audit_signal(audit.as_deref(), "SIGHUP", "reload", done);
                         reload_error = outcome.err();
                         continue;
                     }
                 }
                 break;
             }
-            desk.stop();
-            notify(&[NotifyState::Stopping]);
+            desk.mark_stopping();
+            notify_systemd(&[NotifyState::Stopping]);
         })
         .await;
     // Questions from here on are answered with the end of the daemon.
     drop(inbox);
     match ended {
         // The failure makes a watching Supervisor start another process.
-        Some(End::Thread) => {
-            return Err(Failure::failed(
+        Some(DaemonEnd::ThreadEnded) => {
+            return Err(CliError::failed(
                 "the daemon's thread has ended, which it never should: please report it",
             ));
         }
-        Some(End::Twin(other)) => {
+        Some(DaemonEnd::DuplicateMember(other)) => {
             lottery.leave().await;
             let member = file.lottery.member;
-            return Err(Failure::new(
-                Exit::Usage,
+            return Err(CliError::new(
+                CliExitCode::Usage,
                 format_args!(
                     "member {member} is another daemon, at {other}: give this one a number of its own"
                 ),
@@ -237,7 +242,7 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     tracing::info!("leaving");
     let outcome = tokio::select! {
         () = lottery.leave() => Ok(ExitCode::SUCCESS),
-        _ = told_to_stop(&mut term, &mut int) => Err(Failure::new(Exit::Interrupted, "stopped at once")),
+        _ = wait_for_stop(&mut term, &mut int) => Err(CliError::new(CliExitCode::Interrupted, "stopped at once")),
     };
     // The admin plane ends last, so that the stop can be watched.
     drop(admin);
@@ -245,39 +250,39 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
 }
 
 /// The state that a reload may change.
-struct All<'a> {
+struct ReloadContext<'a> {
     file: &'a mut LotteryFile,
-    force: &'a mut Settings,
-    lottery: &'a mut Lottery,
-    senses: &'a mut Senses,
+    active_settings: &'a mut DaemonSettings,
+    lottery: &'a mut LotteryDaemon,
+    sensors: &'a mut ServiceSensors,
 }
 
-impl All<'_> {
+impl ReloadContext<'_> {
     /// Reads the file and the keys again; returns one line for each difference.
-    async fn again(&mut self, args: &Args, rules: &Rules) -> Result<Vec<String>, String> {
-        let outcome = self.read(args, rules).await;
+    async fn reload(&mut self, args: &Args, rules: &ActiveRules) -> Result<Vec<String>, String> {
+        let outcome = self.read_files(args, rules).await;
         if let Err(why) = &outcome {
             tracing::error!("not reloaded, all stays as it was: {why}");
         }
         outcome
     }
 
-    async fn read(&mut self, args: &Args, rules: &Rules) -> Result<Vec<String>, String> {
-        let (fresh, mut settings, changes) = reload::read(args, self.file, self.force)?;
+    async fn read_files(&mut self, args: &Args, rules: &ActiveRules) -> Result<Vec<String>, String> {
+        let (fresh, mut settings, changes) = reload::read_settings(args, self.file, self.active_settings)?;
         // The incarnation is the start of the process.
-        settings.incarnation = self.force.incarnation;
-        let fresh_rules = fresh.lottery.admin.doors().rules()?;
-        let senses = Senses::open(&fresh).await?;
-        reload::tell(&changes);
+        settings.incarnation = self.active_settings.incarnation;
+        let fresh_rules = fresh.lottery.admin.control_section().rules()?;
+        let senses = ServiceSensors::start(&fresh).await?;
+        reload::log_changes(&changes);
         rules.replace(fresh_rules);
-        self.lottery.change(settings.clone()).await;
-        (*self.file, *self.force, *self.senses) = (fresh, settings, senses);
+        self.lottery.reconfigure(settings.clone()).await;
+        (*self.file, *self.active_settings, *self.sensors) = (fresh, settings, senses);
         Ok(changes)
     }
 }
 
 /// Waits for a signal to stop; returns its name.
-async fn told_to_stop(term: &mut Signal, int: &mut Signal) -> &'static str {
+async fn wait_for_stop(term: &mut Signal, int: &mut Signal) -> &'static str {
     tokio::select! {
         _ = term.recv() => "SIGTERM",
         _ = int.recv() => "SIGINT",
@@ -285,39 +290,41 @@ async fn told_to_stop(term: &mut Signal, int: &mut Signal) -> &'static str {
 }
 
 impl Args {
-    fn read(&self) -> Result<LotteryFile, Failure> {
+    fn read_config(&self) -> Result<LotteryFile, CliError> {
         match &self.config {
-            Some(path) => config::read_lottery(path).map_err(|error| Failure::rendered(Exit::Usage, error)),
+            Some(path) => {
+                config::read_lottery(path).map_err(|error| CliError::rendered(CliExitCode::Usage, error))
+            }
             None => {
-                let text = self.flags.text().map_err(|why| Failure::new(Exit::Usage, why))?;
+                let text = self.flags.to_toml().map_err(|why| CliError::new(CliExitCode::Usage, why))?;
                 config::read_lottery_text("the command line", text.into_bytes())
-                    .map_err(|problems| Failure::new(Exit::Usage, problems.first()))
+                    .map_err(|problems| CliError::new(CliExitCode::Usage, problems.first()))
             }
         }
     }
 
     /// Prints all problems, or that there are none. It opens no socket and looks no name up, like `plimsoll
     /// config check`.
-    fn check(&self, globals: &Globals) -> Result<ExitCode, Failure> {
-        if let (Some(path), true) = (&self.config, globals.json()) {
+    fn check(&self, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+        if let (Some(path), true) = (&self.config, globals.is_json()) {
             let read = config::read_lottery(path);
             let problems = match &read {
                 Ok(file) => file.warnings.to_json(),
                 Err(ReadError::Wrong(problems)) => problems.to_json(),
-                Err(error @ ReadError::Io(_)) => return Err(Failure::rendered(Exit::Usage, error)),
+                Err(error @ ReadError::Io(_)) => return Err(CliError::rendered(CliExitCode::Usage, error)),
             };
             let (ok, file) = (read.is_ok(), config::name_of(path));
             let report = json!({ "schema": 1, "file": file, "ok": ok, "problems": problems });
-            globals.show(&report, String::new)?;
-            return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
+            globals.print_result(&report, String::new)?;
+            return Ok(if ok { ExitCode::SUCCESS } else { CliExitCode::Usage.into() });
         }
-        let file = self.read()?;
+        let file = self.read_config()?;
         if let Some(rules) = &file.lottery.admin.access.file {
-            config::check_access(&rules.0).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+            config::check_access(&rules.0).map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
         }
-        let services = count(file.lottery.services.len(), "service");
-        globals.say(&file.warnings.to_string());
-        globals.say(&format!("{}: ok (member {}, {services})\n", file.name(), file.lottery.member));
+        let services = pluralize(file.lottery.services.len(), "service");
+        globals.print_message(&file.warnings.to_string());
+        globals.print_message(&format!("{}: ok (member {}, {services})\n", file.name(), file.lottery.member));
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use clap_mangen::Man;
 
-use super::{Cli, Failure, Globals};
-use crate::talk;
+use super::{Cli, CliError, GlobalArgs};
+use crate::output;
 
 /// Print the manual page, or write one page per command into a folder
 #[derive(clap::Args, Debug)]
@@ -18,15 +18,16 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let mut tree = Cli::command();
     tree.build();
     let Some(dir) = &args.dir else {
         let (_, page) = render(&tree)?;
-        talk::write(&page)?;
+        output::write_stdout(&page)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let fail = |path: &Path, error| Failure::failed(format_args!("cannot write {}: {error}", path.display()));
+    let fail =
+        |path: &Path, error| CliError::failed(format_args!("cannot write {}: {error}", path.display()));
     fs::create_dir_all(dir).map_err(|error| fail(dir, error))?;
     let mut pages = Vec::new();
     collect(&tree, &mut pages)?;
@@ -34,12 +35,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let path = dir.join(name);
         fs::write(&path, page).map_err(|error| fail(&path, error))?;
     }
-    globals.say(&format!("wrote {} manual pages to {}\n", pages.len(), dir.display()));
+    globals.print_message(&format!("wrote {} manual pages to {}\n", pages.len(), dir.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Collects the page of a command and those of all commands below it.
-fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result<(), Failure> {
+fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result<(), CliError> {
     pages.push(render(command)?);
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
     {
@@ -49,11 +50,11 @@ fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result
 }
 
 /// Returns the file name and the text of the page of one command.
-fn render(command: &clap::Command) -> Result<(String, String), Failure> {
+fn render(command: &clap::Command) -> Result<(String, String), CliError> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let man = Man::new(command.clone()).title(name.to_uppercase());
     let mut page = Vec::new();
     man.render(&mut page)
-        .map_err(|error| Failure::failed(format_args!("cannot make the manual page: {error}")))?;
+        .map_err(|error| CliError::failed(format_args!("cannot make the manual page: {error}")))?;
     Ok((format!("{name}.1"), String::from_utf8_lossy(&page).into_owned()))
 }

@@ -1,6 +1,6 @@
 //! `plimsoll member`: a test server with adjustable speed and failures.
 
-mod references;
+mod object_references;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,25 +8,28 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll_bench::member::{self, Antagonist, Kind, Refusal, Service, Slowdown, Spec, Steps};
+use plimsoll_bench::member::{
+    self, Antagonist, FailureResponse, MemberProtocol, MemberSpec, ServiceSteps, ServiceTime, Slowdown,
+};
 use plimsoll_bench::units;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::references::References;
-use super::{Failure, Globals};
+use self::object_references::MemberReferences;
+use super::{CliError, GlobalArgs};
 
 /// Run a test server
 ///
 /// Each request waits, first come first served, until one of the workers is free, and holds it for its
-/// service time; or, with --cores, all requests share the cores. Answers name the member in the header x-member. Ends with SIGTERM or Ctrl-C, after the
-/// requests in flight.
+/// service time; or, with --cores, all requests share the cores. Answers name the member in the header
+/// x-member. Ends with SIGTERM or Ctrl-C, after the requests in flight.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Where to listen; port 0 takes a free one
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:9001")]
     listen: SocketAddr,
 
-    /// Listen there, too, as often as needed: the same server by another door, as members of several groups on one host
+    /// Listen there, too, as often as needed: the same server by another door, as members of several groups
+    /// on one host
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["count", "iiop"])]
     also: Vec<SocketAddr>,
 
@@ -40,15 +43,15 @@ pub(crate) struct Args {
     count: usize,
 
     /// How long a worker holds a request: none, const:1ms, exp:2ms (mean), uniform:1ms:3ms, pareto:1.5:1ms
-    /// (tail index and least value) or lognormal:10ms:1.2:300ms (mean, standard deviation of the logarithm, and
-    /// where it is cut)
+    /// (tail index and least value) or lognormal:10ms:1.2:300ms (mean, standard deviation of the logarithm,
+    /// and where it is cut)
     #[arg(short, long, value_name = "TIME", default_value = "none")]
-    service: Service,
+    service: ServiceTime,
 
-    /// How long it holds one for what a program makes: a path with a query, a cgi-bin or the name of a script (http) [default: as
-    /// any other]
+    /// How long it holds one for what a program makes: a path with a query, a cgi-bin or the name of a script
+    /// (http) [default: as any other]
     #[arg(long, value_name = "TIME")]
-    dynamic: Option<Service>,
+    dynamic: Option<ServiceTime>,
 
     /// Requests served at a time
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
@@ -63,8 +66,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "cores", value_parser = above_zero)]
     speed: f64,
 
-    /// A neighbour of the cores, there and away for exponential times with these means, that leaves a share of the
-    /// speed between low and high: on:3s,off:10s,low:0.3,high:0.8
+    /// A neighbour of the cores, there and away for exponential times with these means, that leaves a share
+    /// of the speed between low and high: on:3s,off:10s,low:0.3,high:0.8
     #[arg(long, value_name = "TIMES", requires = "cores")]
     antagonist: Option<Antagonist>,
 
@@ -81,18 +84,19 @@ pub(crate) struct Args {
     burn: bool,
 
     /// How much longer a worker holds the first request of a connection (http, iiop), such as 2ms
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::parse_duration)]
     session: Duration,
 
-    /// What a worker does with a request, in place of the service time (http, iiop): work at the member's own processor,
-    /// which is emulated and serves in order, and times of waiting, such as cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms.
-    /// Whether its object is there (iiop) is said at once
+    /// What a worker does with a request, in place of the service time (http, iiop): work at the member's own
+    /// processor, which is emulated and serves in order, and times of waiting, such as
+    /// cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms. Whether its object is there (iiop) is said at once
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["service", "burn", "swaps", "cores", "session", "echo"])]
-    steps: Option<Steps>,
+    steps: Option<ServiceSteps>,
 
-    /// What is done, without a worker, with a request for the path /receive (http) or the object Receive (iiop)
+    /// What is done, without a worker, with a request for the path /receive (http) or the object Receive
+    /// (iiop)
     #[arg(long, value_name = "STEPS", requires = "steps")]
-    receive: Option<Steps>,
+    receive: Option<ServiceSteps>,
 
     /// Answer with the integers of the request's body after so many swaps of two of them (http): real work
     /// instead of a service time
@@ -102,14 +106,14 @@ pub(crate) struct Args {
     /// Send back what comes in: bytes, datagrams, or requests as they arrived [default: an http server that
     /// answers with its name]
     #[arg(long, value_name = "PROTOCOL")]
-    echo: Option<Echo>,
+    echo: Option<EchoMode>,
 
     /// Begin each connection (tcp) or datagram (udp) with the name
     #[arg(long, requires = "echo")]
     greet: bool,
 
-    /// Serve CORBA clients instead: the object Test::Latency, which says whether a number is prime, under any key; GIOP
-    /// 1.0 to 1.2
+    /// Serve CORBA clients instead: the object Test::Latency, which says whether a number is prime, under any
+    /// key; GIOP 1.0 to 1.2
     #[arg(long, conflicts_with_all = ["echo", "swaps", "meter", "admin"])]
     iiop: bool,
 
@@ -117,7 +121,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "iiop")]
     ior_file: Option<PathBuf>,
 
-    /// Length of an answer's body, such as 1KiB [default: the name]; of CORBA's answers, so many bytes beside the result
+    /// Length of an answer's body, such as 1KiB [default: the name]; of CORBA's answers, so many bytes beside
+    /// the result
     #[arg(long, value_name = "SIZE", value_parser = body)]
     body: Option<usize>,
 
@@ -126,24 +131,25 @@ pub(crate) struct Args {
     fail_rate: f64,
 
     /// After what time they fail, without being served [default: when they have been]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     fail_after: Option<Duration>,
 
     /// How they fail: a status from 400 to 599, or close
     #[arg(long, value_name = "HOW", default_value = "500")]
-    fail_with: Refusal,
+    fail_with: FailureResponse,
 
     /// Become slower after a while: 10s for ten times, 10s:4 for four times
     #[arg(long, value_name = "TIME[:FACTOR]")]
     slow_after: Option<Slowdown>,
 
-    /// Say with each answer how loaded the member is, and refuse with 503 what it has no room for (http), as a server
-    /// with an agent does
+    /// Say with each answer how loaded the member is, and refuse with 503 what it has no room for (http), as
+    /// a server with an agent does
     #[arg(long)]
     meter: bool,
 
     /// Obey POST /_plimsoll/slow?factor=N and /_plimsoll/fail?rate=R (after=TIME, with=HOW), and answer GET
-    /// /_plimsoll/count with the requests so far and GET /_plimsoll/load with the share of cores or workers in use
+    /// /_plimsoll/count with the requests so far and GET /_plimsoll/load with the share of cores or workers
+    /// in use
     #[arg(long)]
     admin: bool,
 
@@ -151,8 +157,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS")]
     orders: Option<SocketAddr>,
 
-    /// Tell the agent or the lottery's daemon at this address (its --status or --listen), or a balancer (its admin.reports), four
-    /// times a second how many requests there are, as in_flight (http)
+    /// Tell the agent or the lottery's daemon at this address (its --status or --listen), or a balancer (its
+    /// admin.reports), four times a second how many requests there are, as in_flight (http)
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["iiop", "echo"])]
     tell: Option<SocketAddr>,
 
@@ -160,7 +166,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MEMBER", requires = "tell", value_parser = visible)]
     tell_as: Vec<String>,
 
-    /// Tell it also how busy the emulated cores or workers are: what share of them is in use as cpu, how many there are as cpus
+    /// Tell it also how busy the emulated cores or workers are: what share of them is in use as cpu, how many
+    /// there are as cpus
     #[arg(long, requires = "tell")]
     tell_busy: bool,
 
@@ -171,22 +178,22 @@ pub(crate) struct Args {
 
 /// What is sent back.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Echo {
+enum EchoMode {
     Tcp,
     Udp,
     Http,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let spec = Spec {
-        kind: match args.echo {
-            None if args.iiop => Kind::Iiop,
-            None => Kind::Http,
-            Some(Echo::Http) => Kind::HttpEcho,
-            Some(Echo::Tcp) => Kind::Tcp,
-            Some(Echo::Udp) => Kind::Udp,
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let spec = MemberSpec {
+        protocol: match args.echo {
+            None if args.iiop => MemberProtocol::Iiop,
+            None => MemberProtocol::Http,
+            Some(EchoMode::Http) => MemberProtocol::HttpEcho,
+            Some(EchoMode::Tcp) => MemberProtocol::Tcp,
+            Some(EchoMode::Udp) => MemberProtocol::Udp,
         },
-        also: args.also.clone(),
+        more_addresses: args.also.clone(),
         name: args.name.clone(),
         count: args.count,
         service: args.service,
@@ -196,48 +203,48 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         speed: args.speed,
         antagonist: args.antagonist,
         ignore_cancel: args.ignore_cancel,
-        queue: args.queue,
+        queue_limit: args.queue,
         burn: args.burn,
-        session: args.session,
+        session_cost: args.session,
         steps: args.steps.clone(),
-        receive: args.receive.clone(),
-        orders: args.orders,
+        receive_steps: args.receive.clone(),
+        admin_address: args.orders,
         swaps: args.swaps,
-        body: args.body,
+        body_length: args.body,
         fail_rate: args.fail_rate,
         fail_after: args.fail_after,
         refusal: args.fail_with,
-        slow_after: args.slow_after,
+        slowdown: args.slow_after,
         meter: args.meter,
         admin: args.admin,
-        tell: args.tell,
-        tell_as: args.tell_as.clone(),
-        tell_busy: args.tell_busy,
+        report_to: args.tell,
+        report_as: args.tell_as.clone(),
+        report_utilization: args.tell_busy,
         greet: args.greet,
         seed: args.seed,
-        ..Spec::new(args.listen)
+        ..MemberSpec::new(args.listen)
     };
-    let kind = spec.kind.name();
-    let references = References::new(if args.iiop { args.count } else { 0 }, args.ior_file.as_deref());
+    let kind = spec.protocol.name();
+    let references = MemberReferences::new(if args.iiop { args.count } else { 0 }, args.ior_file.as_deref());
     let listening = |address| {
-        globals.say(&format!("listening {kind} {address}\n"));
+        globals.print_message(&format!("listening {kind} {address}\n"));
         references.add(address);
     };
     let stop = async {
         tokio::select! {
-            () = told_to_stop() => {}
-            () = references.failed() => {}
+            () = wait_for_stop() => {}
+            () = references.wait_for_failure() => {}
         }
     };
     member::serve(spec, listening, stop).map_err(|error| {
-        Failure::failed(format_args!("cannot serve on {}: {error}; {}", args.listen, hint(&error)))
+        CliError::failed(format_args!("cannot serve on {}: {error}; {}", args.listen, hint(&error)))
     })?;
-    references.told()?;
+    references.result()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Waits for the first SIGTERM or SIGINT.
-async fn told_to_stop() {
+async fn wait_for_stop() {
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         // Without a handler the signals keep their default: they end the process.
@@ -292,7 +299,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 fn body(text: &str) -> Result<usize, String> {
-    let size = units::bytes(text)?;
+    let size = units::parse_bytes(text)?;
     // The body is kept in memory.
     if size > 1 << 30 { Err("at most 1GiB".to_owned()) } else { Ok(size) }
 }

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{GroupStatus, MemberStatus, Status};
+use plimsoll_brain::status::{GroupStatus, MemberStatus, StatusReport};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Globals, load_line, sources};
-use crate::control::text::{self, Cell, Tone, ago, latency, table};
-use crate::control::{self, Said, Where};
+use super::{CliError, CliExitCode, GlobalArgs, load_line, member_sources};
+use crate::control::format::{self, TableCell, TextStyle, latency, short_duration, table};
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// List the members: state and why, load, share of the requests, latency
 #[derive(clap::Args, Debug)]
@@ -16,29 +16,31 @@ pub(crate) struct Args {
     group: Option<String>,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, _| shown(&args.group, balancer.status()?, globals))
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |balancer, _| {
+        select_groups(&args.group, balancer.status()?, globals)
+    })
 }
 
-fn shown(
+fn select_groups(
     wanted: &Option<String>,
-    (json, status): (Value, Status),
-    globals: &Globals,
-) -> Result<Said, Failure> {
+    (json, status): (Value, StatusReport),
+    globals: &GlobalArgs,
+) -> Result<CommandOutput, CliError> {
     if let Some(group) = wanted
         && !status.groups.iter().any(|found| found.name == *group)
     {
-        return Err(Failure::new(Exit::Usage, unknown(group, &status)));
+        return Err(CliError::new(CliExitCode::Usage, unknown(group, &status)));
     }
     let wanted = |name: &str| wanted.as_deref().is_none_or(|group| group == name);
     let groups: Vec<_> = status.groups.iter().filter(|group| wanted(&group.name)).collect();
-    Ok(Said::shown(filtered(json, wanted), render(&groups, globals.color())))
+    Ok(CommandOutput::from_view(filtered(json, wanted), render(&groups, globals.stdout_has_color())))
 }
 
-fn unknown(group: &str, status: &Status) -> String {
+fn unknown(group: &str, status: &StatusReport) -> String {
     let near = status
         .groups
         .iter()
@@ -64,8 +66,8 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
     // Columns without any value are left out.
     let measured =
         groups.iter().flat_map(|group| &group.members).any(|member| load_line::capacity(member).is_some());
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("GROUP"),
         heading("MEMBER"),
@@ -86,29 +88,29 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
     for group in groups {
         let all: u64 = group.members.iter().map(|member| member.requests).sum();
         for member in &group.members {
-            let (glyph, word, tone) = text::standing(member.state, member.is_slow());
+            let (glyph, word, tone) = format::member_state_label(member.state, member.is_slow());
             let share = match all {
                 0 => "-".into(),
                 all => format!("{:.1}%", member.requests as f64 * 100.0 / all as f64),
             };
             let time = |seconds| if member.latency.count == 0 { "-".into() } else { latency(seconds) };
-            let failures = Cell::number(member.failures);
+            let failures = TableCell::number(member.failures);
             rows.push(vec![
-                Cell::text(&group.name),
-                Cell::text(&member.name),
-                Cell::text(&format!("{glyph} {word}")).tone(tone),
-                Cell::number(member.capacity),
-                Cell::number(load_line::can_do(member)),
-                Cell::number(load_line::used(member)),
-                Cell::number(member.in_flight),
-                Cell::number(member.requests),
-                if member.failures > 0 { failures.tone(Tone::Bad) } else { failures },
+                TableCell::text(&group.name),
+                TableCell::text(&member.name),
+                TableCell::text(&format!("{glyph} {word}")).tone(tone),
+                TableCell::number(member.capacity),
+                TableCell::number(load_line::format_capacity(member)),
+                TableCell::number(load_line::format_used_share(member)),
+                TableCell::number(member.in_flight),
+                TableCell::number(member.requests),
+                if member.failures > 0 { failures.tone(TextStyle::Bad) } else { failures },
                 refused(member),
-                Cell::number(share),
-                Cell::number(time(member.latency.p50)),
-                Cell::number(time(member.latency.p99)),
-                Cell::number(ago(member.since_seconds)),
-                Cell::text(&why(member)).tone(Tone::Faint),
+                TableCell::number(share),
+                TableCell::number(time(member.latency.p50)),
+                TableCell::number(time(member.latency.p99)),
+                TableCell::number(short_duration(member.since_seconds)),
+                TableCell::text(&why(member)).tone(TextStyle::Faint),
             ]);
         }
     }
@@ -118,10 +120,10 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
     if !measured {
         rows.iter_mut().for_each(|row| drop(row.drain(4..6)));
     }
-    let can_carry = load_line::lines(groups.iter().copied());
-    let predicted: Vec<_> = groups.iter().flat_map(|group| load_line::predictions(group)).collect();
-    let found = sources::lines(groups.iter().copied());
-    let below = |lines: &[Vec<Cell>]| match lines {
+    let can_carry = load_line::capacity_rows(groups.iter().copied());
+    let predicted: Vec<_> = groups.iter().flat_map(|group| load_line::prediction_rows(group)).collect();
+    let found = member_sources::source_rows(groups.iter().copied());
+    let below = |lines: &[Vec<TableCell>]| match lines {
         [] => String::new(),
         lines => format!("\n{}", table(lines, color)),
     };
@@ -129,29 +131,29 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
 }
 
 /// Returns how many requests the group refused while a member took none, with the reason of most of them.
-fn refused(member: &MemberStatus) -> Cell {
+fn refused(member: &MemberStatus) -> TableCell {
     let all: u64 = member.refused.values().sum();
     match member.refused.iter().max_by_key(|(_, count)| **count) {
-        Some((reason, _)) => Cell::number(format!("{all} {reason}")).tone(Tone::Bad),
-        None => Cell::number("-"),
+        Some((reason, _)) => TableCell::number(format!("{all} {reason}")).tone(TextStyle::Bad),
+        None => TableCell::number("-"),
     }
 }
 
 /// Returns the reason of a member's state, after the time for which it has been slow.
 fn why(member: &MemberStatus) -> String {
     let slow = member.slow_seconds.filter(|_| member.is_slow());
-    let slow = slow.map(|since| format!("ten times slower than its group for {}; ", ago(since)));
+    let slow = slow.map(|since| format!("ten times slower than its group for {}; ", short_duration(since)));
     format!("{}{}", slow.unwrap_or_default(), member.why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::sample;
+    use crate::control::sample_status;
 
     #[test]
     fn the_table() {
-        let status = sample();
+        let status = sample_status();
         let groups: Vec<_> = status.groups.iter().collect();
         insta::assert_snapshot!(render(&groups, false), @"
         GROUP         MEMBER                STATE         CAPACITY  IN FLIGHT  REQUESTS  FAILURES  SHARE     P50     P99    SINCE  WHY
@@ -166,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_slow_member_is_marked() {
-        let mut status = sample();
+        let mut status = sample_status();
         status.groups[0].members.iter_mut().for_each(|member| member.slow_seconds = Some(12.0));
         let groups: Vec<_> = status.groups.iter().collect();
         let shown = render(&groups, false);
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn refusals_stand_beside_the_members_that_took_none() {
-        let mut status = sample();
+        let mut status = sample_status();
         status.groups.truncate(1);
         status.groups[0].members.truncate(2);
         let refused = [("limit".to_owned(), 3), ("member_full".to_owned(), 39)];
@@ -195,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_a_group_can_carry_stands_below() {
-        let mut status = sample();
+        let mut status = sample_status();
         status.groups.truncate(1);
         status.groups[0].members.truncate(1);
         status.groups[0].load_line = Some(load_line::tests::line());
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_group_that_does_not_exist() {
-        let status = sample();
+        let status = sample_status();
         assert_eq!(unknown("wbe", &status), "there is no group wbe; did you mean web?");
         assert_eq!(unknown("mail", &status), "there is no group mail; there are: web, game servers");
     }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use plimsoll_lqn::Read;
-use plimsoll_lqn::ask::knob::Knob;
+use plimsoll_lqn::ParsedModel;
+use plimsoll_lqn::analysis::parameter::ModelParameter;
 
-use super::{Exit, Failure, Globals};
+use super::{CliError, CliExitCode, GlobalArgs};
 use crate::config;
-use crate::talk::Output;
+use crate::output::OutputFormat;
 
 mod bottleneck;
 mod capacity;
@@ -19,14 +19,14 @@ mod compare;
 mod convert;
 mod fit;
 mod from_config;
-mod method;
 mod plan;
-mod points;
 mod print;
 mod show;
 mod simulate;
 mod solve;
+mod solver;
 mod sweep;
+mod sweep_grid;
 
 pub(crate) use from_config::policy;
 
@@ -34,11 +34,11 @@ pub(crate) use from_config::policy;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: ModelCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ModelCommand {
     Plan(plan::Args),
     Solve(solve::Args),
     Simulate(simulate::Args),
@@ -54,44 +54,45 @@ enum Command {
 
 /// A model, as every command takes it.
 #[derive(clap::Args, Debug)]
-struct Which {
+struct ModelArgs {
     /// A model, LQNX or .lqn; - for standard input
     #[arg(value_name = "MODEL")]
     file: PathBuf,
 
-    /// A parameter of the model ($NAME), or a number such as client.threads or cpu.cores, is to have this value
+    /// A parameter of the model ($NAME), or a number such as client.threads or cpu.cores, is to have this
+    /// value
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, f64)>,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let command = &args.command;
     let known = command.outputs();
     // Without a name it is the first.
-    if globals.output != Output::Table && !known.contains(&globals.output) {
+    if globals.output != OutputFormat::Table && !known.contains(&globals.output) {
         let names: Vec<String> =
             known.iter().filter_map(|own| Some(own.to_possible_value()?.get_name().to_owned())).collect();
         let what = format!("this command knows --output {} only", names.join(", "));
-        return Err(Failure::new(Exit::Usage, what));
+        return Err(CliError::new(CliExitCode::Usage, what));
     }
     match command {
-        Command::Plan(args) => plan::run(args, globals),
-        Command::Solve(args) => solve::run(args, globals),
-        Command::Simulate(args) => simulate::run(args, globals),
-        Command::Sweep(args) => sweep::run(args, globals),
-        Command::Bottleneck(args) => bottleneck::run(args, globals),
-        Command::Capacity(args) => capacity::run(args, globals),
-        Command::Compare(args) => compare::run(args, globals),
-        Command::Fit(args) => fit::run(args, globals),
-        Command::Show(args) => show::run(args, globals),
-        Command::Convert(args) => convert::run(args, globals),
-        Command::FromConfig(args) => from_config::run(args, globals),
+        ModelCommand::Plan(args) => plan::run(args, globals),
+        ModelCommand::Solve(args) => solve::run(args, globals),
+        ModelCommand::Simulate(args) => simulate::run(args, globals),
+        ModelCommand::Sweep(args) => sweep::run(args, globals),
+        ModelCommand::Bottleneck(args) => bottleneck::run(args, globals),
+        ModelCommand::Capacity(args) => capacity::run(args, globals),
+        ModelCommand::Compare(args) => compare::run(args, globals),
+        ModelCommand::Fit(args) => fit::run(args, globals),
+        ModelCommand::Show(args) => show::run(args, globals),
+        ModelCommand::Convert(args) => convert::run(args, globals),
+        ModelCommand::FromConfig(args) => from_config::run(args, globals),
     }
 }
 
-impl Command {
+impl ModelCommand {
     /// Returns its output formats; the first is the default.
-    fn outputs(&self) -> &'static [Output] {
+    fn outputs(&self) -> &'static [OutputFormat] {
         match self {
             Self::Plan(_) | Self::Solve(_) | Self::Simulate(_) => print::OUTPUTS,
             Self::Sweep(_) => sweep::OUTPUTS,
@@ -106,60 +107,61 @@ impl Command {
     }
 }
 
-impl Which {
+impl ModelArgs {
     /// Reads the model and prints what was left out.
-    fn read(&self, globals: &Globals) -> Result<Read, Failure> {
-        let text = Text::of(&self.file)?;
+    fn read(&self, globals: &GlobalArgs) -> Result<ParsedModel, CliError> {
+        let text = ModelText::open(&self.file)?;
         let read = text.read(&self.set)?;
-        text.say(&read, globals);
+        text.print_left_out(&read, globals);
         Ok(read)
     }
 }
 
 /// The text of a model, of which a model is made for each set of values.
-struct Text {
+struct ModelText {
     name: String,
     source: String,
 }
 
-impl Text {
-    fn of(file: &Path) -> Result<Self, Failure> {
+impl ModelText {
+    fn open(file: &Path) -> Result<Self, CliError> {
         let name = config::name_of(file);
-        let source = text(file)
-            .map_err(|error| Failure::new(Exit::Usage, format_args!("cannot read {name}: {error}")))?;
+        let source = text(file).map_err(|error| {
+            CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {error}"))
+        })?;
         Ok(Self { name, source })
     }
 
     /// Returns the model with these values of parameters, and of numbers by name, which have a point in them.
-    fn read(&self, set: &[(String, f64)]) -> Result<Read, Failure> {
+    fn read(&self, set: &[(String, f64)]) -> Result<ParsedModel, CliError> {
         let (numbers, given): (Vec<_>, Vec<_>) =
             set.iter().cloned().partition(|(name, _)| name.contains('.'));
         let given: BTreeMap<String, f64> = given.into_iter().collect();
         let name = &self.name;
         let mut read = plimsoll_lqn::read(&self.source, &given)
-            .map_err(|trouble| Failure::new(Exit::Usage, format_args!("{name}:{trouble}")))?;
+            .map_err(|trouble| CliError::new(CliExitCode::Usage, format_args!("{name}:{trouble}")))?;
         for (number, value) in numbers {
-            let wrong = |why| Failure::new(Exit::Usage, format_args!("{name}: {number}: {why}"));
-            let knob = Knob::find(&read.model, &number).map_err(wrong)?;
+            let wrong = |why| CliError::new(CliExitCode::Usage, format_args!("{name}: {number}: {why}"));
+            let knob = ModelParameter::find(&read.model, &number).map_err(wrong)?;
             knob.set(&mut read.model, value).map_err(wrong)?;
         }
         Ok(read)
     }
 
     /// Returns the value of a parameter or a number in a model of this text.
-    fn value(&self, read: &Read, name: &str) -> Result<f64, Failure> {
+    fn value(&self, read: &ParsedModel, name: &str) -> Result<f64, CliError> {
         if let Some((_, values)) = read.parameters.iter().find(|(own, _)| own == name) {
             return Ok(values.first().copied().unwrap_or_default());
         }
-        let knob = Knob::find(&read.model, name)
-            .map_err(|why| Failure::new(Exit::Usage, format_args!("{}: {why}", self.name)))?;
+        let knob = ModelParameter::find(&read.model, name)
+            .map_err(|why| CliError::new(CliExitCode::Usage, format_args!("{}: {why}", self.name)))?;
         Ok(knob.value(&read.model))
     }
 
     /// Prints what was left out.
-    fn say(&self, read: &Read, globals: &Globals) {
+    fn print_left_out(&self, read: &ParsedModel, globals: &GlobalArgs) {
         for note in &read.notes {
-            globals.say(&format!("{}: {note}\n", self.name));
+            globals.print_message(&format!("{}: {note}\n", self.name));
         }
     }
 }

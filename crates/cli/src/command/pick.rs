@@ -4,12 +4,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use plimsoll_client::{Client, KeySource, MOST_INFO, Mode, OpenError, Pick, Settings, Unserved};
+use plimsoll_client::{
+    AnswerMode, Client, ClientSettings, KeySource, MAX_INFO, OpenError, PickError, PickedMember,
+};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Globals, lottery};
+use super::{CliError, CliExitCode, GlobalArgs, lottery};
 use crate::config::{MemberAddress, look_up};
-use crate::talk;
+use crate::output;
 
 /// Ask the daemons of a lottery for servers: one address a line, as the answers come
 ///
@@ -34,7 +36,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", value_parser = group)]
     multicast: Option<SocketAddr>,
 
-    /// Address of the interface by which the group is reached (IPv4), if it is not the one that the routes say
+    /// Address of the interface by which the group is reached (IPv4), if it is not the one that the routes
+    /// say
     #[arg(long, value_name = "ADDRESS", requires = "multicast")]
     interface: Option<Ipv4Addr>,
 
@@ -55,31 +58,32 @@ pub(crate) struct Args {
     info: String,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let client = open(args, globals)?;
     let mut picks = Vec::new();
     let mut end = None;
     for _ in 0..args.count {
         match client.pick(args.service, args.info.as_bytes()) {
-            Ok(pick) if globals.json() => picks.push(row(&pick)),
-            Ok(pick) => talk::write(&format!("{}\n", pick.address))?,
+            Ok(pick) if globals.is_json() => picks.push(row(&pick)),
+            Ok(pick) => output::write_stdout(&format!("{}\n", pick.address))?,
             Err(why) => {
                 end = Some(unserved(why, args));
                 break;
             }
         }
     }
-    if globals.json() {
+    if globals.is_json() {
         // The output is one document.
-        globals.show(&json!({ "picks": picks }), String::new)?;
+        globals.print_result(&json!({ "picks": picks }), String::new)?;
     }
     end.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn open(args: &Args, globals: &Globals) -> Result<Client, Failure> {
-    if lottery::exposed(&args.keys) {
+fn open(args: &Args, globals: &GlobalArgs) -> Result<Client, CliError> {
+    if lottery::is_exposed(&args.keys) {
         let keys = args.keys.display();
-        globals.insist(&format!("warning: {keys} can be read by others than its owner: chmod 600 it\n"));
+        globals
+            .print_always(&format!("warning: {keys} can be read by others than its owner: chmod 600 it\n"));
     }
     let mut daemons = Vec::new();
     let mut unknown = None;
@@ -88,7 +92,7 @@ fn open(args: &Args, globals: &Globals) -> Result<Client, Failure> {
             Ok(address) => daemons.push(address),
             Err(error) => {
                 let why = format!("cannot look up `{}`: {error}", daemon.host);
-                globals.say(&format!("warning: {why}\n"));
+                globals.print_message(&format!("warning: {why}\n"));
                 unknown = Some(why);
             }
         }
@@ -98,20 +102,23 @@ fn open(args: &Args, globals: &Globals) -> Result<Client, Failure> {
         && args.multicast.is_none()
         && let Some(why) = unknown
     {
-        return Err(Failure::new(Exit::Unreachable, why));
+        return Err(CliError::new(CliExitCode::Unreachable, why));
     }
-    let mode = if args.lottery { Mode::Lottery } else { Mode::Referral };
+    let mode = if args.lottery { AnswerMode::Lottery } else { AnswerMode::Referral };
     let keys = KeySource::File(args.keys.clone());
     let (multicast, interface) = (args.multicast, args.interface);
-    Client::open(Settings { multicast, interface, mode, ..Settings::new(daemons, keys) }).map_err(|error| {
-        let exit = if matches!(error, OpenError::System(_)) { Exit::Failed } else { Exit::Usage };
-        Failure::new(exit, error)
-    })
+    Client::open(ClientSettings { multicast, interface, mode, ..ClientSettings::new(daemons, keys) }).map_err(
+        |error| {
+            let exit =
+                if matches!(error, OpenError::System(_)) { CliExitCode::Failed } else { CliExitCode::Usage };
+            CliError::new(exit, error)
+        },
+    )
 }
 
-fn row(pick: &Pick) -> Value {
+fn row(pick: &PickedMember) -> Value {
     let further =
-        pick.further.iter().map(|(member, address)| json!({ "member": member, "address": address }));
+        pick.fallbacks.iter().map(|(member, address)| json!({ "member": member, "address": address }));
     json!({
         "member": pick.member,
         "address": pick.address,
@@ -120,25 +127,27 @@ fn row(pick: &Pick) -> Value {
     })
 }
 
-fn unserved(why: Unserved, args: &Args) -> Failure {
-    let exit = if why == Unserved::Silence { Exit::Unreachable } else { Exit::Failed };
+fn unserved(why: PickError, args: &Args) -> CliError {
+    let exit = if why == PickError::NoResponse { CliExitCode::Unreachable } else { CliExitCode::Failed };
     let daemons: Vec<String> = args.daemon.iter().map(ToString::to_string).collect();
     let hint = match why {
-        Unserved::Silence => {
+        PickError::NoResponse => {
             let asked = if daemons.is_empty() { "the group".to_owned() } else { daemons.join(", ") };
             format!("; asked {asked}: do they run, and with the keys of {}?", args.keys.display())
         }
-        Unserved::Unknown => "; `plimsoll lottery status` says what a daemon's server offers".to_owned(),
+        PickError::UnknownService => {
+            "; `plimsoll lottery status` says what a daemon's server offers".to_owned()
+        }
         _ => String::new(),
     };
-    Failure::new(exit, format_args!("{why}{hint}"))
+    CliError::new(exit, format_args!("{why}{hint}"))
 }
 
 /// Parses the number of a service.
 pub(super) fn service(text: &str) -> Result<u32, String> {
     if !text.starts_with("id:") {
         // The check keeps a misspelt name from being asked for.
-        text.parse::<crate::config::Name>()?;
+        text.parse::<crate::config::ConfigName>()?;
     }
     plimsoll_client::service(text).map_err(str::to_owned)
 }
@@ -147,9 +156,9 @@ pub(super) fn service(text: &str) -> Result<u32, String> {
 pub(super) fn group(text: &str) -> Result<SocketAddr, String> {
     let group: SocketAddr =
         text.parse().map_err(|_| "expected an address and a port, such as 239.255.74.47:7447")?;
-    if group.ip().is_multicast() { Ok(group) } else { Err(OpenError::Unicast(group.ip()).to_string()) }
+    if group.ip().is_multicast() { Ok(group) } else { Err(OpenError::NotMulticast(group.ip()).to_string()) }
 }
 
 fn info(text: &str) -> Result<String, String> {
-    if text.len() > MOST_INFO { Err("has more than 1000 bytes".to_owned()) } else { Ok(text.to_owned()) }
+    if text.len() > MAX_INFO { Err("has more than 1000 bytes".to_owned()) } else { Ok(text.to_owned()) }
 }

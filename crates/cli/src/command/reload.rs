@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::{Failure, Globals};
-use crate::control::text::plain;
-use crate::control::{self, Said, Where};
+use super::{CliError, GlobalArgs};
+use crate::control::format::sanitize;
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Have the configuration read again and print what is different
 ///
@@ -15,17 +15,19 @@ use crate::control::{self, Said, Where};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, _| Ok(reloaded(balancer.post("/v1/reload", &Value::Null)?)))
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |balancer, _| {
+        Ok(reload_changes(balancer.post("/v1/reload", &Value::Null)?))
+    })
 }
 
 /// Returns the changes of a reload.
-pub(super) fn reloaded(said: Value) -> Said {
+pub(super) fn reload_changes(said: Value) -> CommandOutput {
     let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let table: String = changes.map(|change| format!("{}\n", plain(change))).collect();
+    let table: String = changes.map(|change| format!("{}\n", sanitize(change))).collect();
     let talk = if table.is_empty() { "reloaded: nothing is different\n" } else { "" };
-    Said { talk: talk.into(), ..Said::shown(said, table) }
+    CommandOutput { messages: talk.into(), ..CommandOutput::from_view(said, table) }
 }

@@ -4,34 +4,37 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::add::Target;
-use super::{Failure, Globals};
-use crate::control::text::plain;
-use crate::control::{self, Said};
+use super::add::GroupMemberArgs;
+use super::{CliError, GlobalArgs};
+use crate::control::format::sanitize;
+use crate::control::{self, CommandOutput};
 
 /// Take a registered member out of its group; drain it first to let its work end
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: RemoveCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum RemoveCommand {
     /// A member of a group
     Member {
         #[command(flatten)]
-        target: Target,
+        target: GroupMemberArgs,
     },
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let What::Member { target } = &args.what;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let RemoveCommand::Member { target } = &args.what;
     let path = target.path()?;
-    control::each(&target.at, globals, |balancer, _| {
+    control::run_each(&target.at, globals, |balancer, _| {
         let said = balancer.delete(&path, &Value::Null)?;
-        let text =
-            format!("{}: no member of group {} any more\n", plain(&target.member), plain(&target.group));
-        Ok(Said::done(said, text))
+        let text = format!(
+            "{}: no member of group {} any more\n",
+            sanitize(&target.member),
+            sanitize(&target.group)
+        );
+        Ok(CommandOutput::from_action(said, text))
     })
 }

@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::scale::crew::Stage;
+use plimsoll_brain::autoscale::instances::InstanceState;
 use plimsoll_brain::status::{GroupStatus, ScalerStatus};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Globals};
-use crate::config::count;
-use crate::control::text::{Cell, Tone, ago, plain, table};
-use crate::control::{self, Said, Where};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::config::pluralize;
+use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Say how many members groups are to have, how many there are, and why
 ///
@@ -24,35 +24,35 @@ pub(crate) struct Args {
     dry_run: bool,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, _| {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |balancer, _| {
         let (_, status) = balancer.status()?;
-        let groups = chosen(&status.groups, args.group.as_deref())?;
+        let groups = select_groups(&status.groups, args.group.as_deref())?;
         let row =
             |(group, scaler): &(&GroupStatus, &ScalerStatus)| json!({"group": group.name, "scaler": scaler});
         let all: Vec<Value> = groups.iter().map(row).collect();
         let text = match args.dry_run {
-            true => groups.iter().map(|(group, scaler)| would(group, scaler)).collect(),
-            false => render(&groups, globals.color()),
+            true => groups.iter().map(|(group, scaler)| planned_actions(group, scaler)).collect(),
+            false => render(&groups, globals.stdout_has_color()),
         };
-        Ok(Said::shown(json!({"schema": 1, "groups": all}), text))
+        Ok(CommandOutput::from_view(json!({"schema": 1, "groups": all}), text))
     })
 }
 
 /// Returns the groups that have a scaler, or the one that is named.
-fn chosen<'s>(
+fn select_groups<'s>(
     groups: &'s [GroupStatus],
     wanted: Option<&str>,
-) -> Result<Vec<(&'s GroupStatus, &'s ScalerStatus)>, Failure> {
+) -> Result<Vec<(&'s GroupStatus, &'s ScalerStatus)>, CliError> {
     let scaled = groups.iter().filter_map(|group| Some((group, group.scaler.as_ref()?)));
     let Some(wanted) = wanted else {
         let all: Vec<_> = scaled.collect();
         return match all.is_empty() {
-            true => Err(Failure::new(
-                Exit::Failed,
+            true => Err(CliError::new(
+                CliExitCode::Failed,
                 "no group has a scaler: add [group.scaler] to the configuration",
             )),
             false => Ok(all),
@@ -61,14 +61,14 @@ fn chosen<'s>(
     let mut names = groups.iter().map(|group| group.name.as_str());
     if !names.any(|name| name == wanted) {
         let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
-        return Err(Failure::new(
-            Exit::Failed,
+        return Err(CliError::new(
+            CliExitCode::Failed,
             format_args!("there is no group {wanted}; there are: {}", names.join(", ")),
         ));
     }
     let found: Vec<_> = scaled.filter(|(group, _)| group.name == wanted).collect();
     match found.is_empty() {
-        true => Err(Failure::new(Exit::Failed, format_args!("group {wanted} has no scaler"))),
+        true => Err(CliError::new(CliExitCode::Failed, format_args!("group {wanted} has no scaler"))),
         false => Ok(found),
     }
 }
@@ -76,7 +76,8 @@ fn chosen<'s>(
 fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
     let mut out = String::new();
     let heads = ["GROUP", "WANTED", "THERE", "COMING", "BOUNDS", "TARGET", "BY"];
-    let mut rows = vec![heads.iter().map(|head| Cell::text(head).tone(Tone::Faint)).collect::<Vec<_>>()];
+    let mut rows =
+        vec![heads.iter().map(|head| TableCell::text(head).tone(TextStyle::Faint)).collect::<Vec<_>>()];
     for (group, scaler) in groups {
         let even = scaler.desired == scaler.members;
         let by = match (scaler.dry_run, scaler.paused) {
@@ -86,46 +87,46 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
         };
         let by = scaler.decides.as_ref().map_or_else(|| by.clone(), |name| format!("{by}, {name} decides"));
         rows.push(vec![
-            Cell::text(&group.name).tone(Tone::Strong),
-            Cell::number(scaler.desired).tone(if even { Tone::Good } else { Tone::Fair }),
-            Cell::number(scaler.members.saturating_sub(scaler.coming)),
-            Cell::number(scaler.coming),
-            Cell::text(&format!("{} to {}", scaler.min, scaler.max)),
-            Cell::text(&scaler.target),
-            Cell::text(&by),
+            TableCell::text(&group.name).tone(TextStyle::Strong),
+            TableCell::number(scaler.desired).tone(if even { TextStyle::Good } else { TextStyle::Fair }),
+            TableCell::number(scaler.members.saturating_sub(scaler.coming)),
+            TableCell::number(scaler.coming),
+            TableCell::text(&format!("{} to {}", scaler.min, scaler.max)),
+            TableCell::text(&scaler.target),
+            TableCell::text(&by),
         ]);
     }
     out.push_str(&table(&rows, color));
     for (group, scaler) in groups {
         out.push_str(&format!(
             "\n{}  {}\n",
-            Tone::Strong.paint(&plain(&group.name), color),
-            plain(&scaler.why)
+            TextStyle::Strong.paint(&sanitize(&group.name), color),
+            sanitize(&scaler.why)
         ));
         if let Some(failure) = &scaler.failure {
             let line = format!(
                 "‼ {} failed {}: {failure}; the next try in {}",
                 scaler.provider,
-                count(scaler.failures as usize, "time"),
-                ago(scaler.pause_seconds)
+                pluralize(scaler.failures as usize, "time"),
+                short_duration(scaler.pause_seconds)
             );
-            out.push_str(&Tone::Bad.paint(&plain(&line), color));
+            out.push_str(&TextStyle::Bad.paint(&sanitize(&line), color));
             out.push('\n');
         }
         let started = scaler.started.iter().map(|one| {
             let (word, tone) = match one.stage {
-                Stage::Asked => ("asked for", Tone::Fair),
-                Stage::Coming => ("coming", Tone::Fair),
-                Stage::Serving => ("serving", Tone::Good),
-                Stage::Draining => ("draining", Tone::Fair),
-                Stage::Stopping => ("stopping", Tone::Fair),
+                InstanceState::Asked => ("asked for", TextStyle::Fair),
+                InstanceState::Coming => ("coming", TextStyle::Fair),
+                InstanceState::Serving => ("serving", TextStyle::Good),
+                InstanceState::Draining => ("draining", TextStyle::Fair),
+                InstanceState::Stopping => ("stopping", TextStyle::Fair),
             };
             vec![
-                Cell::number(one.index),
-                Cell::text(one.member.as_deref().unwrap_or("-")),
-                Cell::text(word).tone(tone),
-                Cell::text(&ago(one.since_seconds)).tone(Tone::Faint),
-                Cell::text(&one.id).tone(Tone::Faint),
+                TableCell::number(one.index),
+                TableCell::text(one.member.as_deref().unwrap_or("-")),
+                TableCell::text(word).tone(tone),
+                TableCell::text(&short_duration(one.since_seconds)).tone(TextStyle::Faint),
+                TableCell::text(&one.id).tone(TextStyle::Faint),
             ]
         });
         out.push_str(&table(&started.collect::<Vec<_>>(), color));
@@ -134,13 +135,15 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
 }
 
 /// Returns the actions that the scaler would take now.
-fn would(group: &GroupStatus, scaler: &ScalerStatus) -> String {
+fn planned_actions(group: &GroupStatus, scaler: &ScalerStatus) -> String {
     let done = match (scaler.actions.as_slice(), scaler.desired == scaler.members) {
         ([], true) => "nothing".to_owned(),
-        ([], false) => format!("nothing yet, though it wants {}", count(scaler.desired as usize, "member")),
+        ([], false) => {
+            format!("nothing yet, though it wants {}", pluralize(scaler.desired as usize, "member"))
+        }
         (actions, _) => actions.join("; "),
     };
-    format!("{}: {}\n  {}\n", plain(&group.name), plain(&done), plain(&scaler.why))
+    format!("{}: {}\n  {}\n", sanitize(&group.name), sanitize(&done), sanitize(&scaler.why))
 }
 
 #[cfg(test)]
@@ -153,7 +156,7 @@ mod tests {
         let member = |index: u32, stage, since_seconds| ScaledMember {
             index,
             id: format!("{}-7", 4000 + index),
-            member: (stage != Stage::Asked).then(|| format!("127.0.0.1:{}", 20_000 + index)),
+            member: (stage != InstanceState::Asked).then(|| format!("127.0.0.1:{}", 20_000 + index)),
             stage,
             since_seconds,
         };
@@ -170,7 +173,7 @@ mod tests {
             failures: 2,
             failure: Some("it ended with exit code 7".into()),
             pause_seconds: 4.0,
-            started: vec![member(0, Stage::Serving, 75.0), member(1, Stage::Asked, 0.5)],
+            started: vec![member(0, InstanceState::Serving, 75.0), member(1, InstanceState::Asked, 0.5)],
             ..ScalerStatus::default()
         };
         GroupStatus { name: "web".into(), scaler: Some(scaler), ..GroupStatus::default() }
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn what_is_wanted_what_there_is_and_why() {
         let groups = [group(), GroupStatus { name: "mail".into(), ..GroupStatus::default() }];
-        let chosen = chosen(&groups, None).unwrap();
+        let chosen = select_groups(&groups, None).unwrap();
         insta::assert_snapshot!(render(&chosen, false), @"
         GROUP  WANTED  THERE  COMING  BOUNDS   TARGET         BY
         web         3      1       1  1 to 10  head_room 0.3  process
@@ -190,7 +193,7 @@ mod tests {
         1  -                asked for  0s      4001-7
         ");
         assert_eq!(
-            would(chosen[0].0, chosen[0].1),
+            planned_actions(chosen[0].0, chosen[0].1),
             "web: start 1 member\n  1 more: 120.0 requests a second take 1.20 of capacity (load line)\n"
         );
     }
@@ -198,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_wanted_and_not_done_yet_is_counted_in_words() {
         let mut group = group();
-        let would = |scaler: &ScalerStatus| would(&GroupStatus::default(), scaler);
+        let would = |scaler: &ScalerStatus| planned_actions(&GroupStatus::default(), scaler);
         let scaler = group.scaler.as_mut().unwrap();
         (scaler.actions, scaler.desired) = (Vec::new(), 1);
         assert!(would(scaler).contains("nothing yet, though it wants 1 member\n"), "{}", would(scaler));
@@ -209,7 +212,7 @@ mod tests {
     #[test]
     fn groups_without_a_scaler_say_so() {
         let groups = [GroupStatus { name: "mail".into(), ..GroupStatus::default() }];
-        let why = |wanted| format!("{:?}", chosen(&groups, wanted).unwrap_err());
+        let why = |wanted| format!("{:?}", select_groups(&groups, wanted).unwrap_err());
         assert!(why(None).contains("no group has a scaler"));
         assert!(why(Some("mail")).contains("group mail has no scaler"));
         assert!(why(Some("web")).contains("there are: mail"));

@@ -5,30 +5,31 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use super::{Failure, Globals};
-use crate::control::text::plain;
-use crate::control::{self, Said, Where};
+use super::{CliError, GlobalArgs};
+use crate::control::format::sanitize;
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Change a setting of a running balancer, until the next reload
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: SetCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum SetCommand {
     /// Change a setting of a group: web.strategy=least_connections
     ///
     /// The value is written as in the configuration: web.strategy='{ least_request = { choices = 3 } }'. No
-    /// connection and no binding is lost. Of a scaler: web.scaler.min=3, web.scaler.max=9, web.scaler.pause=true. The file is not changed: the next reload puts back what it says.
+    /// connection and no binding is lost. Of a scaler: web.scaler.min=3, web.scaler.max=9,
+    /// web.scaler.pause=true. The file is not changed: the next reload puts back what it says.
     Group {
         /// GROUP.strategy=VALUE, GROUP.scaler.min=N, GROUP.scaler.max=N, GROUP.scaler.pause=true
         #[arg(value_name = "GROUP.KEY=VALUE")]
-        setting: Setting,
+        setting: GroupSetting,
 
         #[command(flatten)]
-        at: Where,
+        at: BalancerSelector,
     },
 }
 
@@ -36,13 +37,13 @@ enum What {
 const SCALER: [&str; 3] = ["min", "max", "pause"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Setting {
+struct GroupSetting {
     group: String,
     key: String,
     value: String,
 }
 
-impl FromStr for Setting {
+impl FromStr for GroupSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -57,14 +58,14 @@ impl FromStr for Setting {
     }
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let What::Group { setting, at } = &args.what;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let SetCommand::Group { setting, at } = &args.what;
     let body = json!({"group": setting.group, "key": setting.key, "value": setting.value});
-    control::each(at, globals, |balancer, _| {
+    control::run_each(at, globals, |balancer, _| {
         let said = balancer.post("/v1/set", &body)?;
         let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let lines: String = changes.map(|change| format!("{}\n", plain(change))).collect();
-        Ok(Said::done(said, format!("{lines}until the next reload\n")))
+        let lines: String = changes.map(|change| format!("{}\n", sanitize(change))).collect();
+        Ok(CommandOutput::from_action(said, format!("{lines}until the next reload\n")))
     })
 }
 
@@ -74,8 +75,9 @@ mod tests {
 
     #[test]
     fn settings_are_taken_apart() {
-        let setting =
-            |text: &str| text.parse::<Setting>().map(|setting| (setting.group, setting.key, setting.value));
+        let setting = |text: &str| {
+            text.parse::<GroupSetting>().map(|setting| (setting.group, setting.key, setting.value))
+        };
         let parts = |group: &str, key: &str, value: &str| Ok((group.into(), key.into(), value.into()));
         assert_eq!(setting("web.strategy=random"), parts("web", "strategy", "random"));
         assert_eq!(setting("a.b.strategy = { x = 1 }"), parts("a.b", "strategy", "{ x = 1 }"));

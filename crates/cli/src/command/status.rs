@@ -3,50 +3,51 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use plimsoll_brain::State;
+use plimsoll_brain::MemberState;
 use plimsoll_brain::status::{
-    CertificateStatus, FleetStatus, GroupStatus, ListenerStatus, Standing, Status, StoreStatus,
+    CertificateStatus, FleetStatus, GroupHealth, GroupStatus, ListenerStatus, StatusReport, StoreStatus,
 };
 use serde_json::Value;
 
-use super::{Exit, Failure, Globals, load_line, sources};
-use crate::config::count;
-use crate::control::text::{Cell, Tone, ago, grouped, latency, plain, table};
-use crate::control::{self, Said, Where};
+use super::{CliError, CliExitCode, GlobalArgs, load_line, member_sources};
+use crate::config::pluralize;
+use crate::control::format::{TableCell, TextStyle, group_digits, latency, sanitize, short_duration, table};
+use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Say in a line for each group how it is; exit code 1 if not all is well
 ///
-/// Not well is a group without a usable member, with one whose health checks fail, or that has refused requests for want of room within
-/// ten seconds; a store that cannot be used; a last reload that was refused; or a certificate that is over or is not there yet.
-/// Certificates that end soon are named. --fail-below says how many members are enough instead, and --fail-headroom asks for more.
-/// Exit code 3 if the balancer cannot be reached.
+/// Not well is a group without a usable member, with one whose health checks fail, or that has refused
+/// requests for want of room within ten seconds; a store that cannot be used; a last reload that was refused;
+/// or a certificate that is over or is not there yet. Certificates that end soon are named. --fail-below says
+/// how many members are enough instead, and --fail-headroom asks for more. Exit code 3 if the balancer cannot
+/// be reached.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Only this group
     group: Option<String>,
 
-    /// Not well is a group with fewer members that can be used than this: a number, or a share of its members (80%). Of others some may
-    /// be down
+    /// Not well is a group with fewer members that can be used than this: a number, or a share of its members
+    /// (80%). Of others some may be down
     #[arg(long, value_name = "N|N%")]
-    fail_below: Option<Least>,
+    fail_below: Option<MinimumMembers>,
 
     /// Not well is a group of whose capacity less than this is free, where that is known (10%)
     #[arg(long, value_name = "N%", value_parser = share)]
     fail_headroom: Option<f64>,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
 /// The least number of members.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Least {
+enum MinimumMembers {
     Number(usize),
     /// A share, 0 to 1.
     Share(f64),
 }
 
-impl std::str::FromStr for Least {
+impl std::str::FromStr for MinimumMembers {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -66,28 +67,32 @@ fn share(text: &str) -> Result<f64, String> {
     percent.map(|percent| percent / 100.0).ok_or_else(|| "expected 0% to 100%".to_owned())
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, _| {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |balancer, _| {
         let (json, mut status) = balancer.status()?;
-        let json = only(args.group.as_deref(), json, &mut status)?;
-        let mut short = amiss(args, &status);
-        short.extend(missed(args, &status));
+        let json = retain_group(args.group.as_deref(), json, &mut status)?;
+        let mut short = group_faults(args, &status);
+        short.extend(unmet_conditions(args, &status));
         let talk = short.iter().map(|line| format!("{line}\n")).collect();
-        let table = render(&status, globals.color());
-        Ok(Said { well: well(&status) && short.is_empty(), talk, ..Said::shown(json, table) })
+        let table = render(&status, globals.stdout_has_color());
+        Ok(CommandOutput {
+            is_ok: is_healthy(&status) && short.is_empty(),
+            messages: talk,
+            ..CommandOutput::from_view(json, table)
+        })
     })
 }
 
 /// Removes all groups but one, and the listeners of others.
-fn only(group: Option<&str>, mut json: Value, status: &mut Status) -> Result<Value, Failure> {
+fn retain_group(group: Option<&str>, mut json: Value, status: &mut StatusReport) -> Result<Value, CliError> {
     let Some(wanted) = group else { return Ok(json) };
     if !status.groups.iter().any(|group| group.name == wanted) {
         let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
         let why = format!("there is no group {wanted}; there are: {}", names.join(", "));
-        return Err(Failure::new(Exit::Usage, why));
+        return Err(CliError::new(CliExitCode::Usage, why));
     }
     status.groups.retain(|group| group.name == wanted);
-    status.listeners.retain(|listener| listener.leads_to(wanted));
+    status.listeners.retain(|listener| listener.serves_group(wanted));
     if let Some(groups) = json["groups"].as_array_mut() {
         groups.retain(|one| one["name"] == wanted);
     }
@@ -100,19 +105,19 @@ fn only(group: Option<&str>, mut json: Value, status: &mut Status) -> Result<Val
 }
 
 /// Returns the conditions that were given and do not hold, a line for each group.
-fn missed(args: &Args, status: &Status) -> Vec<String> {
+fn unmet_conditions(args: &Args, status: &StatusReport) -> Vec<String> {
     let mut lines = Vec::new();
     for group in &status.groups {
         let all = group.members.len();
-        let usable = group.members.iter().filter(|member| member.state.eligible()).count();
+        let usable = group.members.iter().filter(|member| member.state.is_eligible()).count();
         let least = match args.fail_below {
             None => 0.0,
-            Some(Least::Number(number)) => number as f64,
-            Some(Least::Share(share)) => share * all as f64,
+            Some(MinimumMembers::Number(number)) => number as f64,
+            Some(MinimumMembers::Share(share)) => share * all as f64,
         };
         // Shares of whole numbers are not exact.
         if (usable as f64) < least - 1e-9 {
-            let all = count(all, "member");
+            let all = pluralize(all, "member");
             lines.push(format!("{}: {usable} of {all} can be used", group.name));
         }
         let headroom = group.load_line.as_ref().and_then(|line| line.headroom);
@@ -126,16 +131,16 @@ fn missed(args: &Args, status: &Status) -> Vec<String> {
 }
 
 /// Returns the faults of each group, a line each, also without further conditions.
-fn amiss(args: &Args, status: &Status) -> Vec<String> {
+fn group_faults(args: &Args, status: &StatusReport) -> Vec<String> {
     let mut lines = Vec::new();
     for group in &status.groups {
-        let down = group.members.iter().filter(|member| member.state == State::Down).count();
+        let down = group.members.iter().filter(|member| member.state == MemberState::Down).count();
         if down > 0 && args.fail_below.is_none() {
-            let all = count(group.members.len(), "member");
+            let all = pluralize(group.members.len(), "member");
             lines.push(format!("{}: {down} of {all} down", group.name));
         }
-        if let (Some(since), Some(refused)) = (group.shedding_seconds, refused(group)) {
-            lines.push(format!("{}: {refused}, for {}", group.name, ago(since)));
+        if let (Some(since), Some(refused)) = (group.shedding_seconds, rejected_share(group)) {
+            lines.push(format!("{}: {refused}, for {}", group.name, short_duration(since)));
         }
     }
     lines
@@ -143,7 +148,7 @@ fn amiss(args: &Args, status: &Status) -> Vec<String> {
 
 /// Returns the share of recent requests that a group rejects, and the reason: `12% of the requests are
 /// refused for want of room (shed)`.
-pub(super) fn refused(group: &GroupStatus) -> Option<String> {
+pub(super) fn rejected_share(group: &GroupStatus) -> Option<String> {
     group.shedding_seconds?;
     let part = match group.shedding_share {
         Some(share) if share >= 0.01 => format!("{:.0}% of the requests are", share * 100.0),
@@ -155,7 +160,7 @@ pub(super) fn refused(group: &GroupStatus) -> Option<String> {
     Some(format!("{part} refused for want of room{reason}"))
 }
 
-fn well(status: &Status) -> bool {
+fn is_healthy(status: &StatusReport) -> bool {
     let good = |one: &CertificateStatus| one.expires_seconds.is_some_and(|left| left > 0.0);
     status.last_reload_successful
         && status.store.as_ref().is_none_or(|store| store.error.is_none())
@@ -164,19 +169,25 @@ fn well(status: &Status) -> bool {
 }
 
 /// Returns the trouble with a certificate, if there is any.
-fn trouble(one: &CertificateStatus) -> Option<(String, Tone)> {
+fn trouble(one: &CertificateStatus) -> Option<(String, TextStyle)> {
     let why = one.failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     let (what, tone) = match one.expires_seconds {
-        None => (format!("there is no certificate for {} yet{why}", one.name), Tone::Bad),
-        Some(left) if left <= 0.0 => {
-            (format!("the certificate for {} is over since {}{why}", one.name, ago(-left)), Tone::Bad)
-        }
+        None => (format!("there is no certificate for {} yet{why}", one.name), TextStyle::Bad),
+        Some(left) if left <= 0.0 => (
+            format!("the certificate for {} is over since {}{why}", one.name, short_duration(-left)),
+            TextStyle::Bad,
+        ),
         Some(left) if one.ends_soon => (
-            format!("the certificate for {} ends in {} ({}){why}", one.name, ago(left), one.source),
-            Tone::Fair,
+            format!(
+                "the certificate for {} ends in {} ({}){why}",
+                one.name,
+                short_duration(left),
+                one.source
+            ),
+            TextStyle::Fair,
         ),
         Some(_) if one.failure.is_some() => {
-            (format!("the certificate for {} could not be renewed{why}", one.name), Tone::Fair)
+            (format!("the certificate for {} could not be renewed{why}", one.name), TextStyle::Fair)
         }
         Some(_) => return None,
     };
@@ -185,26 +196,26 @@ fn trouble(one: &CertificateStatus) -> Option<(String, Tone)> {
 
 /// Returns a number of bytes in MiB, rounded up, for people.
 fn mebibytes(bytes: u64) -> String {
-    format!("{} MiB", grouped(bytes.div_ceil(1 << 20)))
+    format!("{} MiB", group_digits(bytes.div_ceil(1 << 20)))
 }
 
-fn render(status: &Status, color: bool) -> String {
+fn render(status: &StatusReport, color: bool) -> String {
     let mut out = format!(
         "plimsoll {}, pid {}, up {}, {}",
-        plain(&status.version),
+        sanitize(&status.version),
         status.pid,
-        ago(status.uptime_seconds),
-        count(status.threads, "thread"),
+        short_duration(status.uptime_seconds),
+        pluralize(status.threads, "thread"),
     );
     let memory = &status.memory;
     if memory.budget_bytes > 0 {
         let _ = write!(out, ", keeps {} of {}", mebibytes(memory.kept_bytes), mebibytes(memory.budget_bytes));
     }
     out.push('\n');
-    let mut banner = |text: &str, tone: Tone| {
+    let mut banner = |text: &str, tone: TextStyle| {
         for (at, line) in text.lines().enumerate() {
             let mark = if at == 0 { "‼" } else { " " };
-            out.push_str(&tone.paint(&format!("{mark} {}", plain(line)), color));
+            out.push_str(&tone.paint(&format!("{mark} {}", sanitize(line)), color));
             out.push('\n');
         }
     };
@@ -212,44 +223,47 @@ fn render(status: &Status, color: bool) -> String {
         let why = status.last_reload_error.as_deref().unwrap_or("it did not say why");
         banner(
             &format!("the last reload was refused and the configuration before it is in force: {why}"),
-            Tone::Bad,
+            TextStyle::Bad,
         );
     }
     if status.stopping {
-        banner("stopping: work in flight may end, nothing new is accepted", Tone::Bad);
+        banner("stopping: work in flight may end, nothing new is accepted", TextStyle::Bad);
     }
     if let Some(StoreStatus { kind, place, error: Some(why), failing_seconds, .. }) = &status.store {
-        let since = failing_seconds.map(|since| format!(" for {}", ago(since))).unwrap_or_default();
+        let since =
+            failing_seconds.map(|since| format!(" for {}", short_duration(since))).unwrap_or_default();
         let what = format!(
-            "the store in {kind} {place} cannot be used{since}: {why}; what is known stays in force, and what operators do is refused"
+            "the store in {kind} {place} cannot be used{since}: {why}; what is known stays in force, and \
+             what operators do is refused"
         );
-        banner(&what, Tone::Bad);
+        banner(&what, TextStyle::Bad);
     }
     if let Some(StoreStatus { kind, place, doubt: Some(why), doubted_seconds, .. }) = &status.store {
-        let since = doubted_seconds.map(|since| format!("{} ago: ", ago(since))).unwrap_or_default();
-        banner(&format!("{since}the store in {kind} {place} {why}"), Tone::Bad);
+        let since =
+            doubted_seconds.map(|since| format!("{} ago: ", short_duration(since))).unwrap_or_default();
+        banner(&format!("{since}the store in {kind} {place} {why}"), TextStyle::Bad);
     }
     for (what, tone) in status.certificates.iter().filter_map(trouble) {
         banner(&what, tone);
     }
     let groups = status.groups.iter().map(|group| {
-        let standing = Standing::of(group, 0.0);
+        let standing = GroupHealth::of(group, 0.0);
         let times = match group.latency.count {
             0 => String::new(),
             _ => format!("p50 {}  p99 {}", latency(group.latency.p50), latency(group.latency.p99)),
         };
         vec![
-            Cell::text(standing.shown().0).tone(standing.into()),
-            Cell::text(&group.name).tone(Tone::Strong),
-            Cell::text(&group.verdict),
-            Cell::text(&strategy(group)).tone(Tone::Faint),
-            Cell::text(&times).tone(Tone::Faint),
-            Cell::text(&refused(group).unwrap_or_default()).tone(Tone::Bad),
+            TableCell::text(standing.glyph_and_label().0).tone(standing.into()),
+            TableCell::text(&group.name).tone(TextStyle::Strong),
+            TableCell::text(&group.verdict),
+            TableCell::text(&strategy(group)).tone(TextStyle::Faint),
+            TableCell::text(&times).tone(TextStyle::Faint),
+            TableCell::text(&rejected_share(group).unwrap_or_default()).tone(TextStyle::Bad),
         ]
     });
     out.push_str(&table(&groups.collect::<Vec<_>>(), color));
-    out.push_str(&table(&load_line::lines(&status.groups), color));
-    out.push_str(&table(&sources::lines(&status.groups), color));
+    out.push_str(&table(&load_line::capacity_rows(&status.groups), color));
+    out.push_str(&table(&member_sources::source_rows(&status.groups), color));
     // A listener that chooses the group by the requested name shows all of them.
     let led_to = |listener: &ListenerStatus| {
         let others = listener.others.iter().map(|other| format!(", {other}"));
@@ -262,37 +276,37 @@ fn render(status: &Status, color: bool) -> String {
             refused => format!("{refused} refused"),
         };
         vec![
-            Cell::text(&listener.protocol),
-            Cell::text(&listener.address),
-            Cell::text("→"),
-            Cell::text(groups.get(index).map_or("", String::as_str)).tone(Tone::Strong),
-            Cell::number(format!("{} open", listener.connections)),
-            Cell::number(format!("{} accepted", listener.accepted)),
-            Cell::text(&refused).tone(Tone::Bad),
-            Cell::text(if listener.disabled { "disabled" } else { "" }).tone(Tone::Fair),
+            TableCell::text(&listener.protocol),
+            TableCell::text(&listener.address),
+            TableCell::text("→"),
+            TableCell::text(groups.get(index).map_or("", String::as_str)).tone(TextStyle::Strong),
+            TableCell::number(format!("{} open", listener.connections)),
+            TableCell::number(format!("{} accepted", listener.accepted)),
+            TableCell::text(&refused).tone(TextStyle::Bad),
+            TableCell::text(if listener.disabled { "disabled" } else { "" }).tone(TextStyle::Fair),
         ]
     });
     out.push_str(&table(&listeners.collect::<Vec<_>>(), color));
     if let Some(fleet) = &status.fleet {
-        let (words, well) = others(fleet);
-        let tone = if well { Tone::Plain } else { Tone::Fair };
+        let (words, well) = fleet_summary(fleet);
+        let tone = if well { TextStyle::Plain } else { TextStyle::Fair };
         out.push_str(&format!(
             "fleet  {}  {}  {}\n",
-            Tone::Strong.paint(&plain(&fleet.name), color),
+            TextStyle::Strong.paint(&sanitize(&fleet.name), color),
             tone.paint(&words, color),
-            Tone::Faint.paint("(plimsoll fleet)", color)
+            TextStyle::Faint.paint("(plimsoll fleet)", color)
         ));
     }
     out
 }
 
 /// Returns the number of other balancers of a fleet that are up, in words, and whether all are.
-fn others(fleet: &FleetStatus) -> (String, bool) {
+fn fleet_summary(fleet: &FleetStatus) -> (String, bool) {
     let known = fleet.balancers.len();
     let up = fleet.balancers.iter().filter(|one| one.state == "up").count();
     let words = match known {
         0 => "no other balancer has been heard of".to_owned(),
-        _ => format!("{up} of {} alive", count(known, "other balancer")),
+        _ => format!("{up} of {} alive", pluralize(known, "other balancer")),
     };
     (words, up == known && known > 0)
 }
@@ -307,12 +321,12 @@ mod tests {
     use plimsoll_brain::status::{BalancerStatus, LoadLine};
 
     use super::*;
-    use crate::control::sample;
+    use crate::control::sample_status;
 
     fn args(line: &[&str]) -> Args {
         let words: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
-        let Some(super::super::Command::Verb(super::super::ctl::Verb::Status(args))) =
-            super::super::Command::of(&words)
+        let Some(super::super::CliCommand::Verb(super::super::ctl::ControlCommand::Status(args))) =
+            super::super::CliCommand::parse_arguments(&words)
         else {
             panic!("{words:?}")
         };
@@ -326,27 +340,27 @@ mod tests {
         let headroom = headroom.map(|share| format!("--fail-headroom={}%", share * 100.0));
         line.extend(headroom.as_deref());
         let args = args(&line[1..]);
-        let mut status = sample();
+        let mut status = sample_status();
         let load_line = LoadLine { headroom: Some(0.15), ..LoadLine::default() };
         status.groups[0].load_line = Some(load_line);
-        missed(&args, &status)
+        unmet_conditions(&args, &status)
     }
 
     #[test]
     fn a_member_that_is_down_and_requests_that_are_refused_are_not_well() {
         let args = args(&["status"]);
-        let mut status = sample();
-        assert_eq!(amiss(&args, &status), ["web: 1 of 5 members down"]);
+        let mut status = sample_status();
+        assert_eq!(group_faults(&args, &status), ["web: 1 of 5 members down"]);
         let args = self::args(&["status", "--fail-below", "1"]);
-        assert!(amiss(&args, &status).is_empty(), "as many as were asked for are enough");
+        assert!(group_faults(&args, &status).is_empty(), "as many as were asked for are enough");
         status.groups[0].shedding_seconds = Some(3.0);
-        assert_eq!(amiss(&args, &status), ["web: requests are refused for want of room, for 3s"]);
+        assert_eq!(group_faults(&args, &status), ["web: requests are refused for want of room, for 3s"]);
         let mut said = |share, reason: &str| {
             status.groups[0].shedding_share = Some(share);
             status.groups[0].shedding_reason = Some(reason.to_owned());
             let line = render(&status, false).lines().find(|line| line.contains("web ")).unwrap().to_owned();
             assert!(line.starts_with("✘  web "), "{line}");
-            (amiss(&args, &status).concat(), line)
+            (group_faults(&args, &status).concat(), line)
         };
         for (share, reason, refused) in [
             (0.124, "shed", "12% of the requests are refused for want of room (shed)"),
@@ -369,25 +383,25 @@ mod tests {
         assert_eq!(asked(None, Some(0.2)), ["web: 15% of its capacity is free"]);
         assert!(asked(None, Some(0.1)).is_empty());
         for wrong in ["x", "-1", "101%", "%", "NaN%"] {
-            assert!(wrong.parse::<Least>().is_err(), "{wrong}");
+            assert!(wrong.parse::<MinimumMembers>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn one_group_alone() {
-        let mut status = sample();
+        let mut status = sample_status();
         let json = serde_json::to_value(&status).unwrap();
-        let shown = only(Some("web"), json.clone(), &mut status).unwrap();
+        let shown = retain_group(Some("web"), json.clone(), &mut status).unwrap();
         assert_eq!((status.groups.len(), status.listeners.len()), (1, 1));
         assert_eq!(shown["groups"].as_array().unwrap().len(), 1);
         assert_eq!(shown["listeners"][0]["group"], "web");
-        assert!(only(Some("mail"), json, &mut status).is_err());
+        assert!(retain_group(Some("mail"), json, &mut status).is_err());
     }
 
     #[test]
     fn all_is_well() {
-        let status = sample();
-        assert!(well(&status));
+        let status = sample_status();
+        assert!(is_healthy(&status));
         insta::assert_snapshot!(render(&status, false), @"
         plimsoll 0.1.0, pid 4242, up 3d 4h, 2 threads
         ▲  web           3/5 members up, 1 ejected, 1 down  least_connections  p50 12.4ms  p99 37.2ms
@@ -399,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_fleet_is_told_in_a_line() {
-        let mut status = sample();
+        let mut status = sample_status();
         assert!(!render(&status, false).contains("fleet"));
         let one = |state: &str| BalancerStatus {
             name: "lb2".into(),
@@ -428,16 +442,16 @@ mod tests {
 
     #[test]
     fn all_is_not_well() {
-        let mut status = sample();
+        let mut status = sample_status();
         status.groups[1].healthy = false;
-        assert!(!well(&status));
+        assert!(!is_healthy(&status));
         status.groups[1].healthy = true;
         let store = StoreStatus { error: Some("No space left on device".into()), ..StoreStatus::default() };
         status.store = Some(store);
-        assert!(!well(&status));
+        assert!(!is_healthy(&status));
         status.store = None;
         status.last_reload_successful = false;
-        assert!(!well(&status));
+        assert!(!is_healthy(&status));
         status.groups[1].healthy = false;
         status.last_reload_error = Some("plimsoll.toml:3:1: there is no \"lisener\"\nin it".into());
         status.stopping = true;
@@ -456,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_lost_is_told() {
-        let mut status = sample();
+        let mut status = sample_status();
         let mut store = StoreStatus {
             kind: "etcd".into(),
             place: "http://10.0.0.1:2379 /plimsoll/".into(),
@@ -467,10 +481,11 @@ mod tests {
         (store.error, store.failing_seconds) = (Some("no leader".into()), Some(75.0));
         status.store = Some(store);
         let said = render(&status, false);
-        let wanted = "‼ the store in etcd http://10.0.0.1:2379 /plimsoll/ cannot be used for 1m 15s: no leader; what is known \
+        let wanted = "‼ the store in etcd http://10.0.0.1:2379 /plimsoll/ cannot be used for 1m 15s: no \
+                      leader; what is known \
                       stays in force, and what operators do is refused";
         assert!(said.lines().any(|line| line == wanted), "{said}");
-        assert!(!well(&status), "it serves, and operators are refused");
+        assert!(!is_healthy(&status), "it serves, and operators are refused");
         let lost = StoreStatus {
             kind: "etcd".into(),
             place: "/plimsoll/".into(),
@@ -481,12 +496,12 @@ mod tests {
         status.store = Some(lost);
         let said = render(&status, false);
         assert!(said.contains("‼ 1m 1s ago: the store in etcd /plimsoll/ has lost it\n"), "{said}");
-        assert!(well(&status));
+        assert!(is_healthy(&status));
     }
 
     #[test]
     fn certificates_that_end_are_named() {
-        let mut status = sample();
+        let mut status = sample_status();
         let one = |name: &str, left: Option<f64>, ends_soon, failure: Option<&str>| CertificateStatus {
             name: name.into(),
             source: format!("/etc/{name}.pem"),
@@ -500,7 +515,7 @@ mod tests {
             one("soon.example", Some(300_000.0), true, None),
             one("late.example", Some(3e6), false, Some("no answer")),
         ];
-        assert!(well(&status));
+        assert!(is_healthy(&status));
         let said = render(&status, false);
         assert!(!said.contains("long.example"), "{said}");
         assert!(
@@ -514,7 +529,7 @@ mod tests {
         for (left, text) in [(None, "no certificate for x yet: why"), (Some(-60.0), "for x is over since 1m")]
         {
             status.certificates = vec![one("x", left, true, Some("why"))];
-            assert!(!well(&status));
+            assert!(!is_healthy(&status));
             let said = render(&status, false);
             assert!(said.contains(text), "{said}");
         }
@@ -522,7 +537,7 @@ mod tests {
 
     #[test]
     fn colour_only_adds() {
-        let status = sample();
+        let status = sample_status();
         let colored = render(&status, true);
         assert!(colored.contains("\u{1b}[33m▲\u{1b}[0m"));
         let mut bare = colored;

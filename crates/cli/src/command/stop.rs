@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Failure, Globals};
-use crate::control::{self, Balancer, Said, Where};
+use super::{CliError, GlobalArgs};
+use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
 
 /// The time between two looks while waiting.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Stop the balancer: nothing new is accepted, work in flight may end
 ///
@@ -22,24 +22,24 @@ pub(crate) struct Args {
     wait: bool,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, say| stop(balancer, args.wait, say))
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |balancer, say| stop(balancer, args.wait, say))
 }
 
-fn stop(balancer: &Balancer, wait: bool, say: &dyn Fn(&str)) -> Result<Said, Failure> {
+fn stop(balancer: &ControlEndpoint, wait: bool, say: &dyn Fn(&str)) -> Result<CommandOutput, CliError> {
     let (_, status) = balancer.status()?;
     balancer.post("/v1/stop", &Value::Null)?;
     if wait {
         say("stopping: waiting for the work in flight\n");
         // The control socket goes last, unless a supervisor has started the next process meanwhile. A broken
         // answer is one more reason to look again.
-        while !balancer.gone() && balancer.status().map_or(true, |(_, now)| now.pid == status.pid) {
-            sleep(LOOK);
+        while !balancer.is_gone() && balancer.status().map_or(true, |(_, now)| now.pid == status.pid) {
+            sleep(POLL_INTERVAL);
         }
     }
     let said = json!({"stopping": true, "stopped": wait});
-    Ok(Said::done(said, if wait { "stopped\n" } else { "stopping\n" }.into()))
+    Ok(CommandOutput::from_action(said, if wait { "stopped\n" } else { "stopping\n" }.into()))
 }

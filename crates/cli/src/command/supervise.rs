@@ -1,8 +1,8 @@
 //! `plimsoll supervise`: start processes of this host, watch over them and start again those that fail; and
 //! the commands that talk to it.
 
-mod act;
-mod show;
+mod commands;
+mod status;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,20 +10,20 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Exit, Failure, Globals};
-use crate::supervise::{Desk, Signals, Supervisor};
-use crate::{config, doors, limits, log};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::supervise::{Supervisor, SupervisorAdmin, SupervisorSignals};
+use crate::{admin_endpoints, config, limits, log};
 
 /// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
 ///
-/// Which is in supervise.toml. They do not end with the Supervisor, if that is killed: started again it finds them. SIGHUP
-/// reads the file again; SIGTERM and SIGINT stop the processes and then the Supervisor, a second one stops all at once. The
-/// commands below talk to a Supervisor that runs.
+/// Which is in supervise.toml. They do not end with the Supervisor, if that is killed: started again it finds
+/// them. SIGHUP reads the file again; SIGTERM and SIGINT stop the processes and then the Supervisor, a second
+/// one stops all at once. The commands below talk to a Supervisor that runs.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<SuperviseCommand>,
 
     /// What is to be run
     #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_SUPERVISE_FILE)]
@@ -34,75 +34,76 @@ pub(crate) struct Args {
     check: bool,
 
     /// Form of the log on standard error
-    #[arg(long, value_enum, default_value_t = log::Form::Text)]
-    log: log::Form,
+    #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
+    log: log::LogFormat,
 }
 
 /// What is wanted of a Supervisor that runs.
 #[derive(Debug, Subcommand)]
-enum What {
-    Status(show::Args),
-    Start(act::Start),
-    Stop(act::Stop),
-    Restart(act::Restart),
-    Reload(act::Reload),
-    Shutdown(act::Shutdown),
+enum SuperviseCommand {
+    Status(status::Args),
+    Start(commands::ProcessStartArgs),
+    Stop(commands::ProcessStopArgs),
+    Restart(commands::ProcessRestartArgs),
+    Reload(commands::ProcessReloadArgs),
+    Shutdown(commands::SupervisorShutdownArgs),
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     match &args.what {
         None => supervise(args, globals),
-        Some(What::Status(args)) => show::run(args, globals),
-        Some(What::Start(args)) => act::start(args, globals),
-        Some(What::Stop(args)) => act::stop(args, globals),
-        Some(What::Restart(args)) => act::restart(args, globals),
-        Some(What::Reload(args)) => act::reload(args, globals),
-        Some(What::Shutdown(args)) => act::shut_down(args, globals),
+        Some(SuperviseCommand::Status(args)) => status::run(args, globals),
+        Some(SuperviseCommand::Start(args)) => commands::start(args, globals),
+        Some(SuperviseCommand::Stop(args)) => commands::stop(args, globals),
+        Some(SuperviseCommand::Restart(args)) => commands::restart(args, globals),
+        Some(SuperviseCommand::Reload(args)) => commands::reload(args, globals),
+        Some(SuperviseCommand::Shutdown(args)) => commands::shut_down(args, globals),
     }
 }
 
-fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let file = config::read_supervise(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+fn supervise(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let file = config::read_supervise(&args.config)
+        .map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
     if args.check {
         let names: Vec<&str> = file.supervise.processes.iter().map(|process| &*process.name.0).collect();
         if let Some(rules) = &file.supervise.supervise.access.file {
-            config::check_access(&rules.0).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+            config::check_access(&rules.0).map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
         }
-        globals.say(&format!("{}: ok: {}\n", config::name_of(&args.config), names.join(", ")));
+        globals.print_message(&format!("{}: ok: {}\n", config::name_of(&args.config), names.join(", ")));
         return Ok(ExitCode::SUCCESS);
     }
     log::start(args.log, globals);
     // The sockets that are held are files.
     limits::raise();
     let own = &file.supervise.supervise;
-    let (mut doors, rules) = doors::open(own.doors(), own.audit.as_ref())?;
+    let (mut doors, rules) = admin_endpoints::control_config(own.control_section(), own.audit.as_ref())?;
     (doors.listen, doors.control) = (own.listen.0, Some(file.control()));
     doors.names = own.names.iter().map(config::Domain::host).collect();
     let audit = doors.audit.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
+        .map_err(|error| CliError::failed(format_args!("cannot start: {error}")))?;
     runtime.block_on(async {
         // The signals are taken before anything is started, so that none finds the process unprepared.
         let kinds = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()];
         let [Ok(hangup), Ok(terminate), Ok(interrupt)] = kinds.map(signal) else {
-            return Err(Failure::failed("cannot take signals"));
+            return Err(CliError::failed("cannot take signals"));
         };
-        let (desk, asked) = Desk::new();
+        let (desk, asked) = SupervisorAdmin::new();
         let control = file.control();
-        let json = args.log == log::Form::Json;
+        let json = args.log == log::LogFormat::Json;
         let supervisor =
             Supervisor::new(args.config.clone(), file, json, (desk.clone(), asked), rules, audit);
         let supervisor = supervisor.map_err(|error| {
-            Failure::failed(format_args!(
+            CliError::failed(format_args!(
                 "cannot start: {error}; is log_dir a folder that this user may write in?"
             ))
         })?;
         // The socket comes before any process: of two Supervisors only one has it.
-        let admin = plimsoll_admin::supervise(doors, desk).map_err(|error| {
+        let admin = plimsoll_admin::start_supervisor(doors, desk).map_err(|error| {
             let error = error.to_string().replace("[admin", "[supervise");
-            Failure::failed(error.replace("plimsoll stop", "plimsoll supervise shutdown"))
+            CliError::failed(error.replace("plimsoll stop", "plimsoll supervise shutdown"))
         })?;
         tracing::info!("listening control unix:{}", control.display());
         if let Some(address) = admin.addr() {
@@ -111,7 +112,7 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         if let Some(address) = admin.secured() {
             tracing::info!("listening control tls://{address}: for those whom [supervise.access] knows");
         }
-        let done = supervisor.run(Signals { hangup, terminate, interrupt }).await;
+        let done = supervisor.run(SupervisorSignals { hangup, terminate, interrupt }).await;
         // The admin plane ends last, so that the stop can be watched.
         drop(admin);
         done.map(|()| ExitCode::SUCCESS)

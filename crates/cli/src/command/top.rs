@@ -1,16 +1,16 @@
 //! `plimsoll top`: groups and members as they are now, on a terminal, until `q`.
 //!
-//! A thread asks the balancer once per interval ([`look`]). Two looks together make a [`board`], with the
-//! rates between them. [`picture`] draws it, with each member's load on a bar that has its load line
-//! ([`gauge`]). [`keys`] are pure, and [`live`] joins them with the terminal. Without a terminal the output
-//! is one picture in plain text.
+//! A thread asks the balancer once per interval ([`poll`]). Two looks together make a [`snapshot`], with the
+//! rates between them. [`render`] draws it, with each member's load on a bar that has its load line
+//! ([`load_bar`]). [`input`] and [`render`] are pure, and [`event_loop`] joins them with the terminal.
+//! Without a terminal the output is one picture in plain text.
 
-mod board;
-mod gauge;
-mod keys;
-mod live;
-mod look;
-mod picture;
+mod event_loop;
+mod input;
+mod load_bar;
+mod poll;
+mod render;
+mod snapshot;
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -18,20 +18,20 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::{Exit, Failure, Globals};
+use super::{CliError, CliExitCode, GlobalArgs};
 use crate::config::TimeSpan;
-use crate::control::Where;
-use crate::screen::dumb;
-use crate::talk;
+use crate::control::BalancerSelector;
+use crate::output;
+use crate::terminal::is_dumb;
 
-use board::Board;
-use look::Eye;
-use picture::View;
+use poll::BalancerPoller;
+use render::TopView;
+use snapshot::TopSnapshot;
 
 /// Watch groups and members as they are now: load against the load line, rates, times, failures, events
 ///
-/// On a terminal a view that goes on until q (h says which keys there are); elsewhere, or with --once, one picture in plain
-/// text. With -o json each line is a document: one per interval.
+/// On a terminal a view that goes on until q (h says which keys there are); elsewhere, or with --once, one
+/// picture in plain text. With -o json each line is a document: one per interval.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Only this group
@@ -46,16 +46,16 @@ pub(crate) struct Args {
     once: bool,
 
     /// What members of a group are sorted by
-    #[arg(long, value_name = "COLUMN", value_enum, default_value_t = Sort::Configured)]
-    sort: Sort,
+    #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortOrder::Configured)]
+    sort: SortOrder,
 
     #[command(flatten)]
-    at: Where,
+    at: BalancerSelector,
 }
 
 /// What members of a group are sorted by; the greatest, the worst or the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sort {
+pub(crate) enum SortOrder {
     /// As the configuration has them.
     Configured,
     /// By name.
@@ -80,39 +80,41 @@ fn interval(text: &str) -> Result<Duration, String> {
     if fits { Ok(span) } else { Err("expected 100ms to 1h".to_owned()) }
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let mut eye = Eye::new(args.at.balancer()?);
-    if globals.json() {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let mut eye = BalancerPoller::new(args.at.endpoint()?);
+    if globals.is_json() {
         return documents(args, eye);
     }
-    let look = eye.look()?;
+    let look = eye.poll()?;
     let names: Vec<&str> = look.status.groups.iter().map(|group| &*group.name).collect();
     if let Some(group) = &args.group
         && !names.contains(&&**group)
     {
         let why = format!("there is no group {group}; there are: {}", names.join(", "));
-        return Err(Failure::new(Exit::Usage, why));
+        return Err(CliError::new(CliExitCode::Usage, why));
     }
-    let live = io::stdout().is_terminal() && io::stdin().is_terminal() && !dumb() && !args.once;
+    let live = io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb() && !args.once;
     if live {
-        return live::watch(args, eye, look, globals);
+        return event_loop::run_view(args, eye, look, globals);
     }
-    let mut view = View::new(&args.group, args.sort, args.interval);
-    view.seen(Board::of(&look, None), &look.events);
-    let lines: Vec<String> = view.plain().iter().map(|line| line.paint(globals.color())).collect();
+    let mut view = TopView::new(&args.group, args.sort, args.interval);
+    view.update(TopSnapshot::from_polls(&look, None), &look.events);
+    let lines: Vec<String> =
+        view.plain_lines().iter().map(|line| line.paint(globals.stdout_has_color())).collect();
     let text: String = lines.iter().map(|line| format!("{}\n", line.trim_end())).collect();
-    talk::write(&text)?;
+    output::write_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a document per interval, for programs, for as long as there is a reader.
-fn documents(args: &Args, mut eye: Eye) -> Result<ExitCode, Failure> {
+fn documents(args: &Args, mut eye: BalancerPoller) -> Result<ExitCode, CliError> {
     let mut before = None;
     loop {
-        let look = eye.look()?;
-        let mut board = Board::of(&look, before.as_ref());
-        board.keep(args.group.as_deref());
-        let events: Vec<_> = look.events.iter().filter(|entry| picture::about(&args.group, entry)).collect();
+        let look = eye.poll()?;
+        let mut board = TopSnapshot::from_polls(&look, before.as_ref());
+        board.retain_group(args.group.as_deref());
+        let events: Vec<_> =
+            look.events.iter().filter(|entry| render::is_about_group(&args.group, entry)).collect();
         let document = serde_json::json!({
             "schema": 1,
             "unix_ms": look.unix_ms,

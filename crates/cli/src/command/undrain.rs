@@ -2,21 +2,21 @@
 
 use std::process::ExitCode;
 
-use super::drain::Target;
-use super::{Failure, Globals};
-use crate::control::{self, Said};
+use super::drain::MemberTargetArgs;
+use super::{CliError, GlobalArgs};
+use crate::control::{self, CommandOutput};
 
 /// Take a drained member back
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    target: Target,
+    target: MemberTargetArgs,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let target = &args.target;
-    control::each(&target.at, globals, |balancer, _| {
-        let said = balancer.post("/v1/undrain", &target.body())?;
-        Ok(Said::done(said, format!("{}: taken back\n", target.member)))
+    control::run_each(&target.at, globals, |balancer, _| {
+        let said = balancer.post("/v1/undrain", &target.request_body())?;
+        Ok(CommandOutput::from_action(said, format!("{}: taken back\n", target.member)))
     })
 }

@@ -7,12 +7,12 @@
 //! | SIGTERM, SIGINT | closes the listeners, and ends with the work in flight or at the `drain_deadline` |
 //! | a second SIGTERM or SIGINT | ends the process at once |
 
-mod discover;
-mod follow;
-pub(super) mod says;
+mod discovery;
+mod lottery_members;
 mod scale;
+pub(super) mod self_status;
 mod serve;
-mod spans;
+mod trace_export;
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,37 +22,37 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_admin::{Admin, Audit, Rules, Secured};
+use plimsoll_admin::{ActiveRules, AdminServer, AuditLog, SecuredConfig};
 use plimsoll_cluster::corba::LoadManager;
-use plimsoll_cluster::fleet::{self, Seat};
-use plimsoll_proxy::{Engine, Estate};
+use plimsoll_cluster::fleet::{self, BoundSocket};
+use plimsoll_proxy::{Engine, InheritedState};
 use sd_notify::NotifyState;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::{Exit, Failure, Globals};
-use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
-use crate::desk::Office;
-use crate::doors::{audit as audit_log, warn_of_unwritten};
-use crate::made::Base;
-use crate::running::certificates::preload;
-use crate::running::discovered::Discovered;
-use crate::running::document::with_document;
-use crate::running::kept::Again;
-use crate::running::names::{self, Names};
-use crate::running::{Running, notify, warn};
-use crate::succession::{Elder, Heir, Program};
+use super::{CliError, CliExitCode, GlobalArgs};
+use crate::admin_endpoints::{open_audit_log as audit_log, warn_if_unaudited};
+use crate::config::{self, AdminConfig, Config, ConfigFile, MachineDefaults, look_up, pluralize};
+use crate::corba_adapter::LoadManagerAdapter;
+use crate::runtime::certificates::preload;
+use crate::runtime::discovery_state::DiscoveryState;
+use crate::runtime::name_resolution::{self, ResolvedNames};
+use crate::runtime::operator_state::Reapply;
+use crate::runtime::shared_config::read_with_shared;
+use crate::runtime::{BalancerRuntime, log_warnings, notify_systemd};
+use crate::runtime_config::FileConfig;
+use crate::upgrade::{CurrentProgram, HandoffSource, ProcessInheritance};
 use crate::{limits, log};
-use serve::{Signals, serve};
+use serve::{BalancerSignals, serve};
 
 /// The longest time for the first checks of members before connections are accepted.
 const FIRST_CHECKS: Duration = Duration::from_secs(1);
 
 /// Run the balancer
 ///
-/// SIGHUP reloads the file; SIGUSR2 has a new process take over, as plimsoll upgrade does; SIGTERM and SIGINT let work in
-/// flight end and stop, a second one stops at once.
+/// SIGHUP reloads the file; SIGUSR2 has a new process take over, as plimsoll upgrade does; SIGTERM and SIGINT
+/// let work in flight end and stop, a second one stops at once.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The configuration
@@ -60,54 +60,64 @@ pub(crate) struct Args {
     config: PathBuf,
 
     /// Form of the log on standard error
-    #[arg(long, value_enum, default_value_t = log::Form::Text)]
-    log: log::Form,
+    #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
+    log: log::LogFormat,
 }
 
 impl Args {
     /// Returns its configuration.
-    pub(super) fn file(&self) -> PathBuf {
+    pub(super) fn config_file(&self) -> PathBuf {
         self.config.clone()
     }
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     // The program is opened before its file can be replaced.
-    let program = Program::here()
-        .map_err(|error| Failure::failed(format_args!("it is not known which program this is: {error}")))?;
+    let program = CurrentProgram::current()
+        .map_err(|error| CliError::failed(format_args!("it is not known which program this is: {error}")))?;
     // The sockets come first: data that was read from the other end is not lost if the file is wrong.
-    let mut heir = Heir::here()?;
-    let begun = begin(args, globals, &mut heir).inspect_err(|failure| heir.failed(failure))?;
-    let stays = heir.sockets.stays;
-    let Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening } = begun;
+    let mut heir = ProcessInheritance::for_process()?;
+    let begun = start(args, globals, &mut heir).inspect_err(|failure| heir.report_failure(failure))?;
+    let stays = heir.sockets.keeps_control;
+    let StartedBalancer {
+        runtime,
+        running,
+        signals,
+        admin,
+        load_manager,
+        fleet,
+        audit,
+        followers,
+        admin_start: opening,
+    } = begun;
     let mut successor = heir.take_over(&running, fleet.as_ref().is_some_and(|(.., given)| *given))?;
     if successor.is_first() {
         // A client that waits already, at a socket older than this process, would find no member.
-        let checked = async { timeout(FIRST_CHECKS, running.engine().checked()).await };
+        let checked = async { timeout(FIRST_CHECKS, running.engine().until_checked()).await };
         // A member that does not answer is waited for no longer.
         let _ = runtime.block_on(checked);
     }
-    running.engine().open().map_err(Failure::failed)?;
+    running.engine().open().map_err(CliError::failed)?;
     if let Some((settings, seat, _)) = fleet {
         let (name, listen) = (settings.name.clone(), settings.listen);
         let address = running.join_fleet(settings, seat, successor.fleet.take());
-        let address = address.map_err(|error| alone(listen, &error))?;
+        let address = address.map_err(|error| fleet_failure(listen, &error))?;
         tracing::info!("listening fleet {address}: this is {name}");
     }
     running.store().reopen();
-    let mut others = admin.sockets().map_err(no_copy)?;
-    let manager = load_manager.as_ref().map(LoadManager::socket).transpose().map_err(no_copy)?;
+    let mut others = admin.sockets().map_err(copy_failure)?;
+    let manager = load_manager.as_ref().map(LoadManager::socket).transpose().map_err(copy_failure)?;
     others.extend(manager.map(|socket| ("load_manager", socket)));
-    others.extend(running.fleet_socket().map_err(no_copy)?.map(|socket| ("fleet", socket)));
-    running.can_be_followed(Elder::new(program, others, stays));
+    others.extend(running.fleet_socket().map_err(copy_failure)?.map(|socket| ("fleet", socket)));
+    running.enable_upgrade(HandoffSource::new(program, others, stays));
     // A client that is answered from here on may ask for everything.
     opening.notify_one();
     let status = format!("running {}", args.config.display());
     if successor.is_first() {
-        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+        notify_systemd(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
-    successor.serve(&running, status);
-    if let Err(error) = running.be_held() {
+    successor.report_serving(&running, status);
+    if let Err(error) = running.start_holding() {
         tracing::warn!("the Supervisor does not hold the sockets of this process: no thread: {error}");
     }
     let mut admin = Some(admin);
@@ -118,107 +128,119 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// All parts of the process before it accepts connections.
-struct Begun {
+struct StartedBalancer {
     runtime: Runtime,
-    running: Arc<Running>,
-    signals: Signals,
-    admin: Admin,
+    running: Arc<BalancerRuntime>,
+    signals: BalancerSignals,
+    admin: AdminServer,
     load_manager: Option<LoadManager>,
     /// The settings of the fleet, this balancer's place, and whether the others know that place.
-    fleet: Option<(fleet::Settings, Seat, bool)>,
-    audit: Option<Arc<Audit>>,
-    followers: discover::Followers,
+    fleet: Option<(fleet::FleetSettings, BoundSocket, bool)>,
+    audit: Option<Arc<AuditLog>>,
+    followers: discovery::DiscoveryTasks,
     /// The signal that starts the admin plane.
-    opening: Arc<Notify>,
+    admin_start: Arc<Notify>,
 }
 
-fn alone(listen: SocketAddr, error: &io::Error) -> Failure {
-    Failure::failed(format_args!("cannot act together with others at {listen}: {error}"))
+fn fleet_failure(listen: SocketAddr, error: &io::Error) -> CliError {
+    CliError::failed(format_args!("cannot act together with others at {listen}: {error}"))
 }
 
-fn no_copy(error: io::Error) -> Failure {
-    Failure::failed(format_args!("cannot copy a socket: {error}"))
+fn copy_failure(error: io::Error) -> CliError {
+    CliError::failed(format_args!("cannot copy a socket: {error}"))
 }
 
 /// Performs all steps that can fail.
-fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failure> {
-    let file = config::read(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+fn start(
+    args: &Args,
+    globals: &GlobalArgs,
+    heir: &mut ProcessInheritance,
+) -> Result<StartedBalancer, CliError> {
+    let file = config::read(&args.config).map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
     log::start(args.log, globals);
-    let seen = std::mem::take(&mut heir.seen);
+    let seen = std::mem::take(&mut heir.store_view);
     let folder = config::state_folder();
-    let store = file.config.open_store(folder.as_deref(), |prefix| seen.of_prefix(prefix));
-    let (store, said) = store.map_err(Failure::failed)?;
+    let store = file.config.open_store(folder.as_deref(), |prefix| seen.into_view(prefix));
+    let (store, said) = store.map_err(CliError::failed)?;
     if let Some(said) = said {
         tracing::warn!("{said}");
     }
     let forgets = store.kind() == "memory";
     // A process that still serves may renew registrations.
     store.close();
-    let lost = |why| Failure::failed(format_args!("what was kept in memory cannot be taken over: {why}"));
-    std::mem::take(&mut heir.kept).put_into(&*store).map_err(lost)?;
-    let with = with_document(file, &args.config, &*store);
-    let (file, document) = with.map_err(|error| Failure::rendered(Exit::Usage, error))?;
-    warn(&file);
+    let lost = |why| CliError::failed(format_args!("what was kept in memory cannot be taken over: {why}"));
+    std::mem::take(&mut heir.store_content).put_into(&*store).map_err(lost)?;
+    let with = read_with_shared(file, &args.config, &*store);
+    let (file, document) = with.map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
+    log_warnings(&file);
     let files = limits::raise();
-    limits::check_files(&file.config, files, limits::OWN).map_err(Failure::failed)?;
-    let machine = Machine::here(&file.config, files);
-    let names = Names::default();
-    let (settings, told) = names::settings(&names, &file, machine)
-        .map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
-    let fleet = file.fleet(look_up).map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
+    limits::check_files(&file.config, files, limits::THIS_PROCESS).map_err(CliError::failed)?;
+    let machine = MachineDefaults::detect(&file.config, files);
+    let names = ResolvedNames::default();
+    let (settings, told) = name_resolution::settings(&names, &file, machine)
+        .map_err(|problems| CliError::rendered(CliExitCode::Failed, problems))?;
+    let fleet = file.fleet(look_up).map_err(|problems| CliError::rendered(CliExitCode::Usage, problems))?;
     heir.assign(&file.admin(), &settings.listeners, fleet.as_ref().map(|fleet| fleet.listen))?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
+        .map_err(|error| CliError::failed(format_args!("cannot start: {error}")))?;
     // The signals are taken before anything listens, so that none finds the process unprepared.
     let signals = {
         let _context = runtime.enter();
-        Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
+        BalancerSignals::new()
+            .map_err(|error| CliError::failed(format_args!("cannot take signals: {error}")))?
     };
-    let lotteries = file.lotteries(look_up).map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
-    let rules = Arc::new(file.rules().map_err(|why| Failure::new(Exit::Usage, why))?);
-    let mut doors = doors(&file, &rules)?;
+    let lotteries =
+        file.lotteries(look_up).map_err(|problems| CliError::rendered(CliExitCode::Usage, problems))?;
+    let rules = Arc::new(file.rules().map_err(|why| CliError::new(CliExitCode::Usage, why))?);
+    let mut doors = admin_endpoints(&file, &rules)?;
     let audit = doors.audit.clone();
-    let certificates = file.authorities().map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
+    let certificates =
+        file.authorities().map_err(|problems| CliError::rendered(CliExitCode::Usage, problems))?;
     preload(&certificates);
-    let base = Base::new(&file, settings, lotteries, certificates);
-    let discovered = Discovered::new(&base);
+    let base = FileConfig::new(&file, settings, lotteries, certificates);
+    let discovered = DiscoveryState::new(&base);
     // Known members stay until the sources have a list themselves: a source that fails empties no group.
-    discovered.recall(std::mem::take(&mut heir.found));
-    let mut followers = discover::Followers::new();
-    runtime.block_on(followers.first(&base.discoveries, &discovered, &store.view()));
-    let estate = Estate { begin: heir.begin, sockets: std::mem::take(&mut heir.sockets.listeners) };
-    let engine = Engine::prepare(discovered.settings(&base), estate).map_err(Failure::failed)?;
+    discovered.restore_answers(std::mem::take(&mut heir.source_answers));
+    let mut followers = discovery::DiscoveryTasks::new();
+    runtime.block_on(followers.ask_all_once(&base.discoveries, &discovered, &store.snapshot()));
+    let estate =
+        InheritedState { clock_start: heir.time_zero, sockets: std::mem::take(&mut heir.sockets.listeners) };
+    let engine = Engine::prepare(discovered.settings(&base), estate).map_err(CliError::failed)?;
     let given = (base, discovered, names);
-    let running = Running::new(engine, given, (store, document), &args.config, machine, file.admin(), rules)
-        .map_err(|error| {
-            Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}"))
-        })?;
-    told.into_iter().for_each(|event| running.engine().tell(event));
+    let running =
+        BalancerRuntime::new(engine, given, (store, document), &args.config, machine, file.admin(), rules)
+            .map_err(|error| {
+                CliError::failed(format_args!(
+                    "cannot start the threads of monitors and certificates: {error}"
+                ))
+            })?;
+    told.into_iter().for_each(|event| running.engine().write_event(event));
     // Operators' changes are in force before any client is served.
-    running.keep(Again::All);
+    running.reapply_actions(Reapply::All);
     let opening = Arc::new(Notify::new());
-    doors.stays = heir.sockets.stays;
-    doors.given = std::mem::take(&mut heir.sockets.doors);
-    doors.opening = Some(Arc::clone(&opening));
+    doors.keeps_control_file = heir.sockets.keeps_control;
+    doors.inherited_sockets = std::mem::take(&mut heir.sockets.admin);
+    doors.open_signal = Some(Arc::clone(&opening));
     let control = doors.control.clone();
-    let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
-    let desk = Office(Arc::clone(&running), audit.clone());
+    let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(CliError::failed)?;
+    let desk = LoadManagerAdapter(Arc::clone(&running), audit.clone());
     let load_manager =
-        load_manager(&file, desk, heir.sockets.load_manager.take()).map_err(Failure::failed)?;
-    let fleet = fleet.map(|settings| seated(settings, heir.sockets.fleet.take())).transpose()?;
+        load_manager(&file, desk, heir.sockets.load_manager.take()).map_err(CliError::failed)?;
+    let fleet = fleet.map(|settings| open_fleet_seat(settings, heir.sockets.fleet.take())).transpose()?;
     running.write_references(&file.config);
-    for line in listening(&file.config, &running.engine().addresses()) {
+    for line in listener_lines(&file.config, &running.engine().addresses()) {
         tracing::info!("{line}");
     }
-    for line in keyless(&file.config) {
+    for line in temporary_key_notes(&file.config) {
         tracing::info!("{line}");
     }
     if forgets {
         tracing::info!(
-            "what operators do, and members that are registered, are forgotten with this process: there is no [store], and no \
+            "what operators do, and members that are registered, are forgotten with this process: there is \
+             no [store], and no \
              STATE_DIRECTORY, which systemd sets where StateDirectory= says so"
         );
     }
@@ -240,38 +262,59 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     if let Some(load_manager) = &load_manager {
         tracing::info!("listening load manager {}: corbaloc::{0}/LoadManager", load_manager.address());
     }
-    Ok(Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening })
+    Ok(StartedBalancer {
+        runtime,
+        running,
+        signals,
+        admin,
+        load_manager,
+        fleet,
+        audit,
+        followers,
+        admin_start: opening,
+    })
 }
 
 /// Returns a place among other balancers: at the socket that they know, or at one of its own.
-fn seated(
-    settings: fleet::Settings,
+fn open_fleet_seat(
+    settings: fleet::FleetSettings,
     given: Option<OwnedFd>,
-) -> Result<(fleet::Settings, Seat, bool), Failure> {
+) -> Result<(fleet::FleetSettings, BoundSocket, bool), CliError> {
     let known = given.is_some();
-    let seat = given.map_or_else(|| Seat::bind(settings.listen), Seat::given);
-    let seat = seat.map_err(|error| alone(settings.listen, &error))?;
+    let seat = given.map_or_else(|| BoundSocket::bind(settings.listen), BoundSocket::from_fd);
+    let seat = seat.map_err(|error| fleet_failure(settings.listen, &error))?;
     Ok((settings, seat, known))
 }
 
 /// Returns the addresses of the admin plane. A default control socket does not keep the process from starting
 /// if its folder belongs to root.
-fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
-    let AdminConfig { listen, names, mut control, reports, lend, register, written, tls, audit, .. } =
-        file.admin();
+fn admin_endpoints(file: &ConfigFile, rules: &Arc<ActiveRules>) -> Result<plimsoll_admin::Config, CliError> {
+    let AdminConfig {
+        listen,
+        names,
+        mut control,
+        reports,
+        lend,
+        register,
+        control_is_set: written,
+        tls,
+        audit,
+        ..
+    } = file.admin();
     if let Some(path) = control.clone().filter(|_| !written) {
-        config::make_room(&path);
-        if !config::room(&path) {
+        config::create_folder(&path);
+        if !config::is_usable(&path) {
             tracing::warn!(
-                "no control socket: {} is not this user's to write; for drain, reload and stop set control in [admin]",
+                "no control socket: {} is not this user's to write; for drain, reload and stop set control \
+                 in [admin]",
                 path.parent().unwrap_or(&path).display()
             );
             control = None;
         }
     }
     let audit = audit_log(audit.as_deref(), "admin")?;
-    warn_of_unwritten(tls.is_some(), audit.as_deref(), "admin");
-    let secured = tls.map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(rules) });
+    warn_if_unaudited(tls.is_some(), audit.as_deref(), "admin");
+    let secured = tls.map(|(tls, jwt, keytab)| SecuredConfig { tls, jwt, keytab, rules: Arc::clone(rules) });
     let reports_only = !lend;
     Ok(plimsoll_admin::Config {
         listen,
@@ -287,7 +330,11 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
 }
 
 /// Starts the load manager, if the file has one, on an inherited socket if there is one.
-fn load_manager(file: &File, desk: Office, given: Option<OwnedFd>) -> Result<Option<LoadManager>, String> {
+fn load_manager(
+    file: &ConfigFile,
+    desk: LoadManagerAdapter,
+    given: Option<OwnedFd>,
+) -> Result<Option<LoadManager>, String> {
     let Some((address, interval)) = file.admin().load_manager else { return Ok(None) };
     let desk = Arc::new(desk);
     let started = match given {
@@ -299,13 +346,14 @@ fn load_manager(file: &File, desk: Office, given: Option<OwnedFd>) -> Result<Opt
 }
 
 /// Returns one line for each listener whose cookies are signed by a key of this process.
-fn keyless(config: &Config) -> impl Iterator<Item = String> {
-    let own = |listener: &&config::Listener| {
+fn temporary_key_notes(config: &Config) -> impl Iterator<Item = String> {
+    let own = |listener: &&config::ListenerConfig| {
         listener.affinity.as_ref().is_some_and(|affinity| affinity.key_file.is_none())
     };
     config.listeners.iter().filter(own).map(|listener| {
         format!(
-            "affinity of {}: a key was made for its cookies, which are good until this process ends and at no other \
+            "affinity of {}: a key was made for its cookies, which are good until this process ends and at \
+             no other \
              balancer; name a key_file for more",
             listener.address
         )
@@ -313,8 +361,8 @@ fn keyless(config: &Config) -> impl Iterator<Item = String> {
 }
 
 /// Returns one line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`
-fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
-    let line = |(listener, address): (&config::Listener, &SocketAddr)| {
+fn listener_lines(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
+    let line = |(listener, address): (&config::ListenerConfig, &SocketAddr)| {
         let group = config.groups.iter().find(|group| group.name == listener.group);
         let served = group.map_or_else(String::new, |group| {
             if let Some(drawn) = &group.lottery {
@@ -322,16 +370,17 @@ fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
             }
             let sources = match group.discover.len() {
                 0 => String::new(),
-                sources => format!(" and {} of more", count(sources, "source")),
+                sources => format!(" and {} of more", pluralize(sources, "source")),
             };
-            format!(" ({}{sources}, {})", count(group.members.len(), "member"), group.strategy.name())
+            format!(" ({}{sources}, {})", pluralize(group.members.len(), "member"), group.strategy.name())
         });
         let others: String = listener.groups.iter().map(|group| format!(", {group}")).collect();
         format!("listening {} {address} -> {}{served}{others}", listener.protocol.name(), listener.group)
     };
     // A listener of dns has two addresses, which are the same unless the port was left to the system.
-    let sockets =
-        |listener: &config::Listener| if listener.protocol == config::Protocol::Dns { 2 } else { 1 };
+    let sockets = |listener: &config::ListenerConfig| {
+        if listener.protocol == config::ListenerProtocol::Dns { 2 } else { 1 }
+    };
     let each = config.listeners.iter().flat_map(|listener| std::iter::repeat_n(listener, sockets(listener)));
     each.zip(addresses).map(line).collect()
 }

@@ -1,4 +1,4 @@
-//! `[admin.access]`: the rights of clients that come over TLS ([`super::credential`]). The rules may be in a
+//! `[admin.access]`: the rights of clients that come over TLS ([`super::auth`]). The rules may be in a
 //! file of their own, `access.toml`, which is checked against a schema like every other.
 
 use std::collections::{BTreeSet, HashMap};
@@ -7,30 +7,35 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use plimsoll_admin::{self as admin, Access, BUILT_IN, Grant, Pattern, Reach, Role, Rules};
+use plimsoll_admin::{
+    self as admin, AccessRules, ActiveRules, BUILT_IN, CallerPattern, Grant, OperationScope, Role,
+};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::quoted;
-use super::text::{Text, text};
-use super::{Held, LogPath, Name, Problem, Problems, ReadError, bytes_of, hold, suggest, titled};
+use super::diagnostic::quoted;
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
+use super::{
+    CheckedValue, ConfigDiagnostic, ConfigDiagnostics, ConfigName, FilePath, ReadError, bytes_of,
+    read_checked, suggest, titled,
+};
 
 /// Who may do what over TLS. What nothing here gives is refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct AccessTable {
+pub(crate) struct AccessConfig {
     /// A file with `[[role]]` and `[[grant]]` in place of those here. Read again when it changes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<LogPath>,
+    pub(crate) file: Option<FilePath>,
 
     /// Own roles, beside `viewer` (look), `operator` (look, and operate groups) and `admin` (everything).
     #[serde(rename = "role", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) roles: Vec<RoleTable>,
+    pub(crate) roles: Vec<RoleConfig>,
 
     /// Who has which role.
     #[serde(rename = "grant", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) grants: Vec<GrantTable>,
+    pub(crate) grants: Vec<GrantConfig>,
 }
 
 /// The file that `[admin.access] file` names.
@@ -39,35 +44,36 @@ pub(crate) struct AccessTable {
 struct AccessFile {
     /// Own roles.
     #[serde(rename = "role")]
-    roles: Vec<RoleTable>,
+    roles: Vec<RoleConfig>,
 
     /// Who has which role.
     #[serde(rename = "grant")]
-    grants: Vec<GrantTable>,
+    grants: Vec<GrantConfig>,
 }
 
 /// A set of verbs, for all groups or for some.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RoleTable {
+pub(crate) struct RoleConfig {
     /// What grants call it.
-    pub(crate) name: Name,
+    pub(crate) name: ConfigName,
 
     /// What it may do: verbs of the OpenAPI document, such as `status` and `drain`.
     #[schemars(length(min = 1))]
     pub(crate) verbs: Vec<VerbName>,
 
-    /// With which groups, which are the only ones that are shown to it, or `"all"`. Of a lottery's daemon these are services, of a
-    /// Supervisor processes. There is no default: half a file must not give more than a whole one.
-    pub(crate) groups: Groups,
+    /// With which groups, which are the only ones that are shown to it, or `"all"`. Of a lottery's daemon
+    /// these are services, of a Supervisor processes. There is no default: half a file must not give more
+    /// than a whole one.
+    pub(crate) groups: GroupSelection,
 }
 
 /// Some groups, or all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum Groups {
+pub(crate) enum GroupSelection {
     /// These.
-    These(Vec<Name>),
+    These(Vec<ConfigName>),
     /// All that there are.
     All(AllGroups),
 }
@@ -101,27 +107,27 @@ impl fmt::Display for AllGroups {
 /// A role for somebody.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct GrantTable {
-    /// Who: `spiffe://DOMAIN/PATH` of a client certificate (a last `*` stands for all below), `jwt:SUBJECT` or
-    /// `jwt:CLAIM=VALUE` of a token, `krb5:NAME@REALM` of a Kerberos ticket.
-    pub(crate) identity: Identity,
+pub(crate) struct GrantConfig {
+    /// Who: `spiffe://DOMAIN/PATH` of a client certificate (a last `*` stands for all below), `jwt:SUBJECT`
+    /// or `jwt:CLAIM=VALUE` of a token, `krb5:NAME@REALM` of a Kerberos ticket.
+    pub(crate) identity: IdentityPattern,
 
     /// Which role.
-    pub(crate) role: Name,
+    pub(crate) role: ConfigName,
 }
 
 /// A pattern of identities.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity(pub(crate) Pattern);
+pub(crate) struct IdentityPattern(pub(crate) CallerPattern);
 
 text! {
-    Identity,
+    IdentityPattern,
     format: "plimsoll-identity",
     what: "who: an SPIFFE id, jwt:SUBJECT, or krb5:NAME@REALM",
     example: "spiffe://example.org/ops/*",
 }
 
-impl FromStr for Identity {
+impl FromStr for IdentityPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -129,7 +135,7 @@ impl FromStr for Identity {
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for IdentityPattern {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)
     }
@@ -137,7 +143,7 @@ impl fmt::Display for Identity {
 
 /// The name of an act or a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VerbName(pub(crate) admin::Verb);
+pub(crate) struct VerbName(pub(crate) admin::Operation);
 
 text! {
     VerbName,
@@ -164,15 +170,15 @@ impl fmt::Display for VerbName {
 ///
 /// # Errors
 /// Fails with one line if the file cannot be read, or is wrong.
-pub(crate) fn rules(table: &AccessTable) -> Result<Rules, String> {
+pub(crate) fn rules(table: &AccessConfig) -> Result<ActiveRules, String> {
     match &table.file {
-        Some(LogPath(path)) => {
+        Some(FilePath(path)) => {
             let name = path.clone();
-            Rules::file(path.clone(), move |bytes| {
+            ActiveRules::file(path.clone(), move |bytes| {
                 read(&name, bytes.to_vec()).map_err(|wrong| wrong.headline())
             })
         }
-        None => Ok(Rules::fixed(made(&table.roles, &table.grants))),
+        None => Ok(ActiveRules::fixed(build_access(&table.roles, &table.grants))),
     }
 }
 
@@ -180,82 +186,97 @@ pub(crate) fn rules(table: &AccessTable) -> Result<Rules, String> {
 ///
 /// # Errors
 /// Fails if it cannot be read, or is wrong.
-pub(crate) fn check_file(path: &Path) -> Result<Access, ReadError> {
+pub(crate) fn check_file(path: &Path) -> Result<AccessRules, ReadError> {
     let (_, bytes) = bytes_of(path)?;
     read(path, bytes).map_err(ReadError::Wrong)
 }
 
-fn read(path: &Path, bytes: Vec<u8>) -> Result<Access, Problems> {
+fn read(path: &Path, bytes: Vec<u8>) -> Result<AccessRules, ConfigDiagnostics> {
     static SCHEMA: LazyLock<Schema> =
         LazyLock::new(|| titled(schemars::schema_for!(AccessFile), "access.toml"));
     let name = path.display().to_string();
-    let Held { value, spots, problems: mut found, source } = hold::<AccessFile>(&SCHEMA, &name, bytes)?;
-    judge(&value.roles, &value.grants, &spots, &mut found);
-    let problems = Problems::new(source, found);
-    if problems.fatal() { Err(problems) } else { Ok(made(&value.roles, &value.grants)) }
+    let CheckedValue { value, spans: spots, problems: mut found, source } =
+        read_checked::<AccessFile>(&SCHEMA, &name, bytes)?;
+    check_roles(&value.roles, &value.grants, &spots, &mut found);
+    let problems = ConfigDiagnostics::new(source, found);
+    if problems.has_errors() { Err(problems) } else { Ok(build_access(&value.roles, &value.grants)) }
 }
 
 /// Returns the rules of checked tables.
-fn made(roles: &[RoleTable], grants: &[GrantTable]) -> Access {
-    let groups = |groups: &Groups| match groups {
-        Groups::These(names) => Some(names.iter().map(|name| name.0.clone()).collect::<BTreeSet<_>>()),
-        Groups::All(_) => None,
+fn build_access(roles: &[RoleConfig], grants: &[GrantConfig]) -> AccessRules {
+    let groups = |groups: &GroupSelection| match groups {
+        GroupSelection::These(names) => {
+            Some(names.iter().map(|name| name.0.clone()).collect::<BTreeSet<_>>())
+        }
+        GroupSelection::All(_) => None,
     };
-    let role = |table: &RoleTable| Role {
+    let role = |table: &RoleConfig| Role {
         name: table.name.0.clone(),
-        verbs: table.verbs.iter().map(|verb| verb.0).collect(),
+        operations: table.verbs.iter().map(|verb| verb.0).collect(),
         groups: groups(&table.groups),
     };
-    let grant = |table: &GrantTable| Grant { pattern: table.identity.0.clone(), role: table.role.0.clone() };
-    let made = Access::new(roles.iter().map(role).collect(), grants.iter().map(grant).collect());
+    let grant = |table: &GrantConfig| Grant { pattern: table.identity.0.clone(), role: table.role.0.clone() };
+    let made = AccessRules::new(roles.iter().map(role).collect(), grants.iter().map(grant).collect());
     // A checked table names no missing role; in doubt there are no rights.
     made.unwrap_or_default()
 }
 
 /// Checks roles and grants against one another.
-pub(super) fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check_roles(
+    roles: &[RoleConfig],
+    grants: &[GrantConfig],
+    spots: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
+) {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for (index, role) in roles.iter().enumerate() {
         let spot = spots.key("role").item(index);
         if BUILT_IN.contains(&role.name.0.as_str()) {
             let message = format!("there is a role `{}` already", role.name);
-            found.push(Problem::error(spot.key("name").value(), message).hint("give it another name"));
+            found.push(
+                ConfigDiagnostic::error(spot.key("name").value_span(), message).hint("give it another name"),
+            );
         }
         if let Some(first) = known.insert(&role.name.0, index) {
-            let also = spots.key("role").item(first).key("name").value();
+            let also = spots.key("role").item(first).key("name").value_span();
             let message = format!("a second role named `{}`", role.name);
-            found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
+            found.push(
+                ConfigDiagnostic::error(spot.key("name").value_span(), message)
+                    .with_related(also, "the first is here"),
+            );
         }
         for (place, verb) in role.verbs.iter().enumerate() {
-            if matches!(role.groups, Groups::These(_))
-                && verb.0.route().reach == Reach::Process
-                && !spot.broken("verbs")
+            if matches!(role.groups, GroupSelection::These(_))
+                && verb.0.route().scope == OperationScope::Process
+                && !spot.is_broken("verbs")
             {
                 let message = format!(
                     "{} is about the whole process, and the role about some groups",
                     quoted(verb.0.name())
                 );
                 let hint = "take it out, or make it a role of its own with groups = \"all\"";
-                found.push(Problem::error(spot.key("verbs").item(place).value(), message).hint(hint));
+                found.push(
+                    ConfigDiagnostic::error(spot.key("verbs").item(place).value_span(), message).hint(hint),
+                );
             }
         }
     }
     for (index, grant) in grants.iter().enumerate() {
         let role = grant.role.0.as_str();
-        if known.contains_key(role) || BUILT_IN.contains(&role) || spots.broken("role") {
+        if known.contains_key(role) || BUILT_IN.contains(&role) || spots.is_broken("role") {
             continue;
         }
         let all: Vec<&str> =
             BUILT_IN.iter().copied().chain(roles.iter().map(|role| role.name.0.as_str())).collect();
-        let at = spots.key("grant").item(index).key("role").value();
+        let at = spots.key("grant").item(index).key("role").value_span();
         let hint = suggest::hint(role, &all).replace("allowed:", "roles:");
-        found.push(Problem::error(at, format!("there is no role named `{role}`")).hint(hint));
+        found.push(ConfigDiagnostic::error(at, format!("there is no role named `{role}`")).hint(hint));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_admin::{Caller, Permit, Verb};
+    use plimsoll_admin::{Caller, GrantedScope, Operation};
 
     use super::*;
 
@@ -271,19 +292,25 @@ identity = "jwt:groups=sre"
 role = "admin"
 "#;
 
-    fn of(text: &str) -> Result<Access, String> {
+    fn of(text: &str) -> Result<AccessRules, String> {
         read(Path::new("access.toml"), text.into()).map_err(|problems| problems.to_string())
     }
 
     #[test]
     fn a_file_of_rules() {
         let access = of(GOOD).unwrap();
-        let permit = access.permit(&Caller::spiffe("spiffe://example.org/web/a"), Verb::Drain);
-        assert!(permit.admits("web") && !permit.admits("mail"));
-        assert_eq!(access.permit(&Caller::spiffe("spiffe://example.org/web/a"), Verb::Stop), Permit::Nothing);
-        assert_eq!(of("").unwrap().grants(), 0);
+        let permit = access.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Drain);
+        assert!(permit.covers("web") && !permit.covers("mail"));
+        assert_eq!(
+            access.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Stop),
+            GrantedScope::Denied
+        );
+        assert_eq!(of("").unwrap().grant_count(), 0);
         let all = of(&GOOD.replace("[\"web\"]", "\"all\"")).unwrap();
-        assert_eq!(all.permit(&Caller::spiffe("spiffe://example.org/web/a"), Verb::Drain), Permit::All);
+        assert_eq!(
+            all.granted_scope(&Caller::spiffe("spiffe://example.org/web/a"), Operation::Drain),
+            GrantedScope::All
+        );
     }
 
     #[test]
@@ -296,9 +323,9 @@ role = "admin"
         for end in 0..GOOD.len() {
             let Ok(half) = of(&GOOD[..end]) else { continue };
             for caller in &callers {
-                for verb in [Verb::Status, Verb::Drain, Verb::Stop] {
-                    let (less, more) = (half.permit(caller, verb), whole.permit(caller, verb));
-                    assert!(less == Permit::Nothing || less == more, "{}", &GOOD[..end]);
+                for verb in [Operation::Status, Operation::Drain, Operation::Stop] {
+                    let (less, more) = (half.granted_scope(caller, verb), whole.granted_scope(caller, verb));
+                    assert!(less == GrantedScope::Denied || less == more, "{}", &GOOD[..end]);
                 }
             }
         }
@@ -310,7 +337,8 @@ role = "admin"
 
     #[test]
     fn what_is_wrong_with_rules_is_placed() {
-        let more = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\ngroups = \"all\"\n[[grant]]\nidentity = \"jwt:a\"\nrole = \"veiwer\"\n";
+        let more = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\ngroups = \"all\"\n[[grant]]\nidentity = \
+            \"jwt:a\"\nrole = \"veiwer\"\n";
         let said = of(&format!("{}{more}", GOOD.replace("\"drain\"]", "\"drain\", \"stop\"]"))).unwrap_err();
         for what in [
             "access.toml:3:29: `stop` is about the whole process",

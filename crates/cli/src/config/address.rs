@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::{Text, text};
+use super::text::{TextValue, text};
 
 /// The address to accept clients at: an IP address and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl fmt::Display for AdminListen {
 
 /// The place where commands are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Control {
+pub(crate) enum ControlAddress {
     /// None.
     Off,
     /// A unix socket that only its owner may open.
@@ -212,7 +212,7 @@ pub(crate) enum Control {
 }
 
 text! {
-    Control,
+    ControlAddress,
     format: "plimsoll-control",
     what: "the path of a unix socket, an address for TLS, or \"off\"",
     example: "unix:/run/plimsoll.sock",
@@ -222,7 +222,7 @@ text! {
 /// The bytes that fit into `sockaddr_un` beside its closing NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
 
-impl FromStr for Control {
+impl FromStr for ControlAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -250,7 +250,7 @@ impl FromStr for Control {
     }
 }
 
-impl fmt::Display for Control {
+impl fmt::Display for ControlAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
@@ -263,16 +263,16 @@ impl fmt::Display for Control {
 /// Where commands are taken: at one address, or at several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum Controls {
+pub(crate) enum ControlAddresses {
     /// At one.
-    One(Control),
+    One(ControlAddress),
     /// At each of these.
-    Several(Vec<Control>),
+    Several(Vec<ControlAddress>),
 }
 
-impl Controls {
+impl ControlAddresses {
     /// Returns all of them.
-    pub(crate) fn list(&self) -> &[Control] {
+    pub(crate) fn list(&self) -> &[ControlAddress] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
             Self::Several(several) => several,
@@ -282,7 +282,7 @@ impl Controls {
     /// Returns the unix socket.
     pub(crate) fn unix(&self) -> Option<&PathBuf> {
         self.list().iter().find_map(|control| match control {
-            Control::Unix(path) => Some(path),
+            ControlAddress::Unix(path) => Some(path),
             _ => None,
         })
     }
@@ -290,7 +290,7 @@ impl Controls {
     /// Returns the address for TLS.
     pub(crate) fn tls(&self) -> Option<SocketAddr> {
         self.list().iter().find_map(|control| match control {
-            Control::Tls(address) => Some(*address),
+            ControlAddress::Tls(address) => Some(*address),
             _ => None,
         })
     }
@@ -328,7 +328,7 @@ fn check_host_name(host: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn why<T: Text + fmt::Debug>(text: &str) -> String {
+    fn why<T: TextValue + fmt::Debug>(text: &str) -> String {
         text.parse::<T>().expect_err(text)
     }
 
@@ -421,12 +421,12 @@ mod tests {
         assert!(why::<Network>("10.0.0.0/33").contains("not an IP address or network"));
         assert_eq!("off".parse::<AdminListen>().unwrap().0, None);
         assert!(why::<AdminListen>(":9900").contains("0.0.0.0:9900"));
-        assert_eq!("off".parse::<Control>().unwrap(), Control::Off);
-        assert_eq!("tls://[::]:9905".parse::<Control>().unwrap().to_string(), "tls://[::]:9905");
-        assert!(why::<Control>("tls://localhost:9905").contains("127.0.0.1:9905"));
-        assert_eq!("unix:/run/x".parse::<Control>().unwrap().to_string(), "unix:/run/x");
-        assert!(why::<Control>("/run/x").contains("write \"unix:/run/x\""));
-        assert!(why::<Control>("unix:x").contains("absolute"));
-        assert!(why::<Control>(&format!("unix:/{}", "x".repeat(107))).contains("at most 107"));
+        assert_eq!("off".parse::<ControlAddress>().unwrap(), ControlAddress::Off);
+        assert_eq!("tls://[::]:9905".parse::<ControlAddress>().unwrap().to_string(), "tls://[::]:9905");
+        assert!(why::<ControlAddress>("tls://localhost:9905").contains("127.0.0.1:9905"));
+        assert_eq!("unix:/run/x".parse::<ControlAddress>().unwrap().to_string(), "unix:/run/x");
+        assert!(why::<ControlAddress>("/run/x").contains("write \"unix:/run/x\""));
+        assert!(why::<ControlAddress>("unix:x").contains("absolute"));
+        assert!(why::<ControlAddress>(&format!("unix:/{}", "x".repeat(107))).contains("at most 107"));
     }
 }

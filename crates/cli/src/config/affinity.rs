@@ -4,45 +4,46 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_proxy as proxy;
-use plimsoll_wire::affinity::Signer;
+use plimsoll_wire::affinity::TokenSigner;
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::Problem;
+use super::diagnostic::ConfigDiagnostic;
 use super::root::millis;
-use super::{Binding, CookieName, Listener, LogPath, TimeSpan};
+use super::spans::SpanTree;
+use super::{BindingMode, CookieName, FilePath, ListenerConfig, TimeSpan};
 
-/// A client gets a cookie with its first answer, and comes back by it to the member that it had, over any connection, until
-/// that may not be used, has too much to do, or is under alert. The cookie is signed, and names nobody.
+/// A client gets a cookie with its first answer, and comes back by it to the member that it had, over any
+/// connection, until that may not be used, has too much to do, or is under alert. The cookie is signed, and
+/// names nobody.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Affinity {
+pub(crate) struct AffinityConfig {
     /// Name of the cookie.
     pub(crate) cookie: CookieName,
 
-    /// For how long a cookie is good, in whole seconds; a client that is heard of gets a young one when half of that is over.
-    /// `0s` for as long as the client keeps it, which browsers do until they are closed.
+    /// For how long a cookie is good, in whole seconds; a client that is heard of gets a young one when half
+    /// of that is over. `0s` for as long as the client keeps it, which browsers do until they are closed.
     #[schemars(extend("x-maximum" = "365d"))]
     pub(crate) ttl: TimeSpan,
 
-    /// File of the key that signs cookies: 32 bytes or more that nobody can guess, such as `openssl rand -hex 32` makes. Every
-    /// balancer with the same file knows the others' cookies. It is read again with each reload. Default: a key is made at start,
-    /// and cookies are good until the process ends.
+    /// File of the key that signs cookies: 32 bytes or more that nobody can guess, such as `openssl rand -hex
+    /// 32` makes. Every balancer with the same file knows the others' cookies. It is read again with each
+    /// reload. Default: a key is made at start, and cookies are good until the process ends.
     #[schemars(extend("examples" = ["/etc/plimsoll/affinity.key"]))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) key_file: Option<LogPath>,
+    pub(crate) key_file: Option<FilePath>,
 
-    /// File of another key, whose cookies count as well and are given anew by that of `key_file`: to change keys without a client
-    /// being sent elsewhere. It is read again with each reload.
+    /// File of another key, whose cookies count as well and are given anew by that of `key_file`: to change
+    /// keys without a client being sent elsewhere. It is read again with each reload.
     #[schemars(extend("examples" = ["/etc/plimsoll/affinity.old.key"]))]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) old_key_file: Option<LogPath>,
+    pub(crate) old_key_file: Option<FilePath>,
 }
 
-impl Default for Affinity {
+impl Default for AffinityConfig {
     fn default() -> Self {
         Self {
             cookie: CookieName("plimsoll".to_owned()),
@@ -54,12 +55,12 @@ impl Default for Affinity {
 }
 
 /// The least number of bytes of a key.
-const LEAST: usize = 32;
+const MIN_KEY_BYTES: usize = 32;
 
 /// The key of listeners without a file, for the lifetime of the process.
-static OWN: OnceLock<Result<[u8; 32], String>> = OnceLock::new();
+static PROCESS_KEY: OnceLock<Result<[u8; 32], String>> = OnceLock::new();
 
-fn own() -> Result<Signer, String> {
+fn process_signer() -> Result<TokenSigner, String> {
     let draw = || {
         let mut secret = [0; 32];
         let mut filled = 0;
@@ -69,43 +70,45 @@ fn own() -> Result<Signer, String> {
         }
         Ok(secret)
     };
-    OWN.get_or_init(draw).as_ref().map(|secret| Signer::new(secret)).map_err(Clone::clone)
+    PROCESS_KEY.get_or_init(draw).as_ref().map(|secret| TokenSigner::new(secret)).map_err(Clone::clone)
 }
 
 /// Returns the secret key of this process, if cookies were signed with it, for a process that takes over.
 pub(crate) fn cookie_key() -> Option<[u8; 32]> {
-    OWN.get()?.as_ref().ok().copied()
+    PROCESS_KEY.get()?.as_ref().ok().copied()
 }
 
 /// Sets the key of the process before this one. It must be called before a configuration is read.
-pub(crate) fn recall_cookie_key(secret: [u8; 32]) {
-    let _ = OWN.set(Ok(secret));
+pub(crate) fn restore_cookie_key(secret: [u8; 32]) {
+    let _ = PROCESS_KEY.set(Ok(secret));
 }
 
 /// Returns a listener's affinity for the data plane; `None` without affinity, or with a key that cannot be
 /// read.
 pub(super) fn of_listener(
-    listener: &Listener,
-    spot: &Spot,
-    found: &mut Vec<Problem>,
+    listener: &ListenerConfig,
+    spot: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
 ) -> Option<Arc<proxy::AffinitySettings>> {
     let affinity = listener.affinity.as_ref()?;
-    let mut of_file = |path: &LogPath, name: &str| {
+    let mut of_file = |path: &FilePath, name: &str| {
         let problem = |why: String| {
-            let at = spot.key("affinity").key(name).value();
+            let at = spot.key("affinity").key(name).value_span();
             let hint = "make one: openssl rand -hex 32 > FILE, readable by the balancer alone";
-            found.push(Problem::error(at, format!("cannot use the key {path}: {why}")).hint(hint));
+            found.push(ConfigDiagnostic::error(at, format!("cannot use the key {path}: {why}")).hint(hint));
         };
         key(path).map_err(problem).ok()
     };
     let older = affinity.old_key_file.as_ref().map(|path| of_file(path, "old_key_file"));
     let signer = match &affinity.key_file {
         Some(path) => of_file(path, "key_file")?,
-        None => match own() {
+        None => match process_signer() {
             Ok(signer) => signer,
             Err(why) => {
-                found
-                    .push(Problem::error(spot.key("affinity").value(), format!("no key can be made: {why}")));
+                found.push(ConfigDiagnostic::error(
+                    spot.key("affinity").value_span(),
+                    format!("no key can be made: {why}"),
+                ));
                 return None;
             }
         },
@@ -117,45 +120,50 @@ pub(super) fn of_listener(
 }
 
 /// Returns `true` if users may read a file that are neither its owner nor in its group.
-fn exposed(path: &LogPath) -> bool {
+fn is_world_readable(path: &FilePath) -> bool {
     std::fs::metadata(&path.0).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
 }
 
-fn key(path: &LogPath) -> Result<Signer, String> {
+fn key(path: &FilePath) -> Result<TokenSigner, String> {
     let text = std::fs::read(&path.0).map_err(|error| error.to_string())?;
-    if exposed(path) {
+    if is_world_readable(path) {
         tracing::warn!(
             "{path} can be read by everybody on this machine, who can make cookies then: chmod 600 {path}"
         );
     }
     let secret = text.trim_ascii();
     match secret.len() {
-        few if few < LEAST => Err(format!("it has {few} bytes, {LEAST} are the least")),
-        _ => Ok(Signer::new(secret)),
+        few if few < MIN_KEY_BYTES => Err(format!("it has {few} bytes, {MIN_KEY_BYTES} are the least")),
+        _ => Ok(TokenSigner::new(secret)),
     }
 }
 
 /// Checks the affinity against the rest of its listener.
-pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let Some(affinity) = &listener.affinity else { return };
     if !listener.protocol.is_http() {
         let message = format!("`affinity` is not supported for {}", listener.protocol.name());
-        let problem = Problem::error(spot.name("affinity"), message);
+        let problem = ConfigDiagnostic::error(spot.key_span("affinity"), message);
         found.push(problem.hint("clients of other protocols have no cookies: bind them per_session"));
-    } else if listener.binding.is_some_and(|binding| binding != Binding::PerRequest)
-        && !spot.broken("binding")
+    } else if listener.binding.is_some_and(|binding| binding != BindingMode::PerRequest)
+        && !spot.is_broken("binding")
     {
         let message = "either `affinity` or `binding`, not both";
-        let problem = Problem::error(spot.key("binding").value(), message);
-        found.push(problem.also(spot.name("affinity"), "clients stay with their members by this"));
+        let problem = ConfigDiagnostic::error(spot.key("binding").value_span(), message);
+        found
+            .push(problem.with_related(spot.key_span("affinity"), "clients stay with their members by this"));
     }
     let spot = spot.key("affinity");
-    if affinity.old_key_file.is_some() && affinity.key_file.is_none() && !spot.broken("key_file") {
-        let problem = Problem::error(spot.key("old_key_file").value(), "an old key, and no `key_file`");
+    if affinity.old_key_file.is_some() && affinity.key_file.is_none() && !spot.is_broken("key_file") {
+        let problem =
+            ConfigDiagnostic::error(spot.key("old_key_file").value_span(), "an old key, and no `key_file`");
         found.push(problem.hint("name the file of the key that signs from now on"));
     }
-    if affinity.ttl.0.subsec_nanos() != 0 && !spot.broken("ttl") {
-        found.push(Problem::error(spot.key("ttl").value(), "`ttl` is a whole number of seconds"));
+    if affinity.ttl.0.subsec_nanos() != 0 && !spot.is_broken("ttl") {
+        found.push(ConfigDiagnostic::error(
+            spot.key("ttl").value_span(),
+            "`ttl` is a whole number of seconds",
+        ));
     }
 }
 
@@ -165,9 +173,9 @@ mod tests {
     use std::net::SocketAddr;
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::super::{File, Machine, MemberAddress, parse};
+    use super::super::{ConfigFile, MachineDefaults, MemberAddress, parse};
 
-    const HERE: Machine = Machine {
+    const HERE: MachineDefaults = MachineDefaults {
         threads: 1,
         max_connections: 99,
         max_descriptors: 1000,
@@ -179,9 +187,10 @@ mod tests {
         Ok(([127, 0, 0, 1], 1).into())
     }
 
-    fn read(listener: &str) -> Result<File, String> {
+    fn read(listener: &str) -> Result<ConfigFile, String> {
         let text = format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{listener}\n[[group]]\nname = \"web\"\n\
+            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{listener}\n[[group]]\nname = \
+             \"web\"\n\
              members = [\"127.0.0.1:1\"]\n"
         );
         let file = parse("plimsoll.toml", text.into_bytes()).map_err(|problems| problems.to_string())?;
@@ -257,7 +266,7 @@ mod tests {
         // A file that others may read is reported.
         let shown = |mode: u32| {
             std::fs::set_permissions(&old, std::fs::Permissions::from_mode(mode)).unwrap();
-            super::exposed(&super::LogPath(old.clone()))
+            super::is_world_readable(&super::FilePath(old.clone()))
         };
         assert!(shown(0o644) && !shown(0o640) && !shown(0o600));
         std::fs::remove_dir_all(&folder).unwrap();

@@ -6,22 +6,24 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use plimsoll_brain::Knobs;
+use plimsoll_brain::StrategyParams;
 
-use super::place::Spot;
-use super::problem::{Problem, quoted};
+use super::diagnostic::{ConfigDiagnostic, quoted};
+use super::spans::SpanTree;
 use super::{
-    Binding, Config, Group, Listener, MemberProtocol, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
-    discover, door, fleet, formula, group, hand_over, health, monitor, scaler, store, suggest, tls, trace,
-    xds,
+    BindingMode, Config, GroupConfig, ListenerConfig, ListenerProtocol, MemberProtocol, OutlierConfig,
+    RebindMode, TimeSpan, acme, admin_endpoints, affinity, discover, expression, fleet, group, hand_over,
+    health, monitor, scaler, store, suggest, tls, trace, xds,
 };
 
 /// Adds the problems to `found`; the places are those of `text`.
-pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
-    let lends = lends(config) || config.admin.control.tls().is_some() || config.shares();
-    if config.listeners.is_empty() && !lends && !spots.broken("listener") && !spots.broken("admin") {
-        let problem =
-            Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
+pub(super) fn check(config: &Config, spots: &SpanTree, text: &str, found: &mut Vec<ConfigDiagnostic>) {
+    let lends = lends_members(config) || config.admin.control.tls().is_some() || config.shares_config();
+    if config.listeners.is_empty() && !lends && !spots.is_broken("listener") && !spots.is_broken("admin") {
+        let problem = ConfigDiagnostic::error(
+            spots.key("listener").value_span(),
+            "no [[listener]]: nothing would be served",
+        );
         let hint = match config.admin.reports.0 {
             None => "add [[listener]] with an address and a group, or [admin] reports to lend members",
             Some(_) => "add [[listener]] with an address and a group, or take out `lend = false`",
@@ -34,8 +36,11 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         let spot = groups.item(index);
         match names.get(group.name.0.as_str()) {
             Some(first) => found.push(
-                Problem::error(spot.key("name").value(), format!("a second group named `{}`", group.name))
-                    .also(groups.item(*first).key("name").value(), "the first is here"),
+                ConfigDiagnostic::error(
+                    spot.key("name").value_span(),
+                    format!("a second group named `{}`", group.name),
+                )
+                .with_related(groups.item(*first).key("name").value_span(), "the first is here"),
             ),
             None => drop(names.insert(&group.name.0, index)),
         }
@@ -46,7 +51,7 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         trace::check(tracing, spots.key("tracing"), found);
     }
     fleet::check(config, spots, found);
-    door::check(&config.admin.doors(), spots.key("admin"), found);
+    admin_endpoints::check(&config.admin.control_section(), spots.key("admin"), found);
     acme::check(config, spots, found);
     store::check(config, spots, found);
     for (index, listener) in config.listeners.iter().enumerate() {
@@ -60,7 +65,7 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         for (group, at) in [(&listener.group, spot.key("group"))].into_iter().chain(named).chain(others) {
             match names.get(group.0.as_str()) {
                 Some(index) => check_pair(listener, spot, &config.groups[*index], groups.item(*index), found),
-                None if spots.broken("group") => {}
+                None if spots.is_broken("group") => {}
                 None => {
                     let known: Vec<&str> = config.groups.iter().map(|group| group.name.0.as_str()).collect();
                     let hint = match known.as_slice() {
@@ -68,47 +73,47 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
                         known => suggest::hint(&group.0, known).replace("allowed:", "groups:"),
                     };
                     let message = format!("there is no group named `{group}`");
-                    found.push(Problem::error(at.value(), message).hint(hint));
+                    found.push(ConfigDiagnostic::error(at.value_span(), message).hint(hint));
                 }
             }
         }
     }
-    if spots.broken("listener") {
+    if spots.is_broken("listener") {
         return;
     }
     for (index, group) in config.groups.iter().enumerate() {
         if !config.listeners.iter().any(|listener| listener.leads_to(&group.name))
             && !config.listeners.is_empty()
-            && !self::lends(config)
+            && !lends_members(config)
         {
             let message = format!("no listener sends clients to group `{}`", group.name);
-            found.push(Problem::warning(groups.item(index).key("name").value(), message));
+            found.push(ConfigDiagnostic::warning(groups.item(index).key("name").value_span(), message));
         }
     }
 }
 
 /// Returns `true` if members are lent by leases: then a group can be used without a listener, too.
-fn lends(config: &Config) -> bool {
+fn lends_members(config: &Config) -> bool {
     config.admin.reports.0.is_some() && config.admin.lend
 }
 
 /// Checks that no address is used twice.
-fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+fn check_addresses(config: &Config, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let listeners = spots.key("listener");
     let mut taken: HashMap<(SocketAddr, &str), usize> = HashMap::new();
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = listeners.item(index);
-        if listener.address.0.port() == 0 || spot.broken("protocol") {
+        if listener.address.0.port() == 0 || spot.is_broken("protocol") {
             continue;
         }
         let place = (listener.address.0, listener.protocol.transport());
         match taken.get(&place) {
             Some(first) => found.push(
-                Problem::error(
-                    spot.key("address").value(),
+                ConfigDiagnostic::error(
+                    spot.key("address").value_span(),
                     format!("a second listener on {} ({})", listener.address, listener.protocol.transport()),
                 )
-                .also(listeners.item(*first).key("address").value(), "the first is here"),
+                .with_related(listeners.item(*first).key("address").value_span(), "the first is here"),
             ),
             None => drop(taken.insert(place, index)),
         }
@@ -123,12 +128,12 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
         if let Some(address) = address
             && let Some(index) = taken.get(&(address, "tcp"))
         {
-            let at = listeners.item(*index).key("address").value();
+            let at = listeners.item(*index).key("address").value_span();
             let message = format!("{address} is also the address of the admin side");
             let hint = format!("move one of them, or set {key} = \"off\" in [admin]");
-            let mut problem = Problem::error(at, message).hint(hint);
-            if admin.has(key) {
-                problem = problem.also(admin.key(key).value(), "here");
+            let mut problem = ConfigDiagnostic::error(at, message).hint(hint);
+            if admin.has_key(key) {
+                problem = problem.with_related(admin.key(key).value_span(), "here");
             }
             found.push(problem);
         }
@@ -145,14 +150,14 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
         };
         if let Some((other, ..)) = doors[..place].iter().find(same) {
             let message = format!("`{key}` is also the address of `{other}`");
-            let problem = Problem::error(admin.key(key).value(), message);
+            let problem = ConfigDiagnostic::error(admin.key(key).value_span(), message);
             found.push(problem.hint(format!("give it a port of its own, such as {port}")));
         }
     }
 }
 
-fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
-    if spot.broken("protocol") {
+fn check_listener(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    if spot.is_broken("protocol") {
         return;
     }
     let protocol = listener.protocol;
@@ -160,43 +165,58 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     affinity::check(listener, spot, found);
     tls::check(listener, spot, found);
     xds::check(listener, spot, found);
-    if protocol == Protocol::Dns && listener.domain.is_none() && !spot.broken("domain") {
-        let problem =
-            Problem::error(spot.value(), "a dns listener needs the `domain` that stands for its group");
+    if protocol == ListenerProtocol::Dns && listener.domain.is_none() && !spot.is_broken("domain") {
+        let problem = ConfigDiagnostic::error(
+            spot.value_span(),
+            "a dns listener needs the `domain` that stands for its group",
+        );
         found.push(problem.hint("add domain = \"web.example.\""));
     }
     if listener.ttl.0.subsec_nanos() != 0 {
-        found.push(Problem::error(spot.key("ttl").value(), "`ttl` is a whole number of seconds"));
+        found.push(ConfigDiagnostic::error(
+            spot.key("ttl").value_span(),
+            "`ttl` is a whole number of seconds",
+        ));
     }
-    if listener.accept_proxy && matches!(protocol, Protocol::Udp | Protocol::Dns) {
+    if listener.accept_proxy && matches!(protocol, ListenerProtocol::Udp | ListenerProtocol::Dns) {
         let message = format!("accept_proxy is not supported for {}", protocol.name());
-        found.push(Problem::error(spot.name("accept_proxy"), message).hint("take it out"));
+        found.push(ConfigDiagnostic::error(spot.key_span("accept_proxy"), message).hint("take it out"));
     }
-    let mut idle = |table: &Spot, key: &str, of: &[Protocol]| {
-        if table.has(key) && !of.contains(&protocol) {
+    let mut idle = |table: &SpanTree, key: &str, of: &[ListenerProtocol]| {
+        if table.has_key(key) && !of.contains(&protocol) {
             let message = format!("`{key}` has no effect: this listener speaks {}", protocol.name());
-            found.push(Problem::warning(table.name(key), message));
+            found.push(ConfigDiagnostic::warning(table.key_span(key), message));
         }
     };
     for key in ["forwarded", "half_close", "trusted", "max_head", "priority", "upgrades"] {
-        idle(spot, key, &[Protocol::Http, Protocol::Https]);
+        idle(spot, key, &[ListenerProtocol::Http, ListenerProtocol::Https]);
     }
-    let streams =
-        [Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::Iiop, Protocol::Dns, Protocol::Xds];
+    let streams = [
+        ListenerProtocol::Http,
+        ListenerProtocol::Https,
+        ListenerProtocol::Tcp,
+        ListenerProtocol::Iiop,
+        ListenerProtocol::Dns,
+        ListenerProtocol::Xds,
+    ];
     idle(spot, "backlog", &streams);
-    idle(spot, "groups", &[Protocol::Xds]);
-    idle(spot, "domain", &[Protocol::Dns]);
+    idle(spot, "groups", &[ListenerProtocol::Xds]);
+    idle(spot, "domain", &[ListenerProtocol::Dns]);
     for key in ["ttl", "answer_rate", "answer_slip"] {
-        idle(spot, key, &[Protocol::Dns]);
+        idle(spot, key, &[ListenerProtocol::Dns]);
     }
-    idle(spot, "public", &[Protocol::Iiop]);
-    idle(spot, "max_flows", &[Protocol::Udp]);
-    idle(spot, "move_idle", &[Protocol::Tcp]);
-    if spot.has("timeouts") {
+    idle(spot, "public", &[ListenerProtocol::Iiop]);
+    idle(spot, "max_flows", &[ListenerProtocol::Udp]);
+    idle(spot, "move_idle", &[ListenerProtocol::Tcp]);
+    if spot.has_key("timeouts") {
         let spot = spot.key("timeouts");
-        idle(spot, "head", &[Protocol::Http, Protocol::Https, Protocol::Xds]);
-        idle(spot, "body", &[Protocol::Http, Protocol::Https, Protocol::Iiop, Protocol::Xds]);
-        idle(spot, "tunnel", &[Protocol::Http, Protocol::Https]);
+        idle(spot, "head", &[ListenerProtocol::Http, ListenerProtocol::Https, ListenerProtocol::Xds]);
+        idle(
+            spot,
+            "body",
+            &[ListenerProtocol::Http, ListenerProtocol::Https, ListenerProtocol::Iiop, ListenerProtocol::Xds],
+        );
+        idle(spot, "tunnel", &[ListenerProtocol::Http, ListenerProtocol::Https]);
     }
 }
 
@@ -204,70 +224,75 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
 pub(super) const LOTTERY: &str = "lottery";
 
 /// Checks a group whose members and their shares come from a lottery.
-fn check_drawn(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
-    if spot.has("members") {
-        let problem = Problem::error(spot.name("members"), "either `members` or `lottery`, not both");
-        found.push(problem.also(spot.name("lottery"), "its members are those that are drawn"));
+fn check_lottery(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    if spot.has_key("members") {
+        let problem =
+            ConfigDiagnostic::error(spot.key_span("members"), "either `members` or `lottery`, not both");
+        found.push(problem.with_related(spot.key_span("lottery"), "its members are those that are drawn"));
     }
-    if spot.has("strategy") && !spot.broken("strategy") && group.strategy.name() != LOTTERY {
+    if spot.has_key("strategy") && !spot.is_broken("strategy") && group.strategy.name() != LOTTERY {
         let message = "members of a lottery are chosen as often as the lottery draws them";
-        let problem = Problem::error(spot.name("strategy"), message);
+        let problem = ConfigDiagnostic::error(spot.key_span("strategy"), message);
         found.push(problem.hint("take it out, or write strategy = \"lottery\""));
     }
 }
 
-fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
-    if spot.broken("binding") {
+fn check_binding(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    if spot.is_broken("binding") {
         return;
     }
     let protocol = listener.protocol;
     let binding = listener.binding.unwrap_or_else(|| protocol.binding());
-    if binding != Binding::PerRequest && protocol == Protocol::Dns {
+    if binding != BindingMode::PerRequest && protocol == ListenerProtocol::Dns {
         let message = "clients of a dns listener are not bound: each question is a choice";
-        found.push(Problem::error(spot.key("binding").value(), message).hint("take it out"));
+        found.push(ConfigDiagnostic::error(spot.key("binding").value_span(), message).hint("take it out"));
         return;
     }
-    if binding == Binding::PerRequest && matches!(protocol, Protocol::Tcp | Protocol::Udp) {
+    if binding == BindingMode::PerRequest && matches!(protocol, ListenerProtocol::Tcp | ListenerProtocol::Udp)
+    {
         let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
         let hint = format!("{} can be bound per_session or on_demand", protocol.name());
-        found.push(Problem::error(spot.key("binding").value(), message).hint(hint));
+        found.push(ConfigDiagnostic::error(spot.key("binding").value_span(), message).hint(hint));
         return;
     }
-    for key in ["rebind", "move_idle"].into_iter().filter(|key| spot.has(key)) {
-        if binding != Binding::OnDemand {
+    for key in ["rebind", "move_idle"].into_iter().filter(|key| spot.has_key(key)) {
+        if binding != BindingMode::OnDemand {
             let message = format!("`{key}` has no effect: clients are bound {}", binding.name());
-            let problem = Problem::warning(spot.name(key), message);
+            let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
             found.push(problem.hint("it is for binding = \"on_demand\""));
         }
     }
-    if !protocol.is_http() && matches!(listener.rebind, Rebind::Close | Rebind::Redirect) {
+    if !protocol.is_http() && matches!(listener.rebind, RebindMode::Close | RebindMode::Redirect) {
         let rebind = listener.rebind.name();
         let message = format!("rebind `{rebind}` is not supported for {}", protocol.name());
-        let problem = Problem::error(spot.key("rebind").value(), message);
+        let problem = ConfigDiagnostic::error(spot.key("rebind").value_span(), message);
         found.push(problem.hint("silent and agent are"));
     }
 }
 
-fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
+fn check_group(group: &GroupConfig, spot: &SpanTree, text: &str, found: &mut Vec<ConfigDiagnostic>) {
     let members = spot.key("members");
     if group.lottery.is_some() {
-        check_drawn(group, spot, found);
+        check_lottery(group, spot, found);
     }
     discover::check(group, spot, found);
     scaler::check(group, spot, found);
     hand_over::check(group, spot, found);
     tls::check_members(group, spot, found);
-    if spot.has("members") && group.members.is_empty() && !spot.broken("members") {
-        found.push(Problem::error(members.value(), format!("group `{}` has no members", group.name)));
+    if spot.has_key("members") && group.members.is_empty() && !spot.is_broken("members") {
+        found.push(ConfigDiagnostic::error(
+            members.value_span(),
+            format!("group `{}` has no members", group.name),
+        ));
     }
     let mut first = HashMap::new();
     let mut located = HashMap::new();
-    let named = |spot: &'_ Spot| spot.key(if spot.has("ior") { "ior" } else { "address" }).clone();
+    let named = |spot: &'_ SpanTree| spot.key(if spot.has_key("ior") { "ior" } else { "address" }).clone();
     for (index, member) in group.members.iter().enumerate() {
         let spot = members.item(index);
         let Some(address) = member.address() else {
-            if !spot.broken("address") && !spot.broken("ior") {
-                let problem = Problem::error(spot.value(), "a member without an `address`");
+            if !spot.is_broken("address") && !spot.is_broken("ior") {
+                let problem = ConfigDiagnostic::error(spot.value_span(), "a member without an `address`");
                 found.push(problem.hint("write \"host:port\", or its object reference as `ior`"));
             }
             continue;
@@ -275,77 +300,85 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
         match first.get(address) {
             Some(other) => {
                 let message = format!("member {address} is in group `{}` twice", group.name);
-                let place = named(members.item(*other)).value();
-                found.push(Problem::error(named(spot).value(), message).also(place, "the first is here"));
+                let place = named(members.item(*other)).value_span();
+                found.push(
+                    ConfigDiagnostic::error(named(spot).value_span(), message)
+                        .with_related(place, "the first is here"),
+                );
             }
             None => drop(first.insert(address, index)),
         }
         if let Some(location) = member.table().location {
             if let Some(other) = located.get(&location) {
                 let message = format!("a second member at `{location}` in group `{}`", group.name);
-                let place = members.item(*other).key("location").value();
-                let problem = Problem::error(spot.key("location").value(), message);
-                found.push(problem.also(place, "the first is here"));
+                let place = members.item(*other).key("location").value_span();
+                let problem = ConfigDiagnostic::error(spot.key("location").value_span(), message);
+                found.push(problem.with_related(place, "the first is here"));
             } else {
                 located.insert(location, index);
             }
         }
-        for key in ["address", "key"].into_iter().filter(|key| spot.has("ior") && spot.has(key)) {
+        for key in ["address", "key"].into_iter().filter(|key| spot.has_key("ior") && spot.has_key(key)) {
             let message = format!("either `ior` or `{key}`, not both");
-            let problem = Problem::error(spot.name(key), message);
-            found.push(problem.also(spot.name("ior"), "this says where the object is"));
+            let problem = ConfigDiagnostic::error(spot.key_span(key), message);
+            found.push(problem.with_related(spot.key_span("ior"), "this says where the object is"));
         }
     }
     if let Some((strategy, knobs)) = group.strategy.find().filter(|_| group.lottery.is_none()) {
-        check_knobs(strategy, &knobs, spot.key("strategy"), found);
+        check_params(strategy, &knobs, spot.key("strategy"), found);
         if strategy.reads_load && !usable_without_loads(strategy) && group.monitor.is_none() {
             let message = format!("strategy `{}` has no loads to go by: no [group.monitor]", strategy.name);
             let hint = "say where members' load comes from, such as { source = \"push\", metric = \"cpu\" }";
-            found.push(Problem::warning(spot.key("strategy").value(), message).hint(hint));
+            found.push(ConfigDiagnostic::warning(spot.key("strategy").value_span(), message).hint(hint));
         }
         group::check(group, strategy, spot, found);
-    } else if !spot.broken("strategy") && group.lottery.is_none() {
+    } else if !spot.is_broken("strategy") && group.lottery.is_none() {
         let message = format!("unknown strategy {}", quoted(group.strategy.name()));
-        found.push(Problem::error(spot.key("strategy").value(), message));
+        found.push(ConfigDiagnostic::error(spot.key("strategy").value_span(), message));
     }
     if let Some(health) = &group.health {
-        health::check(health, spot.key("health"), "[group.health]", health::OF_GROUPS, found);
+        health::check(health, spot.key("health"), "[group.health]", health::GROUP_CHECK_HINT, found);
     }
-    formula::check_weight(group, spot, text, found);
+    expression::check_weight(group, spot, text, found);
     if let Some(monitor) = &group.monitor {
         monitor::check(monitor, spot.key("monitor"), text, found);
         if monitor.source.streams() && group.tls.is_some() && monitor.port.is_none() {
             let message =
                 "members are asked for reports without TLS, and are reached by TLS at their own port";
-            let problem = Problem::error(spot.key("monitor").key("source").value(), message);
+            let problem = ConfigDiagnostic::error(spot.key("monitor").key("source").value_span(), message);
             found.push(problem.hint("give `port`: one of theirs that serves the same without TLS"));
         }
     }
     check_timeouts(group, spot.key("timeouts"), found);
     health::check_protocol(group, spot, found);
-    if let Outlier::Table(outlier) = &group.outlier
-        && spot.has("outlier")
+    if let OutlierConfig::Table(outlier) = &group.outlier
+        && spot.has_key("outlier")
     {
-        let (at, spot) = (spot.name("outlier"), spot.key("outlier"));
+        let (at, spot) = (spot.key_span("outlier"), spot.key("outlier"));
         not_above(spot, ("ejection", outlier.ejection), ("max_ejection", outlier.max_ejection), found);
         if outlier.consecutive == 0 && outlier.deviations == 0.0 {
             let message = "both `consecutive` and `deviations` are 0: no member would ever be ejected";
-            found.push(Problem::warning(at, message).hint("write outlier = false"));
+            found.push(ConfigDiagnostic::warning(at, message).hint("write outlier = false"));
         }
     }
 }
 
 /// Checks for settings that contradict one another.
-fn check_knobs(strategy: &plimsoll_brain::Strategy, knobs: &Knobs, spot: &Spot, found: &mut Vec<Problem>) {
-    let Some(clash) = (strategy.clash)(knobs) else { return };
+fn check_params(
+    strategy: &plimsoll_brain::Strategy,
+    knobs: &StrategyParams,
+    spot: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
+) {
+    let Some(clash) = (strategy.conflict)(knobs) else { return };
     let spot = spot.key(strategy.name);
-    let written = |knob: &&str| spot.has(knob);
-    let other = clash.with.filter(written);
-    let knob = Some(clash.knob).filter(written).or(other);
-    let at = knob.map_or_else(|| spot.value(), |knob| spot.key(knob).value());
-    let mut problem = Problem::error(at, clash.why).hint(clash.hint);
+    let written = |knob: &&str| spot.has_key(knob);
+    let other = clash.conflicts_with.filter(written);
+    let knob = Some(clash.param).filter(written).or(other);
+    let at = knob.map_or_else(|| spot.value_span(), |knob| spot.key(knob).value_span());
+    let mut problem = ConfigDiagnostic::error(at, clash.why).hint(clash.hint);
     if let Some(other) = other.filter(|other| Some(*other) != knob) {
-        problem = problem.also(spot.key(other).value(), "here");
+        problem = problem.with_related(spot.key(other).value_span(), "here");
     }
     found.push(problem);
 }
@@ -355,7 +388,7 @@ fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
     strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
 }
 
-fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+fn check_timeouts(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let timeouts = &group.timeouts;
     let total = timeouts.total;
     if total.0.is_zero() {
@@ -368,19 +401,19 @@ fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
 
 /// Checks that the first is not longer than the second.
 fn not_above(
-    spot: &Spot,
+    spot: &SpanTree,
     (low, less): (&str, TimeSpan),
     (high, more): (&str, TimeSpan),
-    found: &mut Vec<Problem>,
+    found: &mut Vec<ConfigDiagnostic>,
 ) {
-    if less <= more || spot.broken(low) || spot.broken(high) {
+    if less <= more || spot.is_broken(low) || spot.is_broken(high) {
         return;
     }
     let message = format!("`{low}` ({less}) must not be longer than `{high}` ({more})");
-    let (key, other) = if spot.has(low) { (low, high) } else { (high, low) };
-    let mut problem = Problem::error(spot.key(key).value(), message);
-    if spot.has(other) {
-        problem = problem.also(spot.key(other).value(), "here");
+    let (key, other) = if spot.has_key(low) { (low, high) } else { (high, low) };
+    let mut problem = ConfigDiagnostic::error(spot.key(key).value_span(), message);
+    if spot.has_key(other) {
+        problem = problem.with_related(spot.key(other).value_span(), "here");
     } else {
         problem = problem.hint(format!("`{other}` is at its default"));
     }
@@ -388,23 +421,29 @@ fn not_above(
 }
 
 /// Checks a listener and its group against one another.
-fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
-    use plimsoll_proxy::Key;
-    if at.broken("protocol") {
+fn check_pair(
+    listener: &ListenerConfig,
+    at: &SpanTree,
+    group: &GroupConfig,
+    spot: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
+) {
+    use plimsoll_proxy::HashKeySource;
+    if at.is_broken("protocol") {
         return;
     }
     let protocol = listener.protocol;
     // DNS and xDS only name members, which clients reach on another way.
-    if !matches!(protocol, Protocol::Dns | Protocol::Xds) {
-        check_circle(listener, at, group, spot, found);
+    if !matches!(protocol, ListenerProtocol::Dns | ListenerProtocol::Xds) {
+        check_not_own_member(listener, at, group, spot, found);
     }
-    let on_demand = listener.binding == Some(Binding::OnDemand);
+    let on_demand = listener.binding == Some(BindingMode::OnDemand);
     if on_demand && group.monitor.is_none() {
         let message = format!("nobody will be under alert: group `{}` has no [group.monitor]", group.name);
         let hint = "say where its members' load comes from, such as { source = \"push\", metric = \"cpu\" }";
-        found.push(Problem::warning(at.key("binding").value(), message).hint(hint));
+        found.push(ConfigDiagnostic::warning(at.key("binding").value_span(), message).hint(hint));
     }
-    if on_demand && protocol.is_http() && listener.rebind == Rebind::Redirect {
+    if on_demand && protocol.is_http() && listener.rebind == RebindMode::Redirect {
         let bare = group.members.iter().enumerate().filter(|(_, member)| member.table().public.is_none());
         let bare: Vec<(usize, String)> = bare.map(|(index, member)| (index, member.name())).collect();
         if let Some((first, name)) = bare.first() {
@@ -416,41 +455,44 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
                     some_more(others.iter().map(|(_, name)| name.as_str())),
                 ),
             };
-            let problem = Problem::warning(at.key("rebind").value(), message);
-            let place = spot.key("members").item(*first).value();
-            found.push(problem.also(place, "here").hint("sessions that go there stay behind this listener"));
+            let problem = ConfigDiagnostic::warning(at.key("rebind").value_span(), message);
+            let place = spot.key("members").item(*first).value_span();
+            found.push(
+                problem.with_related(place, "here").hint("sessions that go there stay behind this listener"),
+            );
         }
     }
     if on_demand
         && protocol.is_http()
-        && listener.rebind == Rebind::Agent
+        && listener.rebind == RebindMode::Agent
         && group.protocol == MemberProtocol::H2
     {
         let message = format!(
-            "clients that come through this listener stay with their members: group `{}` speaks h2, where one connection has the \
+            "clients that come through this listener stay with their members: group `{}` speaks h2, where \
+             one connection has the \
              requests of many clients, and a member cannot send one of them away by closing it",
             group.name
         );
-        let problem = Problem::warning(at.key("rebind").value(), message);
-        let place = spot.key("protocol").value();
-        found.push(problem.also(place, "here").hint("silent, close and redirect move them"));
+        let problem = ConfigDiagnostic::warning(at.key("rebind").value_span(), message);
+        let place = spot.key("protocol").value_span();
+        found.push(problem.with_related(place, "here").hint("silent, close and redirect move them"));
     }
-    if let (Protocol::Iiop, Some(health)) = (protocol, &group.health)
+    if let (ListenerProtocol::Iiop, Some(health)) = (protocol, &group.health)
         && health.http.is_some()
     {
         let message = format!("group `{}` is checked by http, and its clients speak iiop", group.name);
         let hint =
             "iiop = true asks members for their objects; leave it if they do answer http on the same port";
-        let place = spot.key("health").key("http").value();
-        found.push(Problem::warning(place, message).hint(hint));
+        let place = spot.key("health").key("http").value_span();
+        found.push(ConfigDiagnostic::warning(place, message).hint(hint));
     }
-    if protocol == Protocol::Iiop && !group.discover.is_empty() {
+    if protocol == ListenerProtocol::Iiop && !group.discover.is_empty() {
         let message = format!("members of group `{}` are found, and have no objects", group.name);
-        let problem = Problem::error(at.key("protocol").value(), message);
+        let problem = ConfigDiagnostic::error(at.key("protocol").value_span(), message);
         found.push(problem.hint("list them with their objects, or let them register at the load manager"));
     }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
-    if !protocol.is_http() && reads_key && group.key.0 != Key::Client {
+    if !protocol.is_http() && reads_key && group.key.0 != HashKeySource::Client {
         let message = format!(
             "group `{}` takes its key from `{}`, which {} does not have",
             group.name,
@@ -458,31 +500,37 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
             protocol.name()
         );
         let hint = match protocol {
-            Protocol::Xds => "clients of this listener choose by weight",
+            ListenerProtocol::Xds => "clients of this listener choose by weight",
             _ => "clients of this listener are told apart by their address",
         };
         found.push(
-            Problem::warning(at.key("group").value(), message)
+            ConfigDiagnostic::warning(at.key("group").value_span(), message)
                 .hint(hint)
-                .also(spot.key("key").value(), "here"),
+                .with_related(spot.key("key").value_span(), "here"),
         );
     }
-    if protocol == Protocol::Udp && group.send_proxy.is_some() {
+    if protocol == ListenerProtocol::Udp && group.send_proxy.is_some() {
         let message = format!("`send_proxy` has no effect for the udp listener on {}", listener.address);
-        found.push(Problem::warning(spot.name("send_proxy"), message));
+        found.push(ConfigDiagnostic::warning(spot.key_span("send_proxy"), message));
     }
 }
 
 /// Checks that no listener is its own member: it would pass each client to itself until all connections are
 /// used up.
-fn check_circle(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+fn check_not_own_member(
+    listener: &ListenerConfig,
+    at: &SpanTree,
+    group: &GroupConfig,
+    spot: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
+) {
     for (index, member) in group.members.iter().enumerate() {
         if let Some(address) = member.address().filter(|address| address.is_at(listener.address.0)) {
             let message = format!("member {address} is the listener on {} itself", listener.address);
-            let place = spot.key("members").item(index).key("address").value();
-            let problem =
-                Problem::error(place, message).hint("write where the server is, or listen elsewhere");
-            found.push(problem.also(at.key("address").value(), "the listener is here"));
+            let place = spot.key("members").item(index).key("address").value_span();
+            let problem = ConfigDiagnostic::error(place, message)
+                .hint("write where the server is, or listen elsewhere");
+            found.push(problem.with_related(at.key("address").value_span(), "the listener is here"));
         }
     }
 }

@@ -9,27 +9,29 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::count;
-use super::text::{Text, text};
-use super::{LogPath, MemberAddress};
+use super::text::{TextValue, text};
+use super::{FilePath, MemberAddress};
 
 /// The object that clients of a group's iiop listeners ask for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Iiop {
-    /// Its type, such as `IDL:Bank/Account:1.0`. Default: that of the first member whose reference says one. Some
-    /// clients need it to be there.
+pub(crate) struct IiopConfig {
+    /// Its type, such as `IDL:Bank/Account:1.0`. Default: that of the first member whose reference says one.
+    /// Some clients need it to be there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) type_id: Option<TypeId>,
+    pub(crate) type_id: Option<RepositoryId>,
 
     /// Its object key: what clients name it by. Default: the group's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<ObjectKey>,
 
-    /// A file to which its reference (`IOR:…`) is written when the balancer starts and when it reads this file again.
+    /// A file to which its reference (`IOR:…`) is written when the balancer starts and when it reads this
+    /// file again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ior_file: Option<LogPath>,
+    pub(crate) ior_file: Option<FilePath>,
 
-    /// Most bytes of a message, its fragments together. One that is relayed is held in memory until it is complete.
+    /// Most bytes of a message, its fragments together. One that is relayed is held in memory until it is
+    /// complete.
     #[schemars(range(min = 4096, max = 1_073_741_824))]
     pub(crate) max_message: usize,
 
@@ -38,7 +40,7 @@ pub(crate) struct Iiop {
     pub(crate) connections: usize,
 }
 
-impl Default for Iiop {
+impl Default for IiopConfig {
     fn default() -> Self {
         Self {
             type_id: None,
@@ -52,16 +54,16 @@ impl Default for Iiop {
 
 /// A repository id of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TypeId(pub(crate) String);
+pub(crate) struct RepositoryId(pub(crate) String);
 
 text! {
-    TypeId,
+    RepositoryId,
     format: "plimsoll-type-id",
     what: "the repository id of a type",
     example: "IDL:Bank/Account:1.0",
 }
 
-impl FromStr for TypeId {
+impl FromStr for RepositoryId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -72,7 +74,7 @@ impl FromStr for TypeId {
     }
 }
 
-impl fmt::Display for TypeId {
+impl fmt::Display for RepositoryId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
     }
@@ -146,7 +148,7 @@ impl fmt::Display for MemberLocation {
 /// The reference of a member's object: `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that holds
 /// one of them, which is read whenever this file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reference {
+pub(crate) struct ObjectReference {
     written: String,
     /// The address of its first IIOP profile.
     pub(crate) address: MemberAddress,
@@ -154,14 +156,14 @@ pub(crate) struct Reference {
 }
 
 text! {
-    Reference,
+    ObjectReference,
     format: "plimsoll-reference",
     what: "an object reference",
     example: "file:/run/account.ior",
     pattern: "^(IOR|ior|corbaloc|file):.+$",
 }
 
-impl FromStr for Reference {
+impl FromStr for ObjectReference {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -176,8 +178,8 @@ impl FromStr for Reference {
             None => text.trim(),
         };
         let ior = read(reference)?;
-        let profile = ior.iiop().ok_or("leads nowhere: it has no IIOP profile")?;
-        let place = profile.places().next().map(|place| place.to_string()).unwrap_or_default();
+        let profile = ior.first_iiop_profile().ok_or("leads nowhere: it has no IIOP profile")?;
+        let place = profile.addresses().next().map(|place| place.to_string()).unwrap_or_default();
         let address = place.parse().map_err(|why| format!("leads to {place}, which {why}"))?;
         Ok(Self { written, address, ior })
     }
@@ -192,7 +194,7 @@ fn read(text: &str) -> Result<Ior, String> {
     text.parse().map_err(|bad| format!("is no object reference: {bad}"))
 }
 
-impl fmt::Display for Reference {
+impl fmt::Display for ObjectReference {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.written)
     }

@@ -8,53 +8,58 @@ use std::time::Duration;
 
 use kubernetes::KubernetesService;
 use plimsoll_cluster::discover::{
-    self as sources, DnsSettings, EtcdSource, FileSettings, HttpSettings, Kind, Reader, RegisteredSettings,
-    ResolverSettings, SourceSettings, SrvSettings,
+    self as sources, DnsSettings, EtcdSource, FileSettings, HttpSettings, ListParser, RegisteredSettings,
+    ResolverSettings, SourceKind, SourceSettings, SrvSettings,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::diagnostic::{ConfigDiagnostic, ConfigDiagnostics};
 use super::members;
-use super::place::Spot;
-use super::problem::{Problem, Problems};
 use super::root::millis;
+use super::spans::SpanTree;
 use super::store::KeyPrefix;
-use super::{Config, Domain, File, Group, LogPath, MemberAddress, MonitorUrl, Scaler, TimeSpan};
+use super::{
+    Config, ConfigFile, Domain, FilePath, GroupConfig, MemberAddress, MonitorUrl, ScalerConfig, TimeSpan,
+};
 
-/// A source of members: one of `file`, `dns`, `srv`, `http`, `etcd` and `kubernetes`, which is asked again and again, or `registered`. One that fails keeps its members, and one
-/// that lists nobody is not believed, unless it is told that this may be.
+/// A source of members: one of `file`, `dns`, `srv`, `http`, `etcd` and `kubernetes`, which is asked again
+/// and again, or `registered`. One that fails keeps its members, and one that lists nobody is not believed,
+/// unless it is told that this may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Discover {
-    /// A file with `members = […]`, written as here, or with a list in JSON if its name ends with `.json`. It is looked at each
-    /// `interval`.
+pub(crate) struct DiscoverConfig {
+    /// A file with `members = […]`, written as here, or with a list in JSON if its name ends with `.json`. It
+    /// is looked at each `interval`.
     #[schemars(extend("examples" = ["/etc/plimsoll/web.members"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<LogPath>,
+    pub(crate) file: Option<FilePath>,
 
     /// A name and a port: each address of the name (A, AAAA) is a member there.
     #[schemars(extend("examples" = ["web.example.org:8080"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dns: Option<MemberAddress>,
 
-    /// A service of DNS (SRV): its servers of the lowest priority are members, at their ports, with their weights as capacities.
+    /// A service of DNS (SRV): its servers of the lowest priority are members, at their ports, with their
+    /// weights as capacities.
     #[schemars(extend("examples" = ["_http._tcp.example.org"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) srv: Option<Domain>,
 
-    /// Where a list in JSON is: of `"host:port"`, and of objects with `address` and perhaps `capacity` and `max_connections`.
+    /// Where a list in JSON is: of `"host:port"`, and of objects with `address` and perhaps `capacity` and
+    /// `max_connections`.
     #[schemars(extend("examples" = ["http://10.0.0.1:8500/v1/members"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<MonitorUrl>,
 
-    /// What keys begin with in the cluster of `[etcd]`: the value of each is a member, `host:port` or an object with `address` and
-    /// perhaps `capacity` and `max_connections`.
+    /// What keys begin with in the cluster of `[etcd]`: the value of each is a member, `host:port` or an
+    /// object with `address` and perhaps `capacity` and `max_connections`.
     #[schemars(extend("examples" = ["/services/web/"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) etcd: Option<KeyPrefix>,
 
-    /// A service of Kubernetes: its endpoints that are ready are members, by its EndpointSlices, which are watched. Only in a build with
-    /// the feature `kubernetes`.
+    /// A service of Kubernetes: its endpoints that are ready are members, by its EndpointSlices, which are
+    /// watched. Only in a build with the feature `kubernetes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kubernetes: Option<KubernetesService>,
 
@@ -72,13 +77,15 @@ pub(crate) struct Discover {
     #[serde(default = "millis::<3000>")]
     pub(crate) timeout: TimeSpan,
 
-    /// Name servers in the order in which they are asked: IP addresses and ports (dns, srv). Default: those of `/etc/resolv.conf`.
+    /// Name servers in the order in which they are asked: IP addresses and ports (dns, srv). Default: those
+    /// of `/etc/resolv.conf`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) resolver: Vec<MemberAddress>,
 
-    /// Which addresses count (dns, srv, kubernetes). Of a pod with both kinds only the one of IPv4 does with `any`.
+    /// Which addresses count (dns, srv, kubernetes). Of a pod with both kinds only the one of IPv4 does with
+    /// `any`.
     #[serde(default)]
-    pub(crate) family: Family,
+    pub(crate) family: FamilyFilter,
 
     /// An answer is good for at least that, whatever its time to live (dns, srv).
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
@@ -103,7 +110,7 @@ pub(crate) struct Discover {
 /// Which addresses count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Family {
+pub(crate) enum FamilyFilter {
     /// All.
     #[default]
     Any,
@@ -114,7 +121,7 @@ pub(crate) enum Family {
 }
 
 /// The maximum number of sources of one group.
-const MOST: usize = 16;
+const MAX_SOURCES: usize = 16;
 
 /// The kinds, each with its own keys.
 const KINDS: [(&str, &[&str]); 7] = [
@@ -127,7 +134,7 @@ const KINDS: [(&str, &[&str]); 7] = [
     ("registered", &[]),
 ];
 
-impl Discover {
+impl DiscoverConfig {
     /// Returns the kinds that are set; none or several is an error.
     pub(super) fn kinds(&self) -> Vec<&'static str> {
         let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
@@ -143,7 +150,7 @@ impl Discover {
     }
 
     /// Returns the table with all defaults written out.
-    pub(super) fn filled(&self) -> Self {
+    pub(super) fn with_defaults(&self) -> Self {
         let mut filled = self.clone();
         if self.file.is_some() || self.http.is_some() {
             filled.interval = Some(TimeSpan(self.interval()));
@@ -159,41 +166,41 @@ impl Discover {
             timeout: self.timeout.0,
         };
         let family = match self.family {
-            Family::Any => sources::Family::Any,
-            Family::Ipv4 => sources::Family::V4,
-            Family::Ipv6 => sources::Family::V6,
+            FamilyFilter::Any => sources::AddressFamily::Any,
+            FamilyFilter::Ipv4 => sources::AddressFamily::V4,
+            FamilyFilter::Ipv6 => sources::AddressFamily::V6,
         };
         let (min, max) = (self.min.0, self.max.0);
         let kind = if self.registered {
-            Kind::Registered(RegisteredSettings { store: config.store_place() })
+            SourceKind::Registered(RegisteredSettings { store: config.store_location() })
         } else if let Some(KeyPrefix(prefix)) = &self.etcd {
-            let (etcd, read) = (config.etcd.as_ref()?.settings(), Reader(members::value));
-            Kind::Etcd(EtcdSource { etcd, prefix: prefix.clone(), read })
+            let (etcd, read) = (config.etcd.as_ref()?.settings(), ListParser(members::value));
+            SourceKind::Etcd(EtcdSource { etcd, prefix: prefix.clone(), read })
         } else if let Some(kubernetes) = &self.kubernetes {
-            Kind::Kubernetes(kubernetes.source(family, self.timeout.0))
+            SourceKind::Kubernetes(kubernetes.source(family, self.timeout.0))
         } else if let Some(file) = &self.file {
             let json = file.0.extension().is_some_and(|extension| extension == "json");
-            let read = Reader(if json { members::json } else { members::toml });
-            Kind::File(FileSettings { path: file.0.clone(), interval: self.interval(), read })
+            let read = ListParser(if json { members::json } else { members::toml });
+            SourceKind::File(FileSettings { path: file.0.clone(), interval: self.interval(), read })
         } else if let Some(MemberAddress { host, port }) = &self.dns {
-            Kind::Dns(DnsSettings { host: host.clone(), port: *port, family, resolver, min, max })
+            SourceKind::Dns(DnsSettings { host: host.clone(), port: *port, family, resolver, min, max })
         } else if let Some(name) = &self.srv {
             let name = name.0.trim_end_matches('.').to_owned();
-            Kind::Srv(SrvSettings { name, family, resolver, min, max })
+            SourceKind::Srv(SrvSettings { name, family, resolver, min, max })
         } else {
             let MonitorUrl { host, port, path } = self.http.clone()?;
-            let (interval, timeout, read) = (self.interval(), self.timeout.0, Reader(members::answer));
-            Kind::Http(HttpSettings { host, port, path, interval, timeout, read })
+            let (interval, timeout, read) = (self.interval(), self.timeout.0, ListParser(members::answer));
+            SourceKind::Http(HttpSettings { host, port, path, interval, timeout, read })
         };
         // A registered member deregisters when it leaves, or its registration expires.
         let allow_empty = self.allow_empty || self.registered;
-        Some(SourceSettings { kind, allow_empty, hold: self.hold.0 })
+        Some(SourceSettings { kind, allow_empty, hold_time: self.hold.0 })
     }
 }
 
 /// A group with members from sources.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Discovery {
+pub(crate) struct GroupDiscovery {
     /// The group's name.
     pub(crate) group: Arc<str>,
     /// The maximum of requests, connections or flows at once at each member without a limit of its own.
@@ -202,14 +209,14 @@ pub(crate) struct Discovery {
     pub(crate) sources: Vec<Arc<SourceSettings>>,
 }
 
-impl File {
+impl ConfigFile {
     /// Returns the groups with members from sources.
-    pub(crate) fn discoveries(&self) -> Vec<Discovery> {
-        let discovery = |group: &Group| {
-            let scaled = group.scaler.as_ref().and_then(Scaler::source);
+    pub(crate) fn discoveries(&self) -> Vec<GroupDiscovery> {
+        let discovery = |group: &GroupConfig| {
+            let scaled = group.scaler.as_ref().and_then(ScalerConfig::source);
             let named = group.discover.iter().filter_map(|one| one.settings(&self.config));
             let sources: Vec<_> = named.chain(scaled).map(Arc::new).collect();
-            (!sources.is_empty()).then(|| Discovery {
+            (!sources.is_empty()).then(|| GroupDiscovery {
                 group: group.name.0.as_str().into(),
                 limit: group.max_connections.unwrap_or(u32::MAX),
                 sources,
@@ -220,45 +227,46 @@ impl File {
 
     /// Reads the files of members that it names, as they are now; returns warnings, and the number of members
     /// in them.
-    pub(crate) fn look_at_members(&self) -> (Problems, usize) {
+    pub(crate) fn read_member_files(&self) -> (ConfigDiagnostics, usize) {
         let (mut wrong, mut count) = (Vec::new(), 0);
         for (index, group) in self.config.groups.iter().enumerate() {
-            let spot = self.spots.key("group").item(index).key("discover");
+            let spot = self.spans.key("group").item(index).key("discover");
             for (index, discover) in group.discover.iter().enumerate() {
                 let Some(source) = discover.settings(&self.config) else { continue };
-                let Kind::File(file) = source.kind else { continue };
-                let at = spot.item(index).key("file").value();
-                match file.look() {
+                let SourceKind::File(file) = source.kind else { continue };
+                let at = spot.item(index).key("file").value_span();
+                match file.member_count() {
                     Ok(0) if !source.allow_empty => {
                         let why = "it lists no member, which is not believed";
                         let hint = "if it may be so, set allow_empty = true";
-                        wrong.push(Problem::warning(at, why).hint(hint));
+                        wrong.push(ConfigDiagnostic::warning(at, why).hint(hint));
                     }
                     Ok(members) => count += members,
                     Err(why) => {
                         let hint = "nobody would be found in it until it is mended";
-                        wrong.push(Problem::warning(at, why).hint(hint));
+                        wrong.push(ConfigDiagnostic::warning(at, why).hint(hint));
                     }
                 }
             }
         }
-        (Problems::new(Arc::clone(&self.source), wrong), count)
+        (ConfigDiagnostics::new(Arc::clone(&self.source), wrong), count)
     }
 }
 
 /// Checks a group's sources.
-pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     if group.discover.is_empty() {
         return;
     }
     if group.lottery.is_some() {
-        let problem = Problem::error(spot.name("discover"), "either `discover` or `lottery`, not both");
-        found.push(problem.also(spot.name("lottery"), "its members are those that are drawn"));
+        let problem =
+            ConfigDiagnostic::error(spot.key_span("discover"), "either `discover` or `lottery`, not both");
+        found.push(problem.with_related(spot.key_span("lottery"), "its members are those that are drawn"));
     }
     let all = spot.key("discover");
-    if group.discover.len() > MOST {
-        let message = format!("group `{}` has more than {MOST} sources of members", group.name);
-        found.push(Problem::error(all.item(MOST).value(), message));
+    if group.discover.len() > MAX_SOURCES {
+        let message = format!("group `{}` has more than {MAX_SOURCES} sources of members", group.name);
+        found.push(ConfigDiagnostic::error(all.item(MAX_SOURCES).value_span(), message));
     }
     for (index, discover) in group.discover.iter().enumerate() {
         let spot = all.item(index);
@@ -267,42 +275,47 @@ pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
         let whole = discover.kinds().len() == 1;
         let same = group.discover.iter().position(|other| whole && other == discover);
         if let Some(first) = same.filter(|first| *first < index) {
-            let problem = Problem::error(spot.value(), "this source is there twice");
-            found.push(problem.also(all.item(first).value(), "the first is here"));
+            let problem = ConfigDiagnostic::error(spot.value_span(), "this source is there twice");
+            found.push(problem.with_related(all.item(first).value_span(), "the first is here"));
         }
     }
 }
 
-fn check_one(discover: &Discover, spot: &Spot, found: &mut Vec<Problem>) {
+fn check_one(discover: &DiscoverConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let kinds = discover.kinds();
-    if KINDS.iter().any(|(kind, _)| spot.broken(kind)) {
+    if KINDS.iter().any(|(kind, _)| spot.is_broken(kind)) {
         return;
     }
     let kind = match kinds.as_slice() {
         [kind] => *kind,
         [] => {
-            let problem = Problem::error(spot.value(), "a source of members without a place to look");
+            let problem =
+                ConfigDiagnostic::error(spot.value_span(), "a source of members without a place to look");
             found.push(problem.hint(
-                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\", http = \"http://…\", etcd = \"/…/\", \
+                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\", http = \"http://…\", etcd \
+                 = \"/…/\", \
                  kubernetes = { service = \"…\" } or registered = true",
             ));
             return;
         }
         [first, second, ..] => {
             let message = format!("either `{first}` or `{second}`, not both");
-            let problem = Problem::error(spot.name(second), message);
-            found.push(problem.also(spot.name(first), "here").hint("make a [[group.discover]] of each"));
+            let problem = ConfigDiagnostic::error(spot.key_span(second), message);
+            found.push(
+                problem.with_related(spot.key_span(first), "here").hint("make a [[group.discover]] of each"),
+            );
             return;
         }
     };
     let keys = KINDS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, keys)| keys);
     let others = KINDS.iter().flat_map(|(_, keys)| keys.iter());
-    let mut idle: Vec<&str> = others.copied().filter(|key| !keys.contains(key) && spot.has(key)).collect();
+    let mut idle: Vec<&str> =
+        others.copied().filter(|key| !keys.contains(key) && spot.has_key(key)).collect();
     idle.sort_unstable();
     idle.dedup();
     for key in idle {
         let message = format!("`{key}` has no effect: the source is of the kind `{kind}`");
-        found.push(Problem::warning(spot.name(key), message));
+        found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
     }
     if let Some(kubernetes) = &discover.kubernetes {
         kubernetes.check(spot, found);
@@ -310,19 +323,21 @@ fn check_one(discover: &Discover, spot: &Spot, found: &mut Vec<Problem>) {
     let address = |host: &str| host.parse::<std::net::IpAddr>().is_ok();
     if let Some(dns) = discover.dns.as_ref().filter(|dns| address(&dns.host)) {
         let message = format!("`dns` is the address {}, which nobody has to look up", dns.host);
-        found.push(Problem::error(spot.key("dns").value(), message).hint("write it in `members`"));
+        found.push(
+            ConfigDiagnostic::error(spot.key("dns").value_span(), message).hint("write it in `members`"),
+        );
     }
     for (index, server) in discover.resolver.iter().enumerate() {
         if !address(&server.host) {
             let message = format!("`resolver` has the name `{}`, which nobody could look up", server.host);
-            let at = spot.key("resolver").item(index).value();
-            found.push(Problem::error(at, message).hint("write an IP address and a port"));
+            let at = spot.key("resolver").item(index).value_span();
+            found.push(ConfigDiagnostic::error(at, message).hint("write an IP address and a port"));
         }
     }
-    if discover.min > discover.max && !spot.broken("min") && !spot.broken("max") {
+    if discover.min > discover.max && !spot.is_broken("min") && !spot.is_broken("max") {
         let message = format!("`min` ({}) must not be longer than `max` ({})", discover.min, discover.max);
-        let key = if spot.has("min") { "min" } else { "max" };
-        found.push(Problem::error(spot.key(key).value(), message));
+        let key = if spot.has_key("min") { "min" } else { "max" };
+        found.push(ConfigDiagnostic::error(spot.key(key).value_span(), message));
     }
 }
 

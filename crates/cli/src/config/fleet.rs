@@ -5,24 +5,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use plimsoll_cluster::fleet as cluster;
-use plimsoll_wire::rfs::{BadKeys, Keys, Role};
+use plimsoll_wire::rfs::{KeyFileError, KeyRing, KeyRole};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::{Problem, Problems};
+use super::diagnostic::{ConfigDiagnostic, ConfigDiagnostics};
 use super::root::millis;
-use super::{Config, File, ListenAddress, LogPath, MemberAddress, Name, TimeSpan};
+use super::spans::SpanTree;
+use super::{Config, ConfigFile, ConfigName, FilePath, ListenAddress, MemberAddress, TimeSpan};
 
-/// Other balancers of the same groups, and how this one acts together with them. They tell one another what each has in
-/// flight with members, what it found out about their health and what they said of their load, so that all choose as one. What a file says
-/// here is fixed at start.
+/// Other balancers of the same groups, and how this one acts together with them. They tell one another what
+/// each has in flight with members, what it found out about their health and what they said of their load, so
+/// that all choose as one. What a file says here is fixed at start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fleet {
+pub(crate) struct FleetConfig {
     /// What this balancer is called. Default: the name of its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<Name>,
+    pub(crate) name: Option<ConfigName>,
 
     /// Where the others send to (UDP).
     pub(crate) listen: ListenAddress,
@@ -31,14 +31,15 @@ pub(crate) struct Fleet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) address: Option<MemberAddress>,
 
-    /// Others: one that runs is enough to find all. A name may have the addresses of many, and is looked up again.
+    /// Others: one that runs is enough to find all. A name may have the addresses of many, and is looked up
+    /// again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) seeds: Vec<MemberAddress>,
 
-    /// File of keys, the same at all: a line for each, its number and 64 hexadecimal digits. The first seals, all of them (at most
-    /// three) open.
+    /// File of keys, the same at all: a line for each, its number and 64 hexadecimal digits. The first seals,
+    /// all of them (at most three) open.
     #[schemars(extend("examples" = ["/etc/plimsoll/fleet.keys"]))]
-    pub(crate) key_file: LogPath,
+    pub(crate) key_file: FilePath,
 
     /// How often the others are told of what has changed.
     #[schemars(extend("x-minimum" = "5ms"))]
@@ -71,25 +72,28 @@ fn single() -> usize {
 }
 
 /// Checks its keys against one another, and against those of other sections.
-pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(config: &Config, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let Some(fleet) = &config.fleet else { return };
     let spot = spots.key("fleet");
     if fleet.listen.0.ip().is_unspecified() && fleet.address.is_none() {
         let message = format!("others cannot reach {}", fleet.listen);
         let hint = "listen on one address of this host, or add `address` with the one that others reach";
-        found.push(Problem::error(spot.key("listen").value(), message).hint(hint));
+        found.push(ConfigDiagnostic::error(spot.key("listen").value_span(), message).hint(hint));
     }
     for (index, listener) in config.listeners.iter().enumerate() {
         let same = listener.protocol.transport() == "udp" && listener.address.0 == fleet.listen.0;
         if same && fleet.listen.0.port() != 0 {
             let message = format!("the udp listener on {} has the same address", listener.address);
-            let there = spots.key("listener").item(index).key("address").value();
-            found.push(Problem::error(spot.key("listen").value(), message).also(there, "it is here"));
+            let there = spots.key("listener").item(index).key("address").value_span();
+            found.push(
+                ConfigDiagnostic::error(spot.key("listen").value_span(), message)
+                    .with_related(there, "it is here"),
+            );
         }
     }
 }
 
-impl File {
+impl ConfigFile {
     /// Returns the settings of the fleet, with the keys as they are now; `None` without a fleet.
     ///
     /// # Errors
@@ -98,25 +102,28 @@ impl File {
     pub(crate) fn fleet(
         &self,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
-    ) -> Result<Option<cluster::Settings>, Problems> {
+    ) -> Result<Option<cluster::FleetSettings>, ConfigDiagnostics> {
         let Some(fleet) = &self.config.fleet else { return Ok(None) };
-        let spot = self.spots.key("fleet");
-        let fail = |problem| Err(Problems::new(Arc::clone(&self.source), vec![problem]));
+        let spot = self.spans.key("fleet");
+        let fail = |problem| Err(ConfigDiagnostics::new(Arc::clone(&self.source), vec![problem]));
         let path = &fleet.key_file.0;
         let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
-        let own = |keys: Keys| match keys.role() {
-            Role::Daemon => Ok(keys),
-            Role::Client => Err("its keys are for clients of a lottery, and there are none here".to_owned()),
+        let own = |keys: KeyRing| match keys.role() {
+            KeyRole::Daemon => Ok(keys),
+            KeyRole::Client => {
+                Err("its keys are for clients of a lottery, and there are none here".to_owned())
+            }
         };
         let keys = match read
-            .and_then(|text| text.parse().map_err(|bad: BadKeys| bad.to_string()))
+            .and_then(|text| text.parse().map_err(|bad: KeyFileError| bad.to_string()))
             .and_then(own)
         {
             Ok(keys) => keys,
             Err(why) => {
                 let message = format!("cannot read the keys {}: {why}", path.display());
-                let hint = "a line of it is a number and 64 hexadecimal digits, such as `openssl rand -hex 32` makes";
-                return fail(Problem::error(spot.key("key_file").value(), message).hint(hint));
+                let hint = "a line of it is a number and 64 hexadecimal digits, such as `openssl rand -hex \
+                    32` makes";
+                return fail(ConfigDiagnostic::error(spot.key("key_file").value_span(), message).hint(hint));
             }
         };
         let address = match fleet.address.as_ref().map(&mut resolve).transpose() {
@@ -124,11 +131,11 @@ impl File {
             Err(error) => {
                 let message = format!("cannot look it up: {error}");
                 let hint = "correct the name, or write an IP address";
-                return fail(Problem::error(spot.key("address").value(), message).hint(hint));
+                return fail(ConfigDiagnostic::error(spot.key("address").value_span(), message).hint(hint));
             }
         };
         let seeds = fleet.seeds.iter().map(|seed| (seed.host.clone(), seed.port)).collect();
-        Ok(Some(cluster::Settings {
+        Ok(Some(cluster::FleetSettings {
             name: fleet.name.as_ref().map_or_else(host, |name| name.0.clone()),
             listen: fleet.listen.0,
             address,
@@ -137,7 +144,7 @@ impl File {
             interval: fleet.interval.0,
             bytes_per_second: fleet.bytes_per_second,
             probers: fleet.probers,
-            forget: fleet.forget.0,
+            forget_after: fleet.forget.0,
         }))
     }
 }
@@ -145,14 +152,15 @@ impl File {
 /// Returns the name of this host, or `balancer` if that is not a valid name.
 pub(crate) fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    name.parse::<Name>().map_or_else(|_| "balancer".into(), |name| name.0)
+    name.parse::<ConfigName>().map_or_else(|_| "balancer".into(), |name| name.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::parse;
 
-    const REST: &str = "key_file = \"k\"\n[[listener]]\naddress = \"127.0.0.1:7946\"\nprotocol = \"udp\"\ngroup = \"web\"\n\
+    const REST: &str = "key_file = \"k\"\n[[listener]]\naddress = \"127.0.0.1:7946\"\nprotocol = \
+                        \"udp\"\ngroup = \"web\"\n\
                         [[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:1\"]\n";
 
     fn wrong(fleet: &str) -> String {

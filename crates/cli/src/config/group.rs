@@ -3,44 +3,47 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::Problem;
+use super::diagnostic::ConfigDiagnostic;
 use super::root::{count, millis, one};
+use super::spans::SpanTree;
 use super::{
-    Discover, HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, MemberTls, Monitor, Name,
-    ObjectKey, Outlier, PublicUrl, Reference, Scaler, Strategy, TimeSpan,
+    ConfigName, DiscoverConfig, FilePath, HandOverConfig, HashKey, IiopConfig, MemberAddress, MemberLocation,
+    MemberTls, MonitorConfig, ObjectKey, ObjectReference, OutlierConfig, PublicUrl, ScalerConfig,
+    StrategyConfig, TimeSpan,
 };
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-required" = { "members": ["lottery", "discover", "scaler"] }))]
-pub(crate) struct Group {
+pub(crate) struct GroupConfig {
     /// By which listeners refer to it. It stands in metric labels and commands.
-    pub(crate) name: Name,
+    pub(crate) name: ConfigName,
 
     /// How a member is chosen: a name, or a table with its settings such as
-    /// `{ least_request = { choices = 3 } }` or `{ expression = { weight = "capacity / (1 + cpu)" } }`. Default: `adaptive`.
+    /// `{ least_request = { choices = 3 } }` or `{ expression = { weight = "capacity / (1 + cpu)" } }`.
+    /// Default: `adaptive`.
     #[serde(default)]
-    pub(crate) strategy: Strategy,
+    pub(crate) strategy: StrategyConfig,
 
     /// Who does the work: `"host:port"`, or a table with more. This, `discover`, `scaler` or `lottery`.
     #[schemars(length(min = 1))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<MemberEntry>,
 
     /// Where more members are found, which come and go: beside `members`, or in place of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) discover: Vec<Discover>,
+    pub(crate) discover: Vec<DiscoverConfig>,
 
-    /// How many members there are, by what goes on: they are started and taken away. Default: those that there are.
+    /// How many members there are, by what goes on: they are started and taken away. Default: those that
+    /// there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) scaler: Option<Scaler>,
+    pub(crate) scaler: Option<ScalerConfig>,
 
-    /// In place of `members`: those whom the daemons of a lottery (`plimsoll lottery`) draw for a service, each as often as they
-    /// do.
+    /// In place of `members`: those whom the daemons of a lottery (`plimsoll lottery`) draw for a service,
+    /// each as often as they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) lottery: Option<Drawn>,
+    pub(crate) lottery: Option<LotteryMembers>,
 
     /// Most requests (http), connections (tcp) or flows (udp) at once at each member that does not set its
     /// own. Default: no limit.
@@ -48,27 +51,29 @@ pub(crate) struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<u32>,
 
-    /// Most requests (http), connections (tcp) or flows (udp) a second that each member is given. Default: no limit.
+    /// Most requests (http), connections (tcp) or flows (udp) a second that each member is given. Default: no
+    /// limit.
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_rate: Option<f64>,
 
-    /// No member gets more than it can work on, as far as that is known: by what it says of itself with its answers (http), else by
-    /// what is seen of it where requests pile up. What finds no room waits or is refused (http: 503, `shed`). Default: `true` for
-    /// the strategy `adaptive`, `false` for the others.
+    /// No member gets more than it can work on, as far as that is known: by what it says of itself with its
+    /// answers (http), else by what is seen of it where requests pile up. What finds no room waits or is
+    /// refused (http: 503, `shed`). Default: `true` for the strategy `adaptive`, `false` for the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) admission: Option<bool>,
 
-    /// Within what time clients want their answers. Where no member has room a request waits for as long as its answer can still be
-    /// expected by then, and is refused at once if it cannot. It says nothing where `admission` is off. Default: a second, or four times
-    /// as long as requests take.
+    /// Within what time clients want their answers. Where no member has room a request waits for as long as
+    /// its answer can still be expected by then, and is refused at once if it cannot. It says nothing where
+    /// `admission` is off. Default: a second, or four times as long as requests take.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) objective: Option<TimeSpan>,
 
-    /// Of a large group this process uses a part only, whatever the strategy: two members for each of its requests in flight, and at least so
-    /// many. Where there are many balancers each then has enough to do with few members instead of too little with all.
-    /// Default: all are used (`adaptive` has such a part of its own, of at least 10, where members say nothing of themselves).
+    /// Of a large group this process uses a part only, whatever the strategy: two members for each of its
+    /// requests in flight, and at least so many. Where there are many balancers each then has enough to do
+    /// with few members instead of too little with all. Default: all are used (`adaptive` has such a part of
+    /// its own, of at least 10, where members say nothing of themselves).
     #[schemars(range(min = 2, max = 65_536))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) aperture: Option<u32>,
@@ -76,7 +81,7 @@ pub(crate) struct Group {
     /// What sticks to one member, for strategies that hash: `client` (its IP address), `path`,
     /// `header:NAME`, `cookie:NAME`. Where a header or cookie is missing, the client's address stands in.
     #[serde(default = "client")]
-    pub(crate) key: Key,
+    pub(crate) key: HashKey,
 
     /// How long a member that came back takes to get its whole share. A member that is cold and gets it at
     /// once sees a multiple of it. `0s` for off.
@@ -122,17 +127,18 @@ pub(crate) struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<MemberTls>,
 
-    /// What happens to what members say of their load with their answers (the header `endpoint-load-metrics`, http).
+    /// What happens to what members say of their load with their answers (the header `endpoint-load-metrics`,
+    /// http).
     #[serde(default)]
     pub(crate) report_header: ReportHeader,
 
     /// Active health checks. Without this section members count as up until their traffic fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) health: Option<Health>,
+    pub(crate) health: Option<HealthConfig>,
 
     /// How loaded members are. Default: nothing is asked for, and no load is made of what is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) monitor: Option<Monitor>,
+    pub(crate) monitor: Option<MonitorConfig>,
 
     /// How long to wait for members.
     #[serde(default)]
@@ -140,23 +146,24 @@ pub(crate) struct Group {
 
     /// Trying again, where that is safe.
     #[serde(default)]
-    pub(crate) retry: Retry,
+    pub(crate) retry: RetryConfig,
 
     /// Taking members out whose traffic fails; `false` for off.
     #[serde(default)]
-    pub(crate) outlier: Outlier,
+    pub(crate) outlier: OutlierConfig,
 
     /// Who is told before a member that is drained, or under alert, loses sessions. Default: nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) hand_over: Option<HandOver>,
+    pub(crate) hand_over: Option<HandOverConfig>,
 
-    /// What becomes of http sessions that are bound to a member, by a cookie or by their connection, when it is drained.
+    /// What becomes of http sessions that are bound to a member, by a cookie or by their connection, when it
+    /// is drained.
     #[serde(default)]
     pub(crate) drained_sessions: DrainedSessions,
 
     /// The object that clients of iiop listeners ask for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) iiop: Option<Iiop>,
+    pub(crate) iiop: Option<IiopConfig>,
 }
 
 /// What becomes of the sessions of a member that is drained.
@@ -173,9 +180,9 @@ pub(crate) enum DrainedSessions {
 /// A service of a lottery, whose members come and go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Drawn {
+pub(crate) struct LotteryMembers {
     /// Its name, as the daemons have it.
-    pub(crate) service: Name,
+    pub(crate) service: ConfigName,
 
     /// Daemons to ask who is drawn. One that runs is enough to find the others; give two or three.
     #[schemars(length(min = 1))]
@@ -183,24 +190,24 @@ pub(crate) struct Drawn {
 
     /// File of the cluster's keys, as `plimsoll lottery` made it. It is read again when it changes.
     #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
-    pub(crate) keys: LogPath,
+    pub(crate) keys: FilePath,
 }
 
 /// One that does the work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum Member {
+pub(crate) enum MemberEntry {
     /// Only its address.
     Address(MemberAddress),
     /// Its address and more.
-    Table(Box<MemberTable>),
+    Table(Box<MemberConfig>),
 }
 
-impl Member {
+impl MemberEntry {
     /// Returns the member as a table with all keys.
-    pub(crate) fn table(&self) -> MemberTable {
+    pub(crate) fn table(&self) -> MemberConfig {
         match self {
-            Self::Address(address) => MemberTable {
+            Self::Address(address) => MemberConfig {
                 address: Some(address.clone()),
                 capacity: one(),
                 max_connections: None,
@@ -210,7 +217,7 @@ impl Member {
                 location: None,
                 host: None,
             },
-            Self::Table(table) => MemberTable::clone(table),
+            Self::Table(table) => MemberConfig::clone(table),
         }
     }
 
@@ -234,7 +241,7 @@ impl Member {
 /// One that does the work, with more than its address.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct MemberTable {
+pub(crate) struct MemberConfig {
     /// Host name or IP address, and port. Left out where `ior` says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) address: Option<MemberAddress>,
@@ -253,24 +260,24 @@ pub(crate) struct MemberTable {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) public: Option<PublicUrl>,
 
-    /// Its object (iiop): `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that holds one of them, which is read
-    /// whenever this file is.
+    /// Its object (iiop): `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that holds one of them,
+    /// which is read whenever this file is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ior: Option<Reference>,
+    pub(crate) ior: Option<ObjectReference>,
 
     /// The key of its object (iiop), where there is no `ior`. Default: the group's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<ObjectKey>,
 
-    /// Its location, by which monitors say loads of it to the load manager (`[admin] load_manager`); members of other
-    /// groups may have the same. Default: its address as written.
+    /// Its location, by which monitors say loads of it to the load manager (`[admin] load_manager`); members
+    /// of other groups may have the same. Default: its address as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) location: Option<MemberLocation>,
 
-    /// The machine that it is on, where its address does not say: members with the same one share it, in whatever groups they are.
-    /// Default: its IP address.
+    /// The machine that it is on, where its address does not say: members with the same one share it, in
+    /// whatever groups they are. Default: its IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) host: Option<Name>,
+    pub(crate) host: Option<ConfigName>,
 }
 
 /// What clients see of members' reports.
@@ -291,7 +298,8 @@ pub(crate) enum WhenAllDown {
     /// They are refused (http: 503).
     #[default]
     Reject,
-    /// All members but the draining and disabled ones are used as if they were up: for checks that may be wrong.
+    /// All members but the draining and disabled ones are used as if they were up: for checks that may be
+    /// wrong.
     FailOpen,
 }
 
@@ -316,16 +324,17 @@ pub(crate) enum ProxyVersion {
     V2,
 }
 
-/// Active health checks: one of `http`, `grpc`, `tcp` and `iiop`. A member that has not been checked yet is not used.
+/// Active health checks: one of `http`, `grpc`, `tcp` and `iiop`. A member that has not been checked yet is
+/// not used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Health {
+pub(crate) struct HealthConfig {
     /// GET this path and expect an answer from 200 to 399, or the one in `expect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<super::ProbePath>,
 
-    /// Ask the health service of gRPC (`grpc.health.v1.Health/Check`) for this service, or with `""` for the whole server, and
-    /// expect SERVING.
+    /// Ask the health service of gRPC (`grpc.health.v1.Health/Check`) for this service, or with `""` for the
+    /// whole server, and expect SERVING.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) grpc: Option<super::ServiceName>,
 
@@ -363,7 +372,7 @@ pub(crate) struct Health {
     pub(crate) expect: Option<u16>,
 }
 
-impl Default for Health {
+impl Default for HealthConfig {
     fn default() -> Self {
         Self {
             http: None,
@@ -417,7 +426,7 @@ impl Default for MemberTimeouts {
 /// idempotent and no byte of an answer has come. A budget keeps retries from burying members that are slow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Retry {
+pub(crate) struct RetryConfig {
     /// Tries after the first. 0 for none.
     #[schemars(range(min = 0, max = 10))]
     pub(crate) attempts: u32,
@@ -431,7 +440,7 @@ pub(crate) struct Retry {
     pub(crate) min_per_second: f64,
 }
 
-impl Default for Retry {
+impl Default for RetryConfig {
     fn default() -> Self {
         Self { attempts: 2, budget: 0.2, min_per_second: 10.0 }
     }
@@ -439,30 +448,32 @@ impl Default for Retry {
 
 /// Checks the strategy against the keys beside it.
 pub(super) fn check(
-    group: &Group,
+    group: &GroupConfig,
     strategy: &plimsoll_brain::Strategy,
-    spot: &Spot,
-    found: &mut Vec<Problem>,
+    spot: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
 ) {
-    if spot.has("key") && !strategy.reads_key {
+    if spot.has_key("key") && !strategy.reads_key {
         let readers = plimsoll_brain::strategy::ALL.iter().filter(|strategy| strategy.reads_key);
         let readers: Vec<&str> = readers.map(|strategy| strategy.name).collect();
         let message = format!("`key` has no effect: strategy `{}` does not hash", strategy.name);
         let hint = format!("strategies that do: {}", readers.join(", "));
-        found.push(Problem::warning(spot.name("key"), message).hint(hint));
+        found.push(ConfigDiagnostic::warning(spot.key_span("key"), message).hint(hint));
     }
-    if spot.has("aperture") && (strategy.reads_key || strategy.name == "first_available") {
+    if spot.has_key("aperture") && (strategy.reads_key || strategy.name == "first_available") {
         let message =
             format!("with `aperture` balancers do not agree on who is first for `{}`", strategy.name);
         let hint = "each uses a part of the members that is its own: leave it out where there are several";
-        found.push(Problem::warning(spot.name("aperture"), message).hint(hint));
+        found.push(ConfigDiagnostic::warning(spot.key_span("aperture"), message).hint(hint));
     }
-    if spot.has("objective") && !group.admission.unwrap_or(strategy.limits) {
+    if spot.has_key("objective") && !group.admission.unwrap_or(strategy.enforces_limits) {
         let message = "`objective` has no effect: nobody waits for room without `admission`";
-        found.push(Problem::warning(spot.name("objective"), message).hint("add admission = true"));
+        found.push(
+            ConfigDiagnostic::warning(spot.key_span("objective"), message).hint("add admission = true"),
+        );
     }
 }
 
-fn client() -> Key {
-    Key(plimsoll_proxy::Key::Client)
+fn client() -> HashKey {
+    HashKey(plimsoll_proxy::HashKeySource::Client)
 }

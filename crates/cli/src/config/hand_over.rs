@@ -6,18 +6,18 @@ use plimsoll_proxy as proxy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::Problem;
+use super::diagnostic::ConfigDiagnostic;
 use super::root::millis;
-use super::{DrainedSessions, Group, MonitorUrl, TimeSpan};
+use super::spans::SpanTree;
+use super::{DrainedSessions, GroupConfig, MonitorUrl, TimeSpan};
 
-/// Who is told before sessions of a member go elsewhere because it is drained, or because it is under alert and they are
-/// bound on demand, so that what the member keeps for them can be taken to where they go. It gets `POST` with
-/// `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}` (or `"alert"`, with the part of
-/// its sessions that goes), and sessions stay until it has answered with 2xx.
+/// Who is told before sessions of a member go elsewhere because it is drained, or because it is under alert
+/// and they are bound on demand, so that what the member keeps for them can be taken to where they go. It
+/// gets `POST` with `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`
+/// (or `"alert"`, with the part of its sessions that goes), and sessions stay until it has answered with 2xx.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct HandOver {
+pub(crate) struct HandOverConfig {
     /// Where to tell. `{member}` in its path stands for the member as it is written in `members`.
     #[schemars(extend("examples" = ["http://10.0.0.9:7000/hand-over?member={member}"]))]
     pub(crate) url: MonitorUrl,
@@ -29,20 +29,21 @@ pub(crate) struct HandOver {
 }
 
 /// Checks that sessions either follow their state or stay with it.
-pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     if group.hand_over.is_some() && group.drained_sessions == DrainedSessions::Stay {
         let message = "sessions of a member that is drained cannot both be handed over and stay";
-        let at = spot.key("drained_sessions").value();
-        let problem = Problem::error(at, message).hint("take out `drained_sessions`, or [group.hand_over]");
-        found.push(problem.also(spot.name("hand_over"), "this says who hands them over"));
+        let at = spot.key("drained_sessions").value_span();
+        let problem =
+            ConfigDiagnostic::error(at, message).hint("take out `drained_sessions`, or [group.hand_over]");
+        found.push(problem.with_related(spot.key_span("hand_over"), "this says who hands them over"));
     }
 }
 
-impl HandOver {
+impl HandOverConfig {
     /// Returns the settings for the data plane.
-    pub(crate) fn settings(&self) -> proxy::HandOverSettings {
+    pub(crate) fn settings(&self) -> proxy::DrainHookSettings {
         let MonitorUrl { host, port, path } = &self.url;
-        proxy::HandOverSettings {
+        proxy::DrainHookSettings {
             host: host.as_str().into(),
             port: *port,
             path: path.as_str().into(),

@@ -3,14 +3,14 @@
 
 use plimsoll_proxy as proxy;
 
-use super::place::Spot;
-use super::problem::Problem;
-use super::{Group, Health, MemberProtocol};
+use super::diagnostic::ConfigDiagnostic;
+use super::spans::SpanTree;
+use super::{GroupConfig, HealthConfig, MemberProtocol};
 
 /// The hint for the checks of groups.
-pub(super) const OF_GROUPS: &str = "add http = \"/healthz\", grpc = \"\", tcp = true or iiop = true";
+pub(super) const GROUP_CHECK_HINT: &str = "add http = \"/healthz\", grpc = \"\", tcp = true or iiop = true";
 
-impl Health {
+impl HealthConfig {
     /// Returns the settings for the data plane.
     pub(super) fn settings(&self) -> proxy::ProbeSettings {
         let host = || self.host.as_ref().map(|host| host.0.clone());
@@ -27,8 +27,14 @@ impl Health {
 }
 
 /// Checks that `[group.health]`, or a table like it, names one way to check.
-pub(super) fn check(health: &Health, spot: &Spot, section: &str, hint: &str, found: &mut Vec<Problem>) {
-    if ["http", "grpc", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
+pub(super) fn check(
+    health: &HealthConfig,
+    spot: &SpanTree,
+    section: &str,
+    hint: &str,
+    found: &mut Vec<ConfigDiagnostic>,
+) {
+    if ["http", "grpc", "tcp", "iiop"].into_iter().any(|kind| spot.is_broken(kind)) {
         return;
     }
     let kinds = [
@@ -40,29 +46,32 @@ pub(super) fn check(health: &Health, spot: &Spot, section: &str, hint: &str, fou
     let set: Vec<&str> = kinds.iter().filter(|(_, set)| *set).map(|(kind, _)| *kind).collect();
     match set.as_slice() {
         [] => {
-            let problem = Problem::error(spot.value(), format!("{section} does not say how to check"));
+            let problem =
+                ConfigDiagnostic::error(spot.value_span(), format!("{section} does not say how to check"));
             found.push(problem.hint(hint));
         }
         ["http"] => {}
         [kind] => {
             let idle: &[&str] = if *kind == "grpc" { &["expect"] } else { &["host", "expect"] };
-            for key in idle.iter().copied().filter(|key| spot.has(key)) {
+            for key in idle.iter().copied().filter(|key| spot.has_key(key)) {
                 let message = format!("`{key}` has no effect: this check is none of http");
-                found.push(Problem::warning(spot.name(key), message));
+                found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
             }
         }
         [one, .., other] => found.push(
-            Problem::error(spot.name(other), format!("either `{one}` or `{other}`, not both"))
-                .also(spot.name(one), "this check connects, too"),
+            ConfigDiagnostic::error(spot.key_span(other), format!("either `{one}` or `{other}`, not both"))
+                .with_related(spot.key_span(one), "this check connects, too"),
         ),
     }
 }
 
 /// Checks the keys that exclude HTTP/2.
-pub(super) fn check_protocol(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check_protocol(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     if group.protocol == MemberProtocol::H2 && group.send_proxy.is_some() {
-        let message = "`send_proxy` says who the client of a connection is, and with `protocol = \"h2\"` many share one";
-        let problem = Problem::error(spot.name("send_proxy"), message).also(spot.name("protocol"), "here");
+        let message = "`send_proxy` says who the client of a connection is, and with `protocol = \"h2\"` \
+            many share one";
+        let problem = ConfigDiagnostic::error(spot.key_span("send_proxy"), message)
+            .with_related(spot.key_span("protocol"), "here");
         found.push(problem.hint("members are told in each request: x-forwarded-for, or forwarded"));
     }
 }

@@ -5,29 +5,30 @@ use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis};
 use super::{
-    Affinity, Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Name, Network, TimeSpan,
-    UpgradeName,
+    AffinityConfig, ConfigName, Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Network,
+    TimeSpan, UpgradeName,
 };
 
 /// An address to accept clients on, and the group they are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Listener {
+pub(crate) struct ListenerConfig {
     /// IP address and port. Port 0 takes a free one.
     pub(crate) address: ListenAddress,
 
     /// What is spoken.
     #[serde(default)]
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: ListenerProtocol,
 
     /// Name of the group that serves this listener.
-    pub(crate) group: Name,
+    pub(crate) group: ConfigName,
 
     /// Other groups that clients may ask for by their names (xds).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) groups: Vec<Name>,
+    pub(crate) groups: Vec<ConfigName>,
 
-    /// The domain that stands for the group (dns), such as `web.example.`; questions about names beside it are refused.
+    /// The domain that stands for the group (dns), such as `web.example.`; questions about names beside it
+    /// are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) domain: Option<Domain>,
 
@@ -36,37 +37,38 @@ pub(crate) struct Listener {
     #[serde(default = "millis::<1000>")]
     pub(crate) ttl: TimeSpan,
 
-    /// Most answers over UDP in a second to one network of clients, /24 or /56 (dns); `0` for any number. Whoever shows a DNS
-    /// cookie or asks over TCP has no limit.
+    /// Most answers over UDP in a second to one network of clients, /24 or /56 (dns); `0` for any number.
+    /// Whoever shows a DNS cookie or asks over TCP has no limit.
     #[schemars(range(max = 1_000_000))]
     #[serde(default = "count::<200>")]
     pub(crate) answer_rate: usize,
 
-    /// Of the answers above `answer_rate` one in so many is sent truncated, so that a client asks again over TCP (dns); the others
-    /// are not sent. `0` for none.
+    /// Of the answers above `answer_rate` one in so many is sent truncated, so that a client asks again over
+    /// TCP (dns); the others are not sent. `0` for none.
     #[schemars(range(max = 100))]
     #[serde(default = "count::<2>")]
     pub(crate) answer_slip: usize,
 
-    /// How long a client stays with a member. Default: `per_request` for http and xds, `per_session` for tcp, udp and iiop.
+    /// How long a client stays with a member. Default: `per_request` for http and xds, `per_session` for tcp,
+    /// udp and iiop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) binding: Option<Binding>,
+    pub(crate) binding: Option<BindingMode>,
 
     /// Clients come back to the member that they had, by a cookie (http).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) affinity: Option<Affinity>,
+    pub(crate) affinity: Option<AffinityConfig>,
 
-    /// Host and port that clients are to reach this listener by, where they are told: in a group's object reference
-    /// (iiop). Default: `address`.
+    /// Host and port that clients are to reach this listener by, where they are told: in a group's object
+    /// reference (iiop). Default: `address`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) public: Option<MemberAddress>,
 
     /// How a session that is bound `on_demand` leaves a member under alert.
     #[serde(default)]
-    pub(crate) rebind: Rebind,
+    pub(crate) rebind: RebindMode,
 
-    /// Bound `on_demand`, a connection to a member under alert may be closed once nothing has moved on it for so
-    /// long, either way, so that the client connects again (tcp). `0s` for never.
+    /// Bound `on_demand`, a connection to a member under alert may be closed once nothing has moved on it for
+    /// so long, either way, so that the client connects again (tcp). `0s` for never.
     #[schemars(extend("x-maximum" = "24h"))]
     #[serde(default = "millis::<0>")]
     pub(crate) move_idle: TimeSpan,
@@ -82,15 +84,16 @@ pub(crate) struct Listener {
     #[serde(default)]
     pub(crate) accept_proxy: bool,
 
-    /// The header by which requests say how urgent they are (http): `priority` for RFC 9218's `Priority: u=1`, or one of your
-    /// own, with `u=` and a digit or the digit alone, 0 (most urgent) to 7; those that say nothing have 3. Where there is
-    /// more to do than can be done the most urgent are served first. Clients may lie: name a header that only those you trust
-    /// can set. Default: none, all are alike.
+    /// The header by which requests say how urgent they are (http): `priority` for RFC 9218's `Priority:
+    /// u=1`, or one of your own, with `u=` and a digit or the digit alone, 0 (most urgent) to 7; those that
+    /// say nothing have 3. Where there is more to do than can be done the most urgent are served first.
+    /// Clients may lie: name a header that only those you trust can set. Default: none, all are alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<HeaderName>,
 
-    /// A client that ends its side of the connection still waits for its answer, as some old ones do (http). Otherwise it
-    /// has left: the request is given up, and the member is told so by the end of its connection.
+    /// A client that ends its side of the connection still waits for its answer, as some old ones do (http).
+    /// Otherwise it has left: the request is given up, and the member is told so by the end of its
+    /// connection.
     #[serde(default)]
     pub(crate) half_close: bool,
 
@@ -101,7 +104,7 @@ pub(crate) struct Listener {
 
     /// Headers that tell the member who the client is (http).
     #[serde(default)]
-    pub(crate) forwarded: Forwarded,
+    pub(crate) forwarded: ForwardedHeaders,
 
     /// Peers whose own forwarding headers are kept and added to; those of all others are dropped (http).
     #[serde(default)]
@@ -112,9 +115,9 @@ pub(crate) struct Listener {
     #[serde(default = "count::<32768>")]
     pub(crate) max_head: usize,
 
-    /// Most flows at once (udp). When it is reached a new flow takes the place of one that is worth less, such as one that its member
-    /// has never answered; where there is none, it is refused. Default: as many as the limit on open files leaves room for, at most
-    /// 16384.
+    /// Most flows at once (udp). When it is reached a new flow takes the place of one that is worth less,
+    /// such as one that its member has never answered; where there is none, it is refused. Default: as many
+    /// as the limit on open files leaves room for, at most 16384.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_flows: Option<usize>,
@@ -132,9 +135,9 @@ fn upgrades() -> Vec<UpgradeName> {
     vec![UpgradeName("websocket".to_owned())]
 }
 
-impl Listener {
+impl ListenerConfig {
     /// Returns `true` if clients may get to this group here.
-    pub(crate) fn leads_to(&self, group: &Name) -> bool {
+    pub(crate) fn leads_to(&self, group: &ConfigName) -> bool {
         let mut named = self.tls.iter().flat_map(|tls| &tls.names);
         self.group == *group || self.groups.contains(group) || named.any(|named| named.group == *group)
     }
@@ -143,7 +146,7 @@ impl Listener {
 /// What a listener speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Protocol {
+pub(crate) enum ListenerProtocol {
     /// HTTP/1.0 and HTTP/1.1: a member is chosen for each request.
     #[default]
     Http,
@@ -153,16 +156,17 @@ pub(crate) enum Protocol {
     Tcp,
     /// Datagrams: a member is chosen for each flow, that is, each client address and port.
     Udp,
-    /// CORBA: a client that asks for the group's object is sent to a member (LOCATION_FORWARD), or each of its requests
-    /// is relayed to one (`per_request`).
+    /// CORBA: a client that asks for the group's object is sent to a member (LOCATION_FORWARD), or each of
+    /// its requests is relayed to one (`per_request`).
     Iiop,
     /// DNS (UDP and TCP): a member is chosen for each question about `domain`, and its address is the answer.
     Dns,
-    /// xDS: clients of gRPC are told how often to choose whom (`xds:///GROUP`), go there themselves, and report what they did.
+    /// xDS: clients of gRPC are told how often to choose whom (`xds:///GROUP`), go there themselves, and
+    /// report what they did.
     Xds,
 }
 
-impl Protocol {
+impl ListenerProtocol {
     /// Returns the protocol as written.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -182,10 +186,10 @@ impl Protocol {
     }
 
     /// Returns the default binding of clients to members.
-    pub(crate) fn binding(self) -> Binding {
+    pub(crate) fn binding(self) -> BindingMode {
         match self {
-            Self::Http | Self::Https | Self::Dns | Self::Xds => Binding::PerRequest,
-            Self::Tcp | Self::Udp | Self::Iiop => Binding::PerSession,
+            Self::Http | Self::Https | Self::Dns | Self::Xds => BindingMode::PerRequest,
+            Self::Tcp | Self::Udp | Self::Iiop => BindingMode::PerSession,
         }
     }
 
@@ -214,16 +218,17 @@ impl Protocol {
 /// How long a client stays with a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Binding {
+pub(crate) enum BindingMode {
     /// A member is chosen for each request (http, iiop, xds).
     PerRequest,
-    /// A client's connection (http, tcp), flow (udp) or object reference (iiop) keeps its member while that may be used.
+    /// A client's connection (http, tcp), flow (udp) or object reference (iiop) keeps its member while that
+    /// may be used.
     PerSession,
     /// The same, until the member has more load than its share and it is this session's turn to go.
     OnDemand,
 }
 
-impl Binding {
+impl BindingMode {
     /// Returns the binding as written.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -237,22 +242,24 @@ impl Binding {
 /// How a session leaves a member under alert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Rebind {
+pub(crate) enum RebindMode {
     /// Its next request (http) or the first datagram after a quiet second (udp) goes elsewhere and the client
     /// notices nothing; a connection (tcp) is closed as `move_idle` allows.
     #[default]
     Silent,
-    /// The answer to its next request carries `Connection: close`, so that the client connects again (http): for
-    /// clients that are balancers themselves.
+    /// The answer to its next request carries `Connection: close`, so that the client connects again (http):
+    /// for clients that are balancers themselves.
     Close,
-    /// Its next request is answered with 307 and the address of another member that has a `public` one (http).
+    /// Its next request is answered with 307 and the address of another member that has a `public` one
+    /// (http).
     Redirect,
-    /// When its member closes the connection that its answer came by: members' agents are told with the answer to each report which part
-    /// of the sessions is to go, and the balancer binds a client anew that one has sent away.
+    /// When its member closes the connection that its answer came by: members' agents are told with the
+    /// answer to each report which part of the sessions is to go, and the balancer binds a client anew that
+    /// one has sent away.
     Agent,
 }
 
-impl Rebind {
+impl RebindMode {
     /// Returns the value as written.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -266,7 +273,7 @@ impl Rebind {
 
 /// Which headers tell the member who the client is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) enum Forwarded {
+pub(crate) enum ForwardedHeaders {
     /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
     #[default]
     #[serde(rename = "x-forwarded")]
@@ -283,7 +290,8 @@ pub(crate) enum Forwarded {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ClientTimeouts {
-    /// From the first byte of a request head to its last (http), for a connection to begin (xds). Bounds clients that send it byte by byte.
+    /// From the first byte of a request head to its last (http), for a connection to begin (xds). Bounds
+    /// clients that send it byte by byte.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub(crate) head: TimeSpan,
 
@@ -293,8 +301,8 @@ pub(crate) struct ClientTimeouts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle: Option<TimeSpan>,
 
-    /// Without a byte of the request body coming in or of the answer going out (http), of a message either way (iiop), of what a
-    /// client is told (xds).
+    /// Without a byte of the request body coming in or of the answer going out (http), of a message either
+    /// way (iiop), of what a client is told (xds).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub(crate) body: TimeSpan,
 

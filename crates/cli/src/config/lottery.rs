@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
-use plimsoll_agent::{Cgroup, Scrape};
+use plimsoll_agent::{Cgroup, ScrapeConfig};
 use plimsoll_brain::HealthSpec;
 use plimsoll_cluster::Expression;
 use plimsoll_cluster::lottery as cluster;
-use plimsoll_proxy::{ProbeSettings, ask_once};
-use plimsoll_wire::rfs::{Keys, service_id};
+use plimsoll_proxy::{ProbeSettings, check_once};
+use plimsoll_wire::rfs::{KeyRing, service_id};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::health;
-use super::place::Spot;
+use super::spans::SpanTree;
 use super::{
-    AdminListen, CgroupName, ControlTable, Formula, Health, Held, Info, ListenAddress, LogPath,
-    MemberAddress, MetricText, Name, PageUrl, Problem, Problems, ReadError, Source, TimeSpan, bytes_of, door,
-    formula, hold, titled,
+    AdminListen, CgroupName, CheckedValue, ConfigDiagnostic, ConfigDiagnostics, ConfigName, ControlConfig,
+    ExpressionText, FilePath, HealthConfig, ListenAddress, MemberAddress, MetricText, PageUrl, ReadError,
+    ServiceText, SourceText, TimeSpan, admin_endpoints, bytes_of, expression, read_checked, titled,
 };
 
 /// The file for commands that talk to a daemon, if no other is named.
@@ -32,7 +32,7 @@ pub(crate) const DEFAULT_LOTTERY_FILE: &str = "lottery.toml";
 /// Configuration of a lottery daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Lottery {
+pub(crate) struct LotteryConfig {
     /// Number of the daemon and of the server beside it, alone in the cluster.
     #[schemars(range(min = 1, max = 65_535))]
     pub(crate) member: u16,
@@ -44,18 +44,20 @@ pub(crate) struct Lottery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) address: Option<MemberAddress>,
 
-    /// Other daemons. One that runs is enough to find all; with `multicast` only those that it does not reach.
+    /// Other daemons. One that runs is enough to find all; with `multicast` only those that it does not
+    /// reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) peers: Vec<MemberAddress>,
 
-    /// Group and port by which all are reached at once, such as `239.255.74.47:7447`, where the network carries multicast.
+    /// Group and port by which all are reached at once, such as `239.255.74.47:7447`, where the network
+    /// carries multicast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) multicast: Option<ListenAddress>,
 
     /// File of the cluster's keys, the same on all hosts. If there is none, and the daemon
     /// has neither `peers` nor `multicast`, it is made, with a new key.
     #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
-    pub(crate) keys: LogPath,
+    pub(crate) keys: FilePath,
 
     /// For how long a client may use an answer again. 0s: each request is drawn.
     #[schemars(extend("x-maximum" = "65s"))]
@@ -72,26 +74,26 @@ pub(crate) struct Lottery {
     #[serde(default = "rate")]
     pub(crate) rate: u32,
 
-    /// Address where programs of this machine tell numbers (`POST /v1/report`), and `/load` and `/metrics` show these, what the
-    /// sensors read and what the daemon counts. `off` for none, which is the default.
+    /// Address where programs of this machine tell numbers (`POST /v1/report`), and `/load` and `/metrics`
+    /// show these, what the sensors read and what the daemon counts. `off` for none, which is the default.
     #[serde(default = "off")]
     pub(crate) status: AdminListen,
 
     /// Where the daemon is controlled.
     #[serde(default)]
-    pub(crate) admin: ControlTable,
+    pub(crate) admin: ControlConfig,
 
     /// What the server beside the daemon does. None: it only refers clients to others.
     #[serde(default, rename = "service")]
-    pub(crate) services: Vec<Service>,
+    pub(crate) services: Vec<ServiceConfig>,
 }
 
 /// One service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Service {
+pub(crate) struct ServiceConfig {
     /// What clients ask for.
-    pub(crate) name: Name,
+    pub(crate) name: ConfigName,
 
     /// Its number in datagrams. Default: the first 32 bits of the SHA-256 of its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,25 +107,27 @@ pub(crate) struct Service {
     #[serde(default = "capacity")]
     pub(crate) capacity: u16,
 
-    /// Words for the applications of its clients, at most 48 bytes: they come with each answer that names this server.
+    /// Words for the applications of its clients, at most 48 bytes: they come with each answer that names
+    /// this server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) info: Option<Info>,
+    pub(crate) info: Option<ServiceText>,
 
-    /// How loaded it is, as a share of what it can do: a number that sensors read or programs tell (such as `cpu`), or an
-    /// expression over several. Without it shares follow the capacities alone.
+    /// How loaded it is, as a share of what it can do: a number that sensors read or programs tell (such as
+    /// `cpu`), or an expression over several. Without it shares follow the capacities alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) load: Option<Formula>,
+    pub(crate) load: Option<ExpressionText>,
 
     /// A page in Prometheus' text format that the server shows, read each second; `metrics` says what of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scrape: Option<PageUrl>,
 
-    /// Numbers to take from that page: `SERIES`, `NAME=SERIES{label="value"}` or, of a counter, `NAME=rate(SERIES)`.
+    /// Numbers to take from that page: `SERIES`, `NAME=SERIES{label="value"}` or, of a counter,
+    /// `NAME=rate(SERIES)`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) metrics: Vec<MetricText>,
 
-    /// The server's control group (version 2), whose processors, memory and pressure are read: `system.slice/nginx.service`, `auto` for
-    /// that of a container, which is the default, or `off`.
+    /// The server's control group (version 2), whose processors, memory and pressure are read:
+    /// `system.slice/nginx.service`, `auto` for that of a container, which is the default, or `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cgroup: Option<CgroupName>,
 
@@ -132,10 +136,10 @@ pub(crate) struct Service {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<u16>,
 
-    /// Whether it is there: `http`, `grpc` or `tcp`. A server that has not been checked yet gets nothing. Without this section it is
-    /// always there.
+    /// Whether it is there: `http`, `grpc` or `tcp`. A server that has not been checked yet gets nothing.
+    /// Without this section it is always there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) health: Option<Health>,
+    pub(crate) health: Option<HealthConfig>,
 }
 
 fn none() -> TimeSpan {
@@ -161,17 +165,17 @@ fn off() -> AdminListen {
 /// A file that was read and checked.
 #[derive(Debug)]
 pub(crate) struct LotteryFile {
-    pub(crate) lottery: Lottery,
-    pub(crate) warnings: Problems,
-    source: Arc<Source>,
-    spots: Spot,
+    pub(crate) lottery: LotteryConfig,
+    pub(crate) warnings: ConfigDiagnostics,
+    source: Arc<SourceText>,
+    spans: SpanTree,
 }
 
 /// Reads and checks a file; `-` is standard input.
 pub(crate) fn read_lottery(path: &Path) -> Result<LotteryFile, ReadError> {
     let (name, bytes) = bytes_of(path)?;
     // Lines of a file of keys must not be shown.
-    if std::str::from_utf8(&bytes).is_ok_and(|text| text.parse::<Keys>().is_ok()) {
+    if std::str::from_utf8(&bytes).is_ok_and(|text| text.parse::<KeyRing>().is_ok()) {
         return Err(ReadError::Io(format!(
             "{name} is a file of keys, not a configuration: give it by --keys"
         )));
@@ -180,78 +184,88 @@ pub(crate) fn read_lottery(path: &Path) -> Result<LotteryFile, ReadError> {
 }
 
 /// Checks the contents of a file; `name` is its name in errors.
-pub(crate) fn read_lottery_text(name: &str, bytes: Vec<u8>) -> Result<LotteryFile, Problems> {
-    let Held { value: lottery, spots, problems: mut found, source } = hold(schema(), name, bytes)?;
-    judge(&lottery, &spots, source.text(), &mut found);
-    let problems = Problems::new(Arc::clone(&source), found);
-    if problems.fatal() {
+pub(crate) fn read_lottery_text(name: &str, bytes: Vec<u8>) -> Result<LotteryFile, ConfigDiagnostics> {
+    let CheckedValue { value: lottery, spans: spots, problems: mut found, source } =
+        read_checked(schema(), name, bytes)?;
+    check_parts(&lottery, &spots, source.text(), &mut found);
+    let problems = ConfigDiagnostics::new(Arc::clone(&source), found);
+    if problems.has_errors() {
         Err(problems)
     } else {
-        Ok(LotteryFile { lottery, warnings: problems, source, spots })
+        Ok(LotteryFile { lottery, warnings: problems, source, spans: spots })
     }
 }
 
 fn schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> =
-        LazyLock::new(|| titled(schemars::schema_for!(Lottery), "lottery.toml"));
+        LazyLock::new(|| titled(schemars::schema_for!(LotteryConfig), "lottery.toml"));
     &SCHEMA
 }
 
 /// Checks the parts against one another.
-fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
+fn check_parts(lottery: &LotteryConfig, spots: &SpanTree, text: &str, found: &mut Vec<ConfigDiagnostic>) {
     let listen = lottery.listen.0;
-    if listen.ip().is_unspecified() && lottery.address.is_none() && !spots.broken("address") {
+    if listen.ip().is_unspecified() && lottery.address.is_none() && !spots.is_broken("address") {
         let message = format!("`listen` is {listen}, which tells the others nothing");
         let hint = "add address = \"…\" with the address by which they reach it, or listen there";
-        found.push(Problem::error(spots.key("listen").value(), message).hint(hint));
+        found.push(ConfigDiagnostic::error(spots.key("listen").value_span(), message).hint(hint));
     }
     if let Some(ListenAddress(group)) = lottery.multicast {
-        let at = spots.key("multicast").value();
+        let at = spots.key("multicast").value_span();
         if !group.ip().is_multicast() {
             let hint = "write an address from 239.0.0.0/8, or ff05::/16 and its like";
-            found.push(Problem::error(at, format!("{} is not a multicast address", group.ip())).hint(hint));
+            found.push(
+                ConfigDiagnostic::error(at, format!("{} is not a multicast address", group.ip())).hint(hint),
+            );
         } else if group.is_ipv4() != listen.is_ipv4() {
             found.push(
-                Problem::error(at, "the group is of another family than `listen`")
-                    .also(spots.key("listen").value(), "this is where it listens"),
+                ConfigDiagnostic::error(at, "the group is of another family than `listen`")
+                    .with_related(spots.key("listen").value_span(), "this is where it listens"),
             );
         }
     }
-    if lottery.services.len() > cluster::SERVICES {
+    if lottery.services.len() > cluster::MAX_SERVICES {
         let message =
-            format!("{} services, where {} are the most", lottery.services.len(), cluster::SERVICES);
-        found.push(Problem::error(spots.key("service").value(), message).hint("start a second daemon"));
+            format!("{} services, where {} are the most", lottery.services.len(), cluster::MAX_SERVICES);
+        found.push(
+            ConfigDiagnostic::error(spots.key("service").value_span(), message).hint("start a second daemon"),
+        );
     }
     let infos =
         || lottery.services.iter().map(|service| service.info.as_ref().map_or(0, |info| info.0.len()));
     let (bytes, room) = cluster::table_bytes(infos());
-    if lottery.services.len() <= cluster::SERVICES && bytes > room {
+    if lottery.services.len() <= cluster::MAX_SERVICES && bytes > room {
         let last = lottery.services.iter().rposition(|service| service.info.is_some()).unwrap_or_default();
         let message = format!(
             "{} services and what they say to clients take {bytes} bytes, where {room} go into a datagram",
             lottery.services.len()
         );
-        let problem = Problem::error(spots.key("service").item(last).key("info").value(), message);
+        let problem =
+            ConfigDiagnostic::error(spots.key("service").item(last).key("info").value_span(), message);
         found.push(problem.hint("say less, or start a second daemon"));
     }
-    door::check(&lottery.admin.doors(), spots.key("admin"), found);
+    admin_endpoints::check(&lottery.admin.control_section(), spots.key("admin"), found);
     let mut known: HashMap<u32, usize> = HashMap::new();
     for (index, service) in lottery.services.iter().enumerate() {
         let spot = spots.key("service").item(index);
         if let Some(first) = known.insert(service.number(), index) {
-            let also = spots.key("service").item(first).key("name").value();
+            let also = spots.key("service").item(first).key("name").value_span();
             let message = format!("a second service with the number {}", service.number());
-            found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
+            found.push(
+                ConfigDiagnostic::error(spot.key("name").value_span(), message)
+                    .with_related(also, "the first is here"),
+            );
         }
-        if let Some(load) = service.load.as_ref().filter(|_| !spot.broken("load")) {
-            formula::check(load, spot.key("load"), text, found);
+        if let Some(load) = service.load.as_ref().filter(|_| !spot.is_broken("load")) {
+            expression::check(load, spot.key("load"), text, found);
         }
         for (key, other, alone) in [
             ("scrape", "metrics", service.scrape.is_some() && service.metrics.is_empty()),
             ("metrics", "scrape", service.scrape.is_none() && !service.metrics.is_empty()),
         ] {
-            if alone && !spot.broken(other) {
-                let problem = Problem::error(spot.key(key).value(), format!("`{key}` without `{other}`"));
+            if alone && !spot.is_broken(other) {
+                let problem =
+                    ConfigDiagnostic::error(spot.key(key).value_span(), format!("`{key}` without `{other}`"));
                 found.push(problem.hint(match other {
                     "metrics" => "add metrics = [\"NAME=SERIES\"] with what to take from the page",
                     _ => "add scrape = \"http://HOST:PORT/PATH\" with the page that they are on",
@@ -263,29 +277,32 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
         let hint = "add http = \"/healthz\", grpc = \"\" or tcp = true";
         health::check(health, place, "[service.health]", hint, found);
         if health.iiop {
-            let problem = Problem::error(place.name("iiop"), "a lottery daemon checks by http, grpc or tcp");
+            let problem = ConfigDiagnostic::error(
+                place.key_span("iiop"),
+                "a lottery daemon checks by http, grpc or tcp",
+            );
             found.push(problem.hint("it knows no object to ask for: write tcp = true"));
         }
     }
 }
 
-impl Service {
+impl ServiceConfig {
     /// Returns its number in datagrams.
     pub(crate) fn number(&self) -> u32 {
         self.id.unwrap_or_else(|| service_id(&self.name.0))
     }
 
     /// Returns the configuration of an agent beside this server alone, if it has sensors of its own.
-    pub(crate) fn sense(&self) -> Option<plimsoll_agent::Config> {
+    pub(crate) fn sensor_config(&self) -> Option<plimsoll_agent::AgentConfig> {
         let Self { scrape, metrics, cgroup, port, .. } = self;
-        (scrape.is_some() || cgroup.is_some() || port.is_some()).then(|| plimsoll_agent::Config {
-            scrape: scrape.as_ref().map(|page| Scrape {
+        (scrape.is_some() || cgroup.is_some() || port.is_some()).then(|| plimsoll_agent::AgentConfig {
+            scrape: scrape.as_ref().map(|page| ScrapeConfig {
                 url: page.0.clone(),
                 metrics: metrics.iter().map(|metric| metric.metric.clone()).collect(),
             }),
             cgroup: cgroup.as_ref().map_or(Cgroup::Auto, CgroupName::cgroup),
             port: *port,
-            ..plimsoll_agent::Config::default()
+            ..plimsoll_agent::AgentConfig::default()
         })
     }
 
@@ -325,9 +342,9 @@ impl LotteryFile {
     /// Fails if `resolve` cannot turn names into addresses, each with its place in the file.
     pub(crate) fn settings(
         &self,
-        keys: Keys,
+        keys: KeyRing,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
-    ) -> Result<cluster::Settings, Problems> {
+    ) -> Result<cluster::DaemonSettings, ConfigDiagnostics> {
         let mut peers = Vec::new();
         for peer in &self.lottery.peers {
             match resolve(peer) {
@@ -337,20 +354,20 @@ impl LotteryFile {
             }
         }
         let mut problems = Vec::new();
-        let mut find = |address: &MemberAddress, spot: &Spot| match resolve(address) {
+        let mut find = |address: &MemberAddress, spot: &SpanTree| match resolve(address) {
             Ok(found) => Some(found),
             Err(error) => {
                 let message = format!("cannot look up `{}`: {error}", address.host);
                 let hint = "correct the name, or write an IP address";
-                problems.push(Problem::error(spot.value(), message).hint(hint));
+                problems.push(ConfigDiagnostic::error(spot.value_span(), message).hint(hint));
                 None
             }
         };
         let lottery = &self.lottery;
-        let address = lottery.address.as_ref().and_then(|address| find(address, self.spots.key("address")));
+        let address = lottery.address.as_ref().and_then(|address| find(address, self.spans.key("address")));
         let services = lottery.services.iter().enumerate().filter_map(|(index, service)| {
-            let spot = self.spots.key("service").item(index).key("server");
-            Some(cluster::Service {
+            let spot = self.spans.key("service").item(index).key("server");
+            Some(cluster::LotteryService {
                 name: service.name.0.as_str().into(),
                 id: service.number(),
                 server: find(&service.server, spot)?,
@@ -361,9 +378,9 @@ impl LotteryFile {
         });
         let services = services.collect();
         if !problems.is_empty() {
-            return Err(Problems::new(Arc::clone(&self.source), problems));
+            return Err(ConfigDiagnostics::new(Arc::clone(&self.source), problems));
         }
-        Ok(cluster::Settings {
+        Ok(cluster::DaemonSettings {
             member: lottery.member,
             incarnation: cluster::incarnation(),
             listen: lottery.listen.0,
@@ -379,30 +396,30 @@ impl LotteryFile {
     }
 }
 
-fn check_of(health: &Health, server: &MemberAddress) -> cluster::Check {
-    cluster::Check {
-        by: Arc::new(Probe { settings: health.settings(), name: server.to_string() }),
+fn check_of(health: &HealthConfig, server: &MemberAddress) -> cluster::HealthCheck {
+    cluster::HealthCheck {
+        by: Arc::new(ServerProbe { settings: health.settings(), name: server.to_string() }),
         interval: health.interval.0,
         spec: HealthSpec { rise: health.rise, fall: health.fall },
     }
 }
 
 /// The check of a lottery's server, which is that of a group's member.
-struct Probe {
+struct ServerProbe {
     settings: ProbeSettings,
     name: String,
 }
 
 /// Formats the settings that identify a check; the name is the server's address.
-impl fmt::Debug for Probe {
+impl fmt::Debug for ServerProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.settings.fmt(f)
     }
 }
 
-impl cluster::Ask for Probe {
-    fn ask(&self, server: SocketAddr) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
-        Box::pin(ask_once(&self.settings, &self.name, server))
+impl cluster::HealthChecker for ServerProbe {
+    fn check(&self, server: SocketAddr) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
+        Box::pin(check_once(&self.settings, &self.name, server))
     }
 }
 
@@ -421,7 +438,7 @@ mod tests {
     fn a_short_file_says_all() {
         let text = format!("{SHORT}[[service]]\nname = \"web\"\nserver = \"127.0.0.1:80\"\n");
         let file = read_lottery_text("x", text.into()).expect("it is right");
-        let keys: Keys = format!("1 {}", "0".repeat(64)).parse().expect("a key");
+        let keys: KeyRing = format!("1 {}", "0".repeat(64)).parse().expect("a key");
         let settings = file.settings(keys, super::super::look_up).expect("addresses");
         assert_eq!((settings.member, settings.rate, settings.services[0].capacity), (3, 20_000, 100));
         assert_eq!(settings.services[0].id, 0x4b5e_57f6);
@@ -439,7 +456,7 @@ mod tests {
         };
         let read = |text: String| read_lottery_text("lottery.toml", text.into());
         let file = read(services(15, 48)).expect("they fit");
-        let keys: Keys = format!("1 {}", "0".repeat(64)).parse().expect("a key");
+        let keys: KeyRing = format!("1 {}", "0".repeat(64)).parse().expect("a key");
         let settings = file.settings(keys, super::super::look_up).expect("addresses");
         assert_eq!(*settings.services[14].info, [b'x'; 48]);
         let found = wrong(&services(16, 48));
@@ -457,7 +474,8 @@ mod tests {
             "{}peers = [\"10.0.0.2\"]\nmulticast = \"239.1.1.1:7447\"\n\
              [[service]]\nname = \"web\"\nserver = \"10.0.0.1:80\"\nload = \"cpu +\"\n\
              [service.health]\niiop = true\n\
-             [[service]]\nname = \"web\"\nserver = \"10.0.0.1:81\"\nports = 1\nscrape = \"http://[::1]:9/\"\n",
+             [[service]]\nname = \"web\"\nserver = \"10.0.0.1:81\"\nports = 1\nscrape = \
+             \"http://[::1]:9/\"\n",
             SHORT.replace("127.0.0.1", "[::]")
         )), @r#"
         error: lottery.toml:2:10: `listen` is [::]:7447, which tells the others nothing

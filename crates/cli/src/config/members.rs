@@ -8,35 +8,36 @@ mod law;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use plimsoll_cluster::discover::Stated;
+use plimsoll_cluster::discover::UnresolvedMember;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 
-use super::problem::{Problem, Problems};
-use super::{Held, MemberAddress, hold, titled};
-use json::{Table, bare, twice};
+use super::diagnostic::{ConfigDiagnostic, ConfigDiagnostics};
+use super::{CheckedValue, MemberAddress, read_checked, titled};
+use json::{MemberRecord, duplicate_error, from_address};
 pub(super) use json::{answer, json, value};
 
 /// The file.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Listed {
+struct MemberListFile {
     /// Who does the work: `"host:port"`, or a table with more.
-    members: Vec<Entry>,
+    members: Vec<MemberListEntry>,
 }
 
 /// One of them.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
-enum Entry {
+enum MemberListEntry {
     /// Only its address.
     Address(MemberAddress),
     /// Its address and more.
-    Table(Table),
+    Table(MemberRecord),
 }
 
 fn schema() -> &'static Schema {
-    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| titled(schemars::schema_for!(Listed), "members"));
+    static SCHEMA: LazyLock<Schema> =
+        LazyLock::new(|| titled(schemars::schema_for!(MemberListFile), "members"));
     &SCHEMA
 }
 
@@ -44,23 +45,26 @@ fn schema() -> &'static Schema {
 ///
 /// # Errors
 /// Fails with the mistake on one line, with its place.
-pub(super) fn toml(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
-    let held = hold::<Listed>(schema(), name, text.to_vec()).map_err(|problems| problems.headline())?;
-    let Held { value, spots, problems: mut list, source } = held;
+pub(super) fn toml(name: &str, text: &[u8]) -> Result<Vec<UnresolvedMember>, String> {
+    let held = read_checked::<MemberListFile>(schema(), name, text.to_vec())
+        .map_err(|problems| problems.headline())?;
+    let CheckedValue { value, spans: spots, problems: mut list, source } = held;
     let mut seen = BTreeSet::new();
     let mut stated = Vec::new();
     for (index, entry) in value.members.into_iter().enumerate() {
         let (entry, at) = match entry {
-            Entry::Address(address) => (bare(address), spots.key("members").item(index)),
-            Entry::Table(table) => (table.stated(), spots.key("members").item(index).key("address")),
+            MemberListEntry::Address(address) => (from_address(address), spots.key("members").item(index)),
+            MemberListEntry::Table(table) => {
+                (table.into_stated(), spots.key("members").item(index).key("address"))
+            }
         };
         if !seen.insert((entry.host.clone(), entry.port)) {
-            list.push(Problem::error(at.value(), twice(&entry)));
+            list.push(ConfigDiagnostic::error(at.value_span(), duplicate_error(&entry)));
         }
         stated.push(entry);
     }
-    let problems = Problems::new(source, list);
-    if problems.fatal() { Err(problems.headline()) } else { Ok(stated) }
+    let problems = ConfigDiagnostics::new(source, list);
+    if problems.has_errors() { Err(problems.headline()) } else { Ok(stated) }
 }
 
 #[cfg(test)]
@@ -69,8 +73,9 @@ mod tests {
 
     use super::*;
 
-    fn shown(list: Result<Vec<Stated>, String>) -> String {
-        let one = |one: &Stated| format!("{}:{}*{}/{:?}", one.host, one.port, one.capacity, one.limit);
+    fn shown(list: Result<Vec<UnresolvedMember>, String>) -> String {
+        let one =
+            |one: &UnresolvedMember| format!("{}:{}*{}/{:?}", one.host, one.port, one.capacity, one.limit);
         list.unwrap().iter().map(one).collect::<Vec<_>>().join(" ")
     }
 
@@ -78,7 +83,8 @@ mod tests {
 
     #[test]
     fn lists_are_written_as_in_the_configuration() {
-        let text = "# ours\nmembers = [\"10.0.0.1:80\", { address = \"B:81\", capacity = 2.5, max_connections = 9 }]\n";
+        let text = "# ours\nmembers = [\"10.0.0.1:80\", \
+            { address = \"B:81\", capacity = 2.5, max_connections = 9 }]\n";
         assert_eq!(shown(toml("x", text.as_bytes())), EXPECTED);
         assert_eq!(shown(toml("x", b"members = []")), "");
     }
@@ -162,7 +168,8 @@ mod tests {
     proptest! {
         /// Any text is a list, or fails with one line.
         #[test]
-        fn any_text(text in "(\\[|\\{|\\}|\\]|,|:|\"|members|address|capacity|a:1|[0-9.e-]|\\PC| |\n){0,40}") {
+        fn any_text(text in "(\\[|\\{|\\}|\\]|,|:|\"|members|address|capacity|a:1|[0-9.e-]|\\PC| \
+            |\n){0,40}") {
             for read in [toml, json, answer, value] {
                 if let Err(why) = read("x", text.as_bytes()) {
                     prop_assert!(!why.is_empty() && !why.contains('\n'), "{why}");

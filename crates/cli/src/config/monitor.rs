@@ -9,33 +9,33 @@ use plimsoll_proxy::SessionLoad;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::Problem;
-use super::text::{Text, text};
-use super::{Formula, MemberAddress, ProbePath, TimeSpan, formula};
+use super::diagnostic::ConfigDiagnostic;
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
+use super::{ExpressionText, MemberAddress, ProbePath, TimeSpan, expression};
 
-/// How loaded members are: what is taken for their load, and where it comes from. Reports (`POST /v1/report`) are
-/// taken whatever stands here; without this section they are kept and shown, and no load is made of them.
+/// How loaded members are: what is taken for their load, and where it comes from. Reports (`POST /v1/report`)
+/// are taken whatever stands here; without this section they are kept and shown, and no load is made of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Monitor {
+pub(crate) struct MonitorConfig {
     /// What a member's load is: the name of a number that is reported, or an expression over several. The
-    /// balancer's own are `in_flight`, `latency` (seconds), `requests_per_second` and `capacity`; the rate of a
-    /// counter is `NAME_per_second`.
-    pub(crate) metric: Formula,
+    /// balancer's own are `in_flight`, `latency` (seconds), `requests_per_second` and `capacity`; the rate of
+    /// a counter is `NAME_per_second`.
+    pub(crate) metric: ExpressionText,
 
-    /// Where the numbers come from: members tell (`push`), the balancer asks an agent (`pull`) or reads a page of
-    /// metrics (`prometheus`), answers carry them (`orca`), members of gRPC tell on a stream (`orca-oob`), or the balancer's own are
-    /// enough (`passive`).
-    pub(crate) source: Source,
+    /// Where the numbers come from: members tell (`push`), the balancer asks an agent (`pull`) or reads a
+    /// page of metrics (`prometheus`), answers carry them (`orca`), members of gRPC tell on a stream
+    /// (`orca-oob`), or the balancer's own are enough (`passive`).
+    pub(crate) source: MonitorSource,
 
-    /// Between two looks, or two reports that are expected. What is older than three of these (at least 10 s) is
-    /// not known any more.
+    /// Between two looks, or two reports that are expected. What is older than three of these (at least 10 s)
+    /// is not known any more.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     pub(crate) interval: TimeSpan,
 
-    /// One monitor that answers for all members (pull, prometheus), in place of `port` and `path`. `{member}` in its
-    /// path stands for the member as it is written in `members`.
+    /// One monitor that answers for all members (pull, prometheus), in place of `port` and `path`. `{member}`
+    /// in its path stands for the member as it is written in `members`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<MonitorUrl>,
 
@@ -53,11 +53,11 @@ pub(crate) struct Monitor {
     pub(crate) timeout: TimeSpan,
 }
 
-impl Default for Monitor {
+impl Default for MonitorConfig {
     fn default() -> Self {
         Self {
-            metric: Formula("cpu".into()),
-            source: Source::Push,
+            metric: ExpressionText("cpu".into()),
+            source: MonitorSource::Push,
             interval: TimeSpan::millis(1_000),
             url: None,
             port: None,
@@ -67,21 +67,23 @@ impl Default for Monitor {
     }
 }
 
-impl Monitor {
+impl MonitorConfig {
     /// Returns the time between two samples of a member's reports with its answers: several to an interval,
     /// and no more than ten a second.
-    pub(crate) fn samples(&self) -> Option<Duration> {
-        (self.source == Source::Orca).then(|| (self.interval.0 / 4).max(Duration::from_millis(100)))
+    pub(crate) fn sample_interval(&self) -> Option<Duration> {
+        (self.source == MonitorSource::Orca).then(|| (self.interval.0 / 4).max(Duration::from_millis(100)))
     }
 
     /// Returns the part of such a load that a session's requests make up.
     pub(crate) fn session_load(&self) -> SessionLoad {
         let text: String = self.metric.0.split_whitespace().collect();
         match text.split_once('/') {
-            None if self.source.own() && cluster::is_rate(&text) => SessionLoad::Own,
-            Some((rate, "capacity")) if self.source.own() && cluster::is_rate(rate) => SessionLoad::Own,
-            None if cluster::is_rate(&text) => SessionLoad::Rate,
-            Some((rate, "capacity")) if cluster::is_rate(rate) => SessionLoad::RateForSize,
+            None if self.source.is_passive() && cluster::is_request_rate(&text) => SessionLoad::Own,
+            Some((rate, "capacity")) if self.source.is_passive() && cluster::is_request_rate(rate) => {
+                SessionLoad::Own
+            }
+            None if cluster::is_request_rate(&text) => SessionLoad::Rate,
+            Some((rate, "capacity")) if cluster::is_request_rate(rate) => SessionLoad::RateForSize,
             _ => SessionLoad::Unknown,
         }
     }
@@ -100,7 +102,7 @@ impl Monitor {
             source: self.source.into(),
             metric: cluster::Expression::new(&self.metric.0).ok()?,
             interval: self.interval.0,
-            target: cluster::Target {
+            target: cluster::MonitorTarget {
                 host,
                 port,
                 path: path.to_owned(),
@@ -113,7 +115,7 @@ impl Monitor {
 /// Where the numbers come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Source {
+pub(crate) enum MonitorSource {
     /// Members tell, or anyone on their behalf.
     #[default]
     Push,
@@ -123,16 +125,17 @@ pub(crate) enum Source {
     Passive,
     /// Answers of members carry them (ORCA's `endpoint-load-metrics`).
     Orca,
-    /// Members tell on a stream that the balancer asks for (ORCA out of band, `xds.service.orca.v3.OpenRcaService`).
+    /// Members tell on a stream that the balancer asks for (ORCA out of band,
+    /// `xds.service.orca.v3.OpenRcaService`).
     #[serde(rename = "orca-oob")]
     OrcaOob,
     /// The balancer reads them off a page of metrics; a name counts as the sum over its labels.
     Prometheus,
 }
 
-impl Source {
+impl MonitorSource {
     /// Returns `true` if the balancer asks.
-    pub(crate) fn asks(self) -> bool {
+    pub(crate) fn is_polled(self) -> bool {
         matches!(self, Self::Pull | Self::Prometheus | Self::OrcaOob)
     }
 
@@ -151,7 +154,7 @@ impl Source {
     }
 
     /// Returns `true` if only the balancer's own figures count.
-    pub(crate) fn own(self) -> bool {
+    pub(crate) fn is_passive(self) -> bool {
         self == Self::Passive
     }
 
@@ -160,15 +163,15 @@ impl Source {
     }
 }
 
-impl From<Source> for cluster::Source {
-    fn from(source: Source) -> Self {
+impl From<MonitorSource> for cluster::MetricSource {
+    fn from(source: MonitorSource) -> Self {
         match source {
-            Source::Push => Self::Push,
-            Source::Pull => Self::Pull,
-            Source::Passive => Self::Passive,
-            Source::Orca => Self::Orca,
-            Source::OrcaOob => Self::OrcaOob,
-            Source::Prometheus => Self::Prometheus,
+            MonitorSource::Push => Self::Push,
+            MonitorSource::Pull => Self::Pull,
+            MonitorSource::Passive => Self::Passive,
+            MonitorSource::Orca => Self::Orca,
+            MonitorSource::OrcaOob => Self::OrcaOob,
+            MonitorSource::Prometheus => Self::Prometheus,
         }
     }
 }
@@ -215,27 +218,30 @@ impl fmt::Display for MonitorUrl {
 }
 
 /// Checks its keys against one another.
-pub(super) fn check(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
-    if !spot.broken("metric") {
-        formula::check_metric(monitor, spot, text, found);
+pub(super) fn check(monitor: &MonitorConfig, spot: &SpanTree, text: &str, found: &mut Vec<ConfigDiagnostic>) {
+    if !spot.is_broken("metric") {
+        expression::check_metric(monitor, spot, text, found);
     }
-    if spot.broken("source") {
+    if spot.is_broken("source") {
         return;
     }
-    for key in ["port", "path"].into_iter().filter(|key| spot.has("url") && spot.has(key)) {
+    for key in ["port", "path"].into_iter().filter(|key| spot.has_key("url") && spot.has_key(key)) {
         let message = format!("either `url` or `{key}`, not both");
-        found.push(Problem::error(spot.name(key), message).also(spot.name("url"), "this says where to ask"));
+        found.push(
+            ConfigDiagnostic::error(spot.key_span(key), message)
+                .with_related(spot.key_span("url"), "this says where to ask"),
+        );
     }
-    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has(key)) {
-        if !monitor.source.asks() {
+    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has_key(key)) {
+        if !monitor.source.is_polled() {
             let message = format!("`{key}` has no effect: nobody is asked");
-            let problem = Problem::warning(spot.name(key), message);
+            let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
             found.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
         } else if !monitor.source.keys().contains(&key) {
             let message = format!(
                 "`{key}` has no effect: of members that report on a stream each is asked for its own"
             );
-            let problem = Problem::warning(spot.name(key), message);
+            let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
             found.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
         }
     }

@@ -8,14 +8,14 @@ use yasna::{ASN1Result, BERReader, Tag, parse_der};
 
 /// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stapled {
+pub(super) struct OcspResponse {
     /// Whether the certificate is valid.
-    pub(super) good: bool,
+    pub(super) is_good: bool,
     /// The time until which it holds, to the second; `None` if it has none.
-    pub(super) until: Option<SystemTime>,
+    pub(super) valid_until: Option<SystemTime>,
 }
 
-impl Stapled {
+impl OcspResponse {
     /// Reads a response in DER form.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Stapled {
 }
 
 /// Reads the first answer of a basic response.
-fn basic(reader: BERReader<'_, '_>) -> ASN1Result<Option<Stapled>> {
+fn basic(reader: BERReader<'_, '_>) -> ASN1Result<Option<OcspResponse>> {
     reader.read_sequence(|parts| {
         let found = parts.next().read_sequence(|data| {
             data.read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
@@ -64,7 +64,7 @@ fn basic(reader: BERReader<'_, '_>) -> ASN1Result<Option<Stapled>> {
     })
 }
 
-fn single(reader: BERReader<'_, '_>) -> ASN1Result<Stapled> {
+fn single(reader: BERReader<'_, '_>) -> ASN1Result<OcspResponse> {
     reader.read_sequence(|parts| {
         // The id of the certificate.
         parts.next().read_der()?;
@@ -74,11 +74,11 @@ fn single(reader: BERReader<'_, '_>) -> ASN1Result<Stapled> {
             .read_optional(|until| until.read_tagged(Tag::context(0), |time| time.read_generalized_time()))?;
         parts.read_optional(|part| part.read_der())?;
         // `[0] IMPLICIT NULL`.
-        Ok(Stapled { good: status.first() == Some(&0x80), until: until.and_then(moment) })
+        Ok(OcspResponse { is_good: status.first() == Some(&0x80), valid_until: until.and_then(system_time) })
     })
 }
 
-fn moment(time: GeneralizedTime) -> Option<SystemTime> {
+fn system_time(time: GeneralizedTime) -> Option<SystemTime> {
     let seconds = u64::try_from(time.datetime().unix_timestamp()).ok()?;
     UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
@@ -135,19 +135,25 @@ pub(super) mod tests {
     #[test]
     fn an_answer_is_read() {
         let until = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
-        let read = |answer: &[u8], until| Stapled::read(&response(0, answer, until));
-        assert_eq!(read(&[0x80, 0], Some(until)), Ok(Stapled { good: true, until: Some(until) }));
-        assert_eq!(read(&[0x80, 0], None), Ok(Stapled { good: true, until: None }));
-        assert_eq!(read(&[0x82, 0], None), Ok(Stapled { good: false, until: None }));
+        let read = |answer: &[u8], until| OcspResponse::read(&response(0, answer, until));
+        assert_eq!(
+            read(&[0x80, 0], Some(until)),
+            Ok(OcspResponse { is_good: true, valid_until: Some(until) })
+        );
+        assert_eq!(read(&[0x80, 0], None), Ok(OcspResponse { is_good: true, valid_until: None }));
+        assert_eq!(read(&[0x82, 0], None), Ok(OcspResponse { is_good: false, valid_until: None }));
     }
 
     #[test]
     fn what_is_none_is_told() {
-        assert!(Stapled::read(&response(6, &[0x80, 0], None)).unwrap_err().contains("status 6"));
+        assert!(OcspResponse::read(&response(6, &[0x80, 0], None)).unwrap_err().contains("status 6"));
         let whole = response(0, &[0x80, 0], None);
         for length in 0..whole.len() {
-            assert!(Stapled::read(&whole[..length]).unwrap_err().contains("no OCSP response"), "{length}");
+            assert!(
+                OcspResponse::read(&whole[..length]).unwrap_err().contains("no OCSP response"),
+                "{length}"
+            );
         }
-        assert!(Stapled::read(b"-----BEGIN OCSP RESPONSE-----").is_err());
+        assert!(OcspResponse::read(b"-----BEGIN OCSP RESPONSE-----").is_err());
     }
 }

@@ -9,19 +9,19 @@ use super::TimeSpan;
 /// A switch, or the settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum Outlier {
+pub(crate) enum OutlierConfig {
     /// `false` for off, `true` for the defaults.
     Switch(bool),
     /// On.
-    Table(OutlierTable),
+    Table(OutlierSettings),
 }
 
-impl Outlier {
+impl OutlierConfig {
     /// Returns the settings; `None` for off.
-    pub(crate) fn table(&self) -> Option<OutlierTable> {
+    pub(crate) fn table(&self) -> Option<OutlierSettings> {
         match self {
             Self::Switch(false) => None,
-            Self::Switch(true) => Some(OutlierTable::default()),
+            Self::Switch(true) => Some(OutlierSettings::default()),
             Self::Table(table) => Some(table.clone()),
         }
     }
@@ -41,18 +41,18 @@ impl Outlier {
     }
 }
 
-impl Default for Outlier {
+impl Default for OutlierConfig {
     fn default() -> Self {
-        Self::Table(OutlierTable::default())
+        Self::Table(OutlierSettings::default())
     }
 }
 
 /// Taking members out whose traffic fails. Each ejection ends by itself and is an event with its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct OutlierTable {
-    /// A member is taken out, for 2 s at first, as soon as the chance that it only had bad luck is below this,
-    /// which takes two or three failures in a row where the others hardly fail. 0 for off.
+pub(crate) struct OutlierSettings {
+    /// A member is taken out, for 2 s at first, as soon as the chance that it only had bad luck is below
+    /// this, which takes two or three failures in a row where the others hardly fail. 0 for off.
     #[schemars(range(min = 0.0, max = 0.1))]
     pub(crate) false_alarm: f64,
 
@@ -86,7 +86,7 @@ pub(crate) struct OutlierTable {
     pub(crate) max_ejected: f64,
 }
 
-impl Default for OutlierTable {
+impl Default for OutlierSettings {
     fn default() -> Self {
         Self {
             false_alarm: 1e-6,

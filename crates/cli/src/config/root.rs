@@ -7,8 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccessTable, AdminListen, Control, Controls, Domain, Doors, EtcdTable, Fleet, Group, JwtTable,
-    KerberosTable, Listener, LogPath, StoreTable, TimeSpan, TlsTable, Tracing,
+    AccessConfig, AdminListen, ControlAddress, ControlAddresses, ControlSection, ControlTls, Domain,
+    EtcdConfig, FilePath, FleetConfig, GroupConfig, JwtConfig, KerberosConfig, ListenerConfig, StoreConfig,
+    TimeSpan, TracingConfig,
 };
 
 /// Configuration of a Plimsoll load balancer.
@@ -27,9 +28,10 @@ pub(crate) struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<usize>,
 
-    /// Most bytes kept at once of what peers sent and did not finish (heads, messages of IIOP, streams of HTTP/2) or asked for and do
-    /// not read, over all connections. More is refused: 503 `memory`, and `NO_RESOURCES` or a closed connection where there is no
-    /// status. Default: half of what the control group or the machine has.
+    /// Most bytes kept at once of what peers sent and did not finish (heads, messages of IIOP, streams of
+    /// HTTP/2) or asked for and do not read, over all connections. More is refused: 503 `memory`, and
+    /// `NO_RESOURCES` or a closed connection where there is no status. Default: half of what the control
+    /// group or the machine has.
     #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_memory: Option<usize>,
@@ -38,40 +40,41 @@ pub(crate) struct Config {
     /// ends before the 30 s after which Kubernetes kills.
     pub(crate) drain_deadline: TimeSpan,
 
-    /// How long connections may take to end when another process has taken over (plimsoll upgrade); then they are cut.
-    /// Requests are done long before that: it is for WebSockets and byte streams.
+    /// How long connections may take to end when another process has taken over (plimsoll upgrade); then they
+    /// are cut. Requests are done long before that: it is for WebSockets and byte streams.
     pub(crate) upgrade_deadline: TimeSpan,
 
     /// One JSON line per request. Off unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) access_log: Option<AccessLog>,
+    pub(crate) access_log: Option<AccessLogConfig>,
 
     /// Spans for a collector of OpenTelemetry. Off unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tracing: Option<Tracing>,
+    pub(crate) tracing: Option<TracingConfig>,
 
     /// Other balancers of the same groups. It acts alone unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) fleet: Option<Fleet>,
+    pub(crate) fleet: Option<FleetConfig>,
 
-    /// Where it is kept what operators do and which members were registered. Without it that is forgotten with the process.
+    /// Where it is kept what operators do and which members were registered. Without it that is forgotten
+    /// with the process.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) store: Option<StoreTable>,
+    pub(crate) store: Option<StoreConfig>,
 
     /// A cluster of etcd, for `store` and for sources of members. Off unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) etcd: Option<EtcdTable>,
+    pub(crate) etcd: Option<EtcdConfig>,
 
     /// Where the balancer is watched and controlled.
-    pub(crate) admin: Admin,
+    pub(crate) admin: AdminSection,
 
     /// Addresses to accept clients on.
     #[serde(rename = "listener")]
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<ListenerConfig>,
 
     /// Sets of members that do the same work.
     #[serde(rename = "group")]
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<GroupConfig>,
 }
 
 impl Default for Config {
@@ -87,7 +90,7 @@ impl Default for Config {
             fleet: None,
             store: None,
             etcd: None,
-            admin: Admin::default(),
+            admin: AdminSection::default(),
             listeners: Vec::new(),
             groups: Vec::new(),
         }
@@ -97,9 +100,9 @@ impl Default for Config {
 /// One JSON line per request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AccessLog {
+pub(crate) struct AccessLogConfig {
     /// The file to append to. Created if missing, opened anew on reload.
-    pub(crate) path: LogPath,
+    pub(crate) path: FilePath,
 
     /// Share of the requests that is written: 1 for all of them, 0.01 for one in a hundred.
     #[schemars(range(min = 0.000_001, max = 1.0))]
@@ -110,66 +113,72 @@ pub(crate) struct AccessLog {
 /// Where the balancer is watched and controlled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Admin {
+pub(crate) struct AdminSection {
     /// Address of status, metrics and events: read-only. `off` for none.
     pub(crate) listen: AdminListen,
 
-    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and the name of this machine.
-    /// Requests for any other `Host` are refused, but for checks of health (`/healthz`): a page of somebody else could send them.
+    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and
+    /// the name of this machine. Requests for any other `Host` are refused, but for checks of health
+    /// (`/healthz`): a page of somebody else could send them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) names: Vec<Domain>,
 
-    /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`), whose clients
-    /// prove who they are; or a list of both. `off` for none. Whoever may not write to `/run` has it, unless it is said here,
-    /// at `$XDG_RUNTIME_DIR/plimsoll.sock`, or without a login at `/tmp/plimsoll-UID/control.sock`; commands look there, too.
-    pub(crate) control: Controls,
+    /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`),
+    /// whose clients prove who they are; or a list of both. `off` for none. Whoever may not write to `/run`
+    /// has it, unless it is said here, at `$XDG_RUNTIME_DIR/plimsoll.sock`, or without a login at
+    /// `/tmp/plimsoll-UID/control.sock`; commands look there, too.
+    pub(crate) control: ControlAddresses,
 
-    /// Address that takes reports of members (`POST /v1/report`), lends members to clients (`POST /v1/groups/NAME/bind`; see `lend`), shows
-    /// the object references of groups, and does nothing else, in a network where only members and such clients are: whoever
-    /// can reach it can say anything of any member's load. `off` for none, which is the default.
+    /// Address that takes reports of members (`POST /v1/report`), lends members to clients (`POST
+    /// /v1/groups/NAME/bind`; see `lend`), shows the object references of groups, and does nothing else, in a
+    /// network where only members and such clients are: whoever can reach it can say anything of any member's
+    /// load. `off` for none, which is the default.
     pub(crate) reports: AdminListen,
 
-    /// Does the address of `reports` lend members to clients? If not, they are lent over control with TLS only, to those who may.
+    /// Does the address of `reports` lend members to clients? If not, they are lent over control with TLS
+    /// only, to those who may.
     pub(crate) lend: bool,
 
-    /// Does the address of `reports` take members into groups that say `registered = true` (`PUT /v1/groups/NAME/members/MEMBER`)? Whoever
-    /// can reach it can then have clients sent where they like. If not, members register over the control addresses only.
+    /// Does the address of `reports` take members into groups that say `registered = true` (`PUT
+    /// /v1/groups/NAME/members/MEMBER`)? Whoever can reach it can then have clients sent where they like. If
+    /// not, members register over the control addresses only.
     pub(crate) register: bool,
 
-    /// Address that serves a `CosLoadBalancing::LoadManager` over IIOP, the interface of TAO's load monitors and alerts
-    /// (`corbaloc::HOST:PORT/LoadManager`), in a network where only members are: whoever can reach it can say anything
-    /// of any member's load, and make and change groups. `off` for none, which is the default.
+    /// Address that serves a `CosLoadBalancing::LoadManager` over IIOP, the interface of TAO's load monitors
+    /// and alerts (`corbaloc::HOST:PORT/LoadManager`), in a network where only members are: whoever can reach
+    /// it can say anything of any member's load, and make and change groups. `off` for none, which is the
+    /// default.
     pub(crate) load_manager: AdminListen,
 
     /// How often load monitors that registered there are asked.
     #[schemars(extend("x-minimum" = "10ms"))]
     pub(crate) load_interval: TimeSpan,
 
-    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be written,
-    /// changes over the control addresses are refused. Off unless given.
+    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be
+    /// written, changes over the control addresses are refused. Off unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) audit: Option<LogPath>,
+    pub(crate) audit: Option<FilePath>,
 
     /// Certificates of control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tls: Option<TlsTable>,
+    pub(crate) tls: Option<ControlTls>,
 
     /// Tokens that count for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) jwt: Option<JwtTable>,
+    pub(crate) jwt: Option<JwtConfig>,
 
     /// Kerberos tickets that count for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kerberos: Option<KerberosTable>,
+    pub(crate) kerberos: Option<KerberosConfig>,
 
     /// Who may do what over TLS.
-    pub(crate) access: AccessTable,
+    pub(crate) access: AccessConfig,
 }
 
-impl Admin {
+impl AdminSection {
     /// Returns its part about control.
-    pub(crate) fn doors(&self) -> Doors<'_> {
-        Doors {
+    pub(crate) fn control_section(&self) -> ControlSection<'_> {
+        ControlSection {
             section: "admin",
             control: &self.control,
             tls: self.tls.as_ref(),
@@ -180,12 +189,12 @@ impl Admin {
     }
 }
 
-impl Default for Admin {
+impl Default for AdminSection {
     fn default() -> Self {
         Self {
             listen: AdminListen(Some(([127, 0, 0, 1], 9900).into())),
             names: Vec::new(),
-            control: Controls::One(Control::Unix("/run/plimsoll.sock".into())),
+            control: ControlAddresses::One(ControlAddress::Unix("/run/plimsoll.sock".into())),
             reports: AdminListen(None),
             lend: true,
             register: false,
@@ -195,7 +204,7 @@ impl Default for Admin {
             tls: None,
             jwt: None,
             kerberos: None,
-            access: AccessTable::default(),
+            access: AccessConfig::default(),
         }
     }
 }

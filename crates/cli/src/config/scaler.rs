@@ -4,28 +4,31 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::scale::crew::CrewRules;
-use plimsoll_brain::scale::{Rules, Target};
+use plimsoll_brain::autoscale::instances::InstanceTimeouts;
+use plimsoll_brain::autoscale::{ScaleTarget, ScalerSettings};
 use plimsoll_cluster::discover::{self as sources, ScaledSettings, SourceSettings};
-use plimsoll_cluster::scaler::Kind;
+use plimsoll_cluster::scaler::ProviderKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::Problem;
+use super::diagnostic::ConfigDiagnostic;
 use super::root::{millis, one};
-use super::{File, Group, TimeSpan};
-use provider::{Docker, Exec, Kubernetes, Process, Systemd, Webhook};
+use super::spans::SpanTree;
+use super::{ConfigFile, GroupConfig, TimeSpan};
+use provider::{
+    DockerProvider, ExecProvider, KubernetesProvider, ProcessProvider, SystemdProvider, WebhookProvider,
+};
 
 mod provider;
 
-pub(super) use provider::{HostAddress, PortRange, Template};
+pub(super) use provider::{HostAddress, PortRange, UnitTemplate};
 
-/// Starts members when the group needs more and takes them away when it needs fewer, within `min` and `max`. One table says who does
-/// so: `process` (or `command` for short), `systemd`, `exec`, `webhook`, `docker`, `kubernetes`; or `advice = true`, and nobody does.
+/// Starts members when the group needs more and takes them away when it needs fewer, within `min` and `max`.
+/// One table says who does so: `process` (or `command` for short), `systemd`, `exec`, `webhook`, `docker`,
+/// `kubernetes`; or `advice = true`, and nobody does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Scaler {
+pub(crate) struct ScalerConfig {
     /// Fewest members of the group, those in `members` and found by `discover` included.
     #[schemars(range(min = 0, max = 4096))]
     #[serde(default = "one_member")]
@@ -36,21 +39,21 @@ pub(crate) struct Scaler {
     pub(crate) max: u32,
 
     /// What is aimed at: one of `utilization`, `response_time` and `head_room`.
-    pub(crate) target: Aim,
+    pub(crate) target: ScalerTarget,
 
     /// How often it is decided.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<1000>")]
     pub(crate) interval: TimeSpan,
 
-    /// How long a member takes from being started until it serves, which is how far ahead the demand is foreseen; what was seen
-    /// replaces it.
+    /// How long a member takes from being started until it serves, which is how far ahead the demand is
+    /// foreseen; what was seen replaces it.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<10000>")]
     pub(crate) start_time: TimeSpan,
 
-    /// A member that does not pass its health checks so long after it was started, or fails them for so long, is stopped, and another
-    /// one is started.
+    /// A member that does not pass its health checks so long after it was started, or fails them for so long,
+    /// is stopped, and another one is started.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<60000>")]
     pub(crate) start_deadline: TimeSpan,
@@ -67,18 +70,19 @@ pub(crate) struct Scaler {
 
     /// Pauses.
     #[serde(default)]
-    pub(crate) cool_down: CoolDown,
+    pub(crate) cool_down: CoolDownTimes,
 
     /// Most members at once.
     #[serde(default)]
-    pub(crate) step: Step,
+    pub(crate) step: StepLimits,
 
     /// Capacity of a member that is started, as in `members`.
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
     #[serde(default = "one")]
     pub(crate) capacity: f64,
 
-    /// Most requests (http), connections (tcp) or flows (udp) at once at a member that is started. Default: the group's.
+    /// Most requests (http), connections (tcp) or flows (udp) at once at a member that is started. Default:
+    /// the group's.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<u32>,
@@ -89,47 +93,48 @@ pub(crate) struct Scaler {
 
     /// What becomes of the members that were started when the balancer stops.
     #[serde(default)]
-    pub(crate) on_stop: OnStop,
+    pub(crate) on_stop: StopPolicy,
 
-    /// Nobody starts or stops anything: how many there should be is in `GET /v1/groups/NAME/scale` and in the metrics.
+    /// Nobody starts or stops anything: how many there should be is in `GET /v1/groups/NAME/scale` and in the
+    /// metrics.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) advice: bool,
 
-    /// Members are processes of this machine, and this is their program with its arguments: short for a table `process` that says nothing
-    /// else.
+    /// Members are processes of this machine, and this is their program with its arguments: short for a table
+    /// `process` that says nothing else.
     #[schemars(length(min = 1), extend("examples" = [["/usr/bin/web", "--listen", "{address}"]]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<Vec<String>>,
 
     /// Members are processes of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) process: Option<Process>,
+    pub(crate) process: Option<ProcessProvider>,
 
     /// Members are units of systemd on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) systemd: Option<Systemd>,
+    pub(crate) systemd: Option<SystemdProvider>,
 
     /// A program starts and stops members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) exec: Option<Exec>,
+    pub(crate) exec: Option<ExecProvider>,
 
     /// A server is told to start and stop members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) webhook: Option<Webhook>,
+    pub(crate) webhook: Option<WebhookProvider>,
 
     /// Members are containers, by the API of Docker's Engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) docker: Option<Docker>,
+    pub(crate) docker: Option<DockerProvider>,
 
     /// Members are pods, whose number is set; they are found by `discover`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kubernetes: Option<Kubernetes>,
+    pub(crate) kubernetes: Option<KubernetesProvider>,
 }
 
 /// What is aimed at; one of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Aim {
+pub(crate) struct ScalerTarget {
     /// Part of the members' processors that is in use, as agents tell; by the load line where none does.
     #[schemars(range(min = 0.05, max = 0.95))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,7 +154,7 @@ pub(crate) struct Aim {
 /// Pauses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct CoolDown {
+pub(crate) struct CoolDownTimes {
     /// After members were started, before more are.
     #[schemars(extend("x-maximum" = "1d"))]
     pub(crate) up: TimeSpan,
@@ -159,7 +164,7 @@ pub(crate) struct CoolDown {
     pub(crate) down: TimeSpan,
 }
 
-impl Default for CoolDown {
+impl Default for CoolDownTimes {
     fn default() -> Self {
         Self { up: TimeSpan::millis(0), down: TimeSpan::millis(60_000) }
     }
@@ -168,7 +173,7 @@ impl Default for CoolDown {
 /// Most members at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Step {
+pub(crate) struct StepLimits {
     /// That are started.
     #[schemars(range(min = 1, max = 4096))]
     pub(crate) up: u32,
@@ -178,7 +183,7 @@ pub(crate) struct Step {
     pub(crate) down: u32,
 }
 
-impl Default for Step {
+impl Default for StepLimits {
     fn default() -> Self {
         Self { up: 4, down: 1 }
     }
@@ -187,7 +192,7 @@ impl Default for Step {
 /// What becomes of members when the balancer stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum OnStop {
+pub(crate) enum StopPolicy {
     /// They are stopped, after the last request has ended.
     #[default]
     Stop,
@@ -197,28 +202,28 @@ pub(crate) enum OnStop {
 
 /// A group with a scaler.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Scaling {
+pub(crate) struct GroupScaling {
     /// The group's name.
     pub(crate) group: Arc<str>,
     /// The rules of decisions.
-    pub(crate) rules: Rules,
+    pub(crate) rules: ScalerSettings,
     /// The rules for members that were started.
-    pub(crate) crew: CrewRules,
+    pub(crate) instance_rules: InstanceTimeouts,
     /// The time between two decisions.
     pub(crate) interval: Duration,
     /// Whether decisions are only reported.
     pub(crate) dry_run: bool,
     /// Whether the members stay when the balancer stops.
-    pub(crate) leave: bool,
+    pub(crate) leaves_members: bool,
     /// The maximum in flight at a member that was started; the group's if `None`.
     pub(crate) limit: Option<u32>,
     /// The provider that starts and stops members.
-    pub(crate) kind: Kind,
+    pub(crate) provider: ProviderKind,
     /// The source by which the group knows the members that were started; `None` if they are found otherwise.
     pub(crate) source: Option<Arc<SourceSettings>>,
 }
 
-impl Scaler {
+impl ScalerConfig {
     /// Returns the providers that are set; none or several is an error.
     fn providers(&self) -> Vec<&'static str> {
         let set = [
@@ -235,42 +240,44 @@ impl Scaler {
     }
 
     /// Returns the settings of its processes, if it has any.
-    fn process(&self) -> Option<Cow<'_, Process>> {
+    fn process(&self) -> Option<Cow<'_, ProcessProvider>> {
         let written = self.process.as_ref().map(Cow::Borrowed);
-        written.or_else(|| Some(Cow::Owned(Process::of(self.command.clone()?))))
+        written.or_else(|| Some(Cow::Owned(ProcessProvider::of(self.command.clone()?))))
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ProviderKind {
         let named = None
-            .or_else(|| self.process().as_deref().map(Process::kind))
-            .or_else(|| self.systemd.as_ref().map(Systemd::kind))
-            .or_else(|| self.exec.as_ref().map(Exec::kind))
-            .or_else(|| self.webhook.as_ref().map(Webhook::kind))
-            .or_else(|| self.docker.as_ref().map(Docker::kind))
-            .or_else(|| self.kubernetes.as_ref().map(Kubernetes::kind));
-        named.unwrap_or(Kind::Advice)
+            .or_else(|| self.process().as_deref().map(ProcessProvider::kind))
+            .or_else(|| self.systemd.as_ref().map(SystemdProvider::kind))
+            .or_else(|| self.exec.as_ref().map(ExecProvider::kind))
+            .or_else(|| self.webhook.as_ref().map(WebhookProvider::kind))
+            .or_else(|| self.docker.as_ref().map(DockerProvider::kind))
+            .or_else(|| self.kubernetes.as_ref().map(KubernetesProvider::kind));
+        named.unwrap_or(ProviderKind::Advice)
     }
 
     /// Returns its source of members, if it starts each of them.
     pub(super) fn source(&self) -> Option<SourceSettings> {
         let provider = self.kind().name();
         let each = !matches!(provider, "kubernetes" | "advice");
-        let kind = sources::Kind::Scaler(ScaledSettings { provider });
-        each.then_some(SourceSettings { kind, allow_empty: true, hold: Duration::ZERO })
+        let kind = sources::SourceKind::Scaler(ScaledSettings { provider });
+        each.then_some(SourceSettings { kind, allow_empty: true, hold_time: Duration::ZERO })
     }
 
-    fn scaling(&self, group: &Group) -> Scaling {
-        let Aim { utilization, response_time, head_room } = &self.target;
-        let seconds = response_time.map(|goal| Target::ResponseTime(goal.0.as_secs_f64()));
-        let target =
-            utilization.map(Target::Utilization).or(seconds).or_else(|| head_room.map(Target::HeadRoom));
-        Scaling {
+    fn scaling(&self, group: &GroupConfig) -> GroupScaling {
+        let ScalerTarget { utilization, response_time, head_room } = &self.target;
+        let seconds = response_time.map(|goal| ScaleTarget::ResponseTime(goal.0.as_secs_f64()));
+        let target = utilization
+            .map(ScaleTarget::Utilization)
+            .or(seconds)
+            .or_else(|| head_room.map(ScaleTarget::HeadRoom));
+        GroupScaling {
             group: group.name.0.as_str().into(),
-            rules: Rules {
+            rules: ScalerSettings {
                 min: self.min,
                 max: self.max,
-                target: target.unwrap_or(Target::HeadRoom(0.3)),
-                unit: self.capacity,
+                target: target.unwrap_or(ScaleTarget::HeadRoom(0.3)),
+                unit_capacity: self.capacity,
                 cool_up: self.cool_down.up.0,
                 cool_down: self.cool_down.down.0,
                 step_up: self.step.up,
@@ -278,87 +285,93 @@ impl Scaler {
                 stabilize: self.stabilize.0,
                 start_time: self.start_time.0,
             },
-            crew: CrewRules {
+            instance_rules: InstanceTimeouts {
                 start_deadline: self.start_deadline.0,
                 drain_deadline: self.drain.0,
-                ..CrewRules::default()
+                ..InstanceTimeouts::default()
             },
             interval: self.interval.0,
             dry_run: self.dry_run,
-            leave: self.on_stop == OnStop::Leave,
+            leaves_members: self.on_stop == StopPolicy::Leave,
             limit: self.max_connections,
-            kind: self.kind(),
+            provider: self.kind(),
             source: self.source().map(Arc::new),
         }
     }
 }
 
-impl File {
+impl ConfigFile {
     /// Returns the groups with scalers.
-    pub(crate) fn scalings(&self) -> Vec<Scaling> {
+    pub(crate) fn scalings(&self) -> Vec<GroupScaling> {
         let groups = self.config.groups.iter();
         groups.filter_map(|group| Some(group.scaler.as_ref()?.scaling(group))).collect()
     }
 }
 
 /// Checks a group's scaler.
-pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let Some(scaler) = &group.scaler else { return };
-    let at = spot.name("scaler");
+    let at = spot.key_span("scaler");
     let of_group = spot;
     let spot = spot.key("scaler");
     if group.lottery.is_some() {
-        let problem = Problem::error(at, "either `scaler` or `lottery`, not both");
-        found.push(problem.also(of_group.name("lottery"), "its members are those that are drawn"));
+        let problem = ConfigDiagnostic::error(at, "either `scaler` or `lottery`, not both");
+        found
+            .push(problem.with_related(of_group.key_span("lottery"), "its members are those that are drawn"));
         return;
     }
-    if scaler.min > scaler.max && !spot.broken("min") && !spot.broken("max") {
+    if scaler.min > scaler.max && !spot.is_broken("min") && !spot.is_broken("max") {
         let message = format!("`min` ({}) must not be above `max` ({})", scaler.min, scaler.max);
-        let key = if spot.has("min") { "min" } else { "max" };
-        found.push(Problem::error(spot.key(key).value(), message));
+        let key = if spot.has_key("min") { "min" } else { "max" };
+        found.push(ConfigDiagnostic::error(spot.key(key).value_span(), message));
     }
-    let Aim { utilization, response_time, head_room } = &scaler.target;
+    let ScalerTarget { utilization, response_time, head_room } = &scaler.target;
     let aims = [utilization.is_some(), response_time.is_some(), head_room.is_some()];
     let aims = aims.iter().filter(|set| **set).count();
     let target = spot.key("target");
-    let wrong = spot.broken("target")
-        || ["utilization", "response_time", "head_room"].iter().any(|key| target.broken(key));
+    let wrong = spot.is_broken("target")
+        || ["utilization", "response_time", "head_room"].iter().any(|key| target.is_broken(key));
     if aims != 1 && !wrong {
         let message =
             if aims == 0 { "`target` aims at nothing" } else { "`target` aims at more than one thing" };
         let hint = "write { utilization = 0.7 }, { response_time = \"50ms\" } or { head_room = 0.3 }";
-        found.push(Problem::error(target.value(), message).hint(hint));
+        found.push(ConfigDiagnostic::error(target.value_span(), message).hint(hint));
     }
     check_provider(scaler, group, (of_group, spot), found);
 }
 
 fn check_provider(
-    scaler: &Scaler,
-    group: &Group,
-    (of_group, spot): (&Spot, &Spot),
-    found: &mut Vec<Problem>,
+    scaler: &ScalerConfig,
+    group: &GroupConfig,
+    (of_group, spot): (&SpanTree, &SpanTree),
+    found: &mut Vec<ConfigDiagnostic>,
 ) {
     let providers = scaler.providers();
     const ALL: [&str; 8] =
         ["command", "process", "systemd", "exec", "webhook", "docker", "kubernetes", "advice"];
-    if ALL.iter().any(|key| spot.broken(key)) {
+    if ALL.iter().any(|key| spot.is_broken(key)) {
         return;
     }
     let provider = match providers.as_slice() {
         [one] => *one,
         [] => {
-            let problem =
-                Problem::error(of_group.name("scaler"), "a scaler without anybody who starts members");
+            let problem = ConfigDiagnostic::error(
+                of_group.key_span("scaler"),
+                "a scaler without anybody who starts members",
+            );
             found.push(problem.hint(
-                "add command = [\"…\", \"{port}\"] for servers on this machine, or one of the tables process, systemd, exec, webhook, docker, kubernetes, or \
+                "add command = [\"…\", \"{port}\"] for servers on this machine, or one of the tables \
+                 process, systemd, exec, webhook, docker, kubernetes, or \
                  advice = true",
             ));
             return;
         }
         [first, second, ..] => {
-            let problem =
-                Problem::error(spot.name(second), format!("either `{first}` or `{second}`, not both"));
-            found.push(problem.also(spot.name(first), "here"));
+            let problem = ConfigDiagnostic::error(
+                spot.key_span(second),
+                format!("either `{first}` or `{second}`, not both"),
+            );
+            found.push(problem.with_related(spot.key_span(first), "here"));
             return;
         }
     };
@@ -366,25 +379,25 @@ fn check_provider(
     if found_otherwise
         && group.members.is_empty()
         && group.discover.is_empty()
-        && !of_group.broken("members")
-        && !of_group.broken("discover")
+        && !of_group.is_broken("members")
+        && !of_group.is_broken("discover")
     {
         let message = format!("`{provider}` does not say who the members are, and nobody else does");
         let hint = "add [[group.discover]], such as the name of a headless service as dns, or members";
-        found.push(Problem::error(spot.name(provider), message).hint(hint));
+        found.push(ConfigDiagnostic::error(spot.key_span(provider), message).hint(hint));
     }
-    if !found_otherwise && group.health.is_none() && !of_group.broken("health") {
+    if !found_otherwise && group.health.is_none() && !of_group.is_broken("health") {
         let message =
             "a member that is started would get requests before it serves: there is no [group.health]";
         found.push(
-            Problem::error(of_group.name("scaler"), message)
+            ConfigDiagnostic::error(of_group.key_span("scaler"), message)
                 .hint("add health = { http = \"/…\" }, grpc or tcp"),
         );
     }
     if found_otherwise {
-        for key in ["max_connections", "on_stop", "drain"].into_iter().filter(|key| spot.has(key)) {
+        for key in ["max_connections", "on_stop", "drain"].into_iter().filter(|key| spot.has_key(key)) {
             let message = format!("`{key}` has no effect: `{provider}` starts no member by itself");
-            found.push(Problem::warning(spot.name(key), message));
+            found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
         }
     }
     // The keys of other providers' tables are here.

@@ -8,19 +8,20 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use plimsoll_admin::{Jwt, Rules, Tls};
+use plimsoll_admin::{ActiveRules, JwtSettings, TlsSettings};
 use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec};
 use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;
-use plimsoll_wire::giop::{CodeSets, IiopProfile, Ior, Order, Version};
-use plimsoll_wire::rfs::{Keys, service_id};
+use plimsoll_wire::giop::{ByteOrder, CodeSets, GiopVersion, IiopProfile, Ior};
+use plimsoll_wire::rfs::{KeyRing, service_id};
 
 use super::check::LOTTERY;
-use super::problem::{Problem, Problems};
+use super::diagnostic::{ConfigDiagnostic, ConfigDiagnostics};
 use super::{
-    Binding, Config, Discover, Domain, DrainedSessions, File, Forwarded, Group, HandOver, Health, Listener,
-    Member, MemberAddress, MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind,
-    ReportHeader, Strategy, WhenAllDown, affinity, tls, trace, usual_control,
+    BindingMode, Config, ConfigFile, DiscoverConfig, Domain, DrainedSessions, ForwardedHeaders, GroupConfig,
+    HandOverConfig, HealthConfig, ListenerConfig, ListenerProtocol, MemberAddress, MemberConfig, MemberEntry,
+    MemberProtocol, MonitorConfig, OutlierConfig, ProxyVersion, RebindMode, ReportHeader, StrategyConfig,
+    WhenAllDown, affinity, default_control, tls, trace,
 };
 
 /// The addresses at which the balancer is watched and controlled.
@@ -41,16 +42,16 @@ pub(crate) struct AdminConfig {
     /// The load manager, and its interval of asking. `None` for off.
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Whether `control` is in the file, and not the default.
-    pub(crate) written: bool,
+    pub(crate) control_is_set: bool,
     /// Control over TLS, the tokens that are valid there, and the keytab for tickets. `None` for off.
-    pub(crate) tls: Option<(Tls, Option<Jwt>, Option<PathBuf>)>,
+    pub(crate) tls: Option<(TlsSettings, Option<JwtSettings>, Option<PathBuf>)>,
     /// The audit log. `None` for off.
     pub(crate) audit: Option<PathBuf>,
 }
 
 /// A group whose members come from a lottery.
 #[derive(Clone, Debug)]
-pub(crate) struct Lottery {
+pub(crate) struct LotteryGroup {
     /// The group's name.
     pub(crate) group: Arc<str>,
     /// The maximum of requests, connections or flows at once at each member.
@@ -60,12 +61,12 @@ pub(crate) struct Lottery {
     /// The daemons to begin with.
     pub(crate) daemons: Vec<SocketAddr>,
     /// The keys, and their file.
-    pub(crate) keys: (Keys, PathBuf),
+    pub(crate) keys: (KeyRing, PathBuf),
 }
 
 /// Defaults that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub(crate) struct MachineDefaults {
     /// The default of `threads`.
     pub(crate) threads: usize,
     /// The default of `max_connections`.
@@ -78,9 +79,9 @@ pub(crate) struct Machine {
     pub(crate) max_flows: usize,
 }
 
-impl Machine {
+impl MachineDefaults {
     /// Returns those of this machine, where a process may open `files` files.
-    pub(crate) fn here(config: &Config, files: u64) -> Self {
+    pub(crate) fn detect(config: &Config, files: u64) -> Self {
         Self {
             threads: available_parallelism().map_or(1, usize::from),
             max_connections: crate::limits::max_connections(config, files),
@@ -131,31 +132,32 @@ pub(crate) struct NamedMember {
     pub(crate) checked: bool,
 }
 
-impl File {
+impl ConfigFile {
     /// Returns the data plane's settings.
     ///
     /// # Errors
     /// Fails if `resolve` cannot turn names of members into addresses, each with its place in the file.
     pub(crate) fn settings(
         &self,
-        machine: Machine,
+        machine: MachineDefaults,
         mut resolve: impl FnMut(&MemberAddress) -> std::io::Result<SocketAddr>,
-    ) -> Result<proxy::Settings, Problems> {
+    ) -> Result<proxy::Settings, ConfigDiagnostics> {
         let mut problems = Vec::new();
         let mut known: HashMap<MemberAddress, Option<SocketAddr>> = HashMap::new();
         let mut groups = Vec::new();
         for (index, group) in self.config.groups.iter().enumerate() {
-            let spot = self.spots.key("group").item(index).key("members");
+            let spot = self.spans.key("group").item(index).key("members");
             let mut members = Vec::new();
             for (index, member) in group.members.iter().enumerate() {
                 let Some(address) = member.address() else { continue };
                 let found = known.entry(address.clone()).or_insert_with(|| match resolve(address) {
                     Ok(found) => Some(found),
                     Err(error) => {
-                        let at = spot.item(index).key("address").value();
+                        let at = spot.item(index).key("address").value_span();
                         let message = format!("cannot look up `{}`: {error}", address.host);
                         problems.push(
-                            Problem::error(at, message).hint("correct the name, or write an IP address"),
+                            ConfigDiagnostic::error(at, message)
+                                .hint("correct the name, or write an IP address"),
                         );
                         None
                     }
@@ -163,14 +165,14 @@ impl File {
                 members.extend(found.map(|address| member_spec(group, member, address)));
             }
             let tls = group.tls.as_ref().and_then(|tls| {
-                let spot = self.spots.key("group").item(index).key("tls");
+                let spot = self.spans.key("group").item(index).key("tls");
                 tls::of_group(tls, group.protocol, spot, &mut problems)
             });
             let settings = group_settings(group, members);
             groups.extend(settings.map(|settings| Arc::new(proxy::GroupSettings { tls, ..settings })));
         }
         let config = &self.config;
-        let spots = self.spots.key("listener");
+        let spots = self.spans.key("listener");
         let listeners = config.listeners.iter().enumerate().flat_map(|(index, listener)| {
             let tls = tls::of_listener(listener, spots.item(index).key("tls"), &mut problems);
             let affinity = affinity::of_listener(listener, spots.item(index), &mut problems);
@@ -181,10 +183,10 @@ impl File {
         });
         let listeners = listeners.collect();
         if let Some(tracing) = &config.tracing {
-            trace::check_files(tracing, self.spots.key("tracing"), &mut problems);
+            trace::check_files(tracing, self.spans.key("tracing"), &mut problems);
         }
         if !problems.is_empty() {
-            return Err(Problems::new(Arc::clone(&self.source), problems));
+            return Err(ConfigDiagnostics::new(Arc::clone(&self.source), problems));
         }
         Ok(proxy::Settings {
             threads: config.threads.unwrap_or(machine.threads),
@@ -204,8 +206,8 @@ impl File {
     }
 
     /// Returns the members whose hosts are names.
-    pub(crate) fn named(&self) -> Vec<NamedMember> {
-        let of = |group: &Group| {
+    pub(crate) fn named_members(&self) -> Vec<NamedMember> {
+        let of = |group: &GroupConfig| {
             let named =
                 group.members.iter().filter_map(|member| Some((member.name(), member.address()?.clone())));
             let named = named.filter(|(_, address)| address.host.parse::<IpAddr>().is_err());
@@ -228,22 +230,22 @@ impl File {
     pub(crate) fn lotteries(
         &self,
         mut resolve: impl FnMut(&MemberAddress) -> std::io::Result<SocketAddr>,
-    ) -> Result<Vec<Lottery>, Problems> {
+    ) -> Result<Vec<LotteryGroup>, ConfigDiagnostics> {
         let (mut lotteries, mut problems) = (Vec::new(), Vec::new());
         for (index, group) in self.config.groups.iter().enumerate() {
             let Some(drawn) = &group.lottery else { continue };
-            let spot = self.spots.key("group").item(index).key("lottery");
+            let spot = self.spans.key("group").item(index).key("lottery");
             let found = drawn.daemons.iter().map(&mut resolve);
             let (found, lost): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
             let daemons: Vec<SocketAddr> = found.into_iter().flatten().collect();
             if let (true, Some(Err(error))) = (daemons.is_empty(), lost.into_iter().next()) {
                 let message = format!("none of the daemons can be looked up: {error}");
-                problems.push(Problem::error(spot.key("daemons").value(), message));
+                problems.push(ConfigDiagnostic::error(spot.key("daemons").value_span(), message));
             }
             let path = &drawn.keys.0;
             let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
-            match read.and_then(|text| text.parse::<Keys>().map_err(|bad| bad.to_string())) {
-                Ok(keys) => lotteries.push(Lottery {
+            match read.and_then(|text| text.parse::<KeyRing>().map_err(|bad| bad.to_string())) {
+                Ok(keys) => lotteries.push(LotteryGroup {
                     group: group.name.0.as_str().into(),
                     limit: group.max_connections.unwrap_or(u32::MAX),
                     service: service_id(&drawn.service.0),
@@ -253,25 +255,25 @@ impl File {
                 Err(why) => {
                     let message = format!("cannot read the keys {}: {why}", path.display());
                     let hint = "it is the file that `plimsoll lottery --keys` made";
-                    problems.push(Problem::error(spot.key("keys").value(), message).hint(hint));
+                    problems.push(ConfigDiagnostic::error(spot.key("keys").value_span(), message).hint(hint));
                 }
             }
         }
         if problems.is_empty() {
             Ok(lotteries)
         } else {
-            Err(Problems::new(Arc::clone(&self.source), problems))
+            Err(ConfigDiagnostics::new(Arc::clone(&self.source), problems))
         }
     }
 
     /// Returns the cluster's settings for the members of `settings`, which are this file's.
-    pub(crate) fn watched(&self, settings: &proxy::Settings) -> Vec<Arc<cluster::GroupSettings>> {
+    pub(crate) fn watched_groups(&self, settings: &proxy::Settings) -> Vec<Arc<cluster::GroupSettings>> {
         let groups = self.config.groups.iter().zip(&settings.groups);
-        let watched = |(group, settings): (&Group, &Arc<proxy::GroupSettings>)| {
+        let watched = |(group, settings): (&GroupConfig, &Arc<proxy::GroupSettings>)| {
             Arc::new(cluster::GroupSettings {
                 name: Arc::clone(&settings.spec.name),
                 members: settings.spec.members.iter().map(|one| watched_member(one, settings)).collect(),
-                monitor: group.monitor.as_ref().and_then(Monitor::settings),
+                monitor: group.monitor.as_ref().and_then(MonitorConfig::settings),
                 weight: group.strategy.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok()),
             })
         };
@@ -280,9 +282,10 @@ impl File {
 
     /// Returns the locations of the members that have one, by group and member.
     pub(crate) fn locations(&self) -> BTreeMap<(String, String), String> {
-        let of = |group: &Group| {
-            let at =
-                |member: &Member| Some(((group.name.0.clone(), member.name()), member.table().location?.0));
+        let of = |group: &GroupConfig| {
+            let at = |member: &MemberEntry| {
+                Some(((group.name.0.clone(), member.name()), member.table().location?.0))
+            };
             group.members.iter().filter_map(at).collect::<Vec<_>>()
         };
         self.config.groups.iter().flat_map(of).collect()
@@ -291,28 +294,39 @@ impl File {
     /// Returns the addresses at which the balancer is watched and controlled.
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
-        let written = self.spots.has("admin") && self.spots.key("admin").has("control");
+        let written = self.spans.has_key("admin") && self.spans.key("admin").has_key("control");
         let (listen, reports) = (admin.listen.0, admin.reports.0);
-        let control = if written { admin.control.unix().cloned() } else { Some(usual_control()) };
+        let control = if written { admin.control.unix().cloned() } else { Some(default_control()) };
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
         let names = admin.names.iter().map(Domain::host).collect();
-        let (lend, register, tls) = (admin.lend, admin.register, admin.doors().secured());
-        AdminConfig { listen, names, control, reports, lend, register, load_manager, written, tls, audit }
+        let (lend, register, tls) = (admin.lend, admin.register, admin.control_section().tls_control());
+        AdminConfig {
+            listen,
+            names,
+            control,
+            reports,
+            lend,
+            register,
+            load_manager,
+            control_is_set: written,
+            tls,
+            audit,
+        }
     }
 
     /// Returns the rights of clients over TLS.
     ///
     /// # Errors
     /// Fails with one line if the file of rules cannot be read, or is wrong.
-    pub(crate) fn rules(&self) -> Result<Rules, String> {
-        self.config.admin.doors().rules()
+    pub(crate) fn rules(&self) -> Result<ActiveRules, String> {
+        self.config.admin.control_section().rules()
     }
 }
 
 impl Config {
     /// Returns the configuration with all defaults written out.
-    pub(crate) fn filled(&self, machine: Machine) -> Self {
+    pub(crate) fn with_defaults(&self, machine: MachineDefaults) -> Self {
         let mut config = self.clone();
         config.threads.get_or_insert(machine.threads);
         config.max_connections.get_or_insert(machine.max_connections);
@@ -320,39 +334,39 @@ impl Config {
         for listener in &mut config.listeners {
             listener.binding.get_or_insert_with(|| listener.protocol.binding());
             listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());
-            if listener.protocol == Protocol::Udp {
+            if listener.protocol == ListenerProtocol::Udp {
                 listener.max_flows.get_or_insert(machine.max_flows);
             }
         }
         for group in &mut config.groups {
             group.strategy = match group.lottery {
-                Some(_) => Strategy::Name(LOTTERY.to_owned()),
-                None => group.strategy.filled(),
+                Some(_) => StrategyConfig::Name(LOTTERY.to_owned()),
+                None => group.strategy.with_defaults(),
             };
-            let limits = || group.strategy.find().is_some_and(|(found, _)| found.limits);
+            let limits = || group.strategy.find().is_some_and(|(found, _)| found.enforces_limits);
             group.admission.get_or_insert_with(limits);
-            group.outlier = group.outlier.table().map_or(Outlier::Switch(false), Outlier::Table);
-            group.discover = group.discover.iter().map(Discover::filled).collect();
+            group.outlier = group.outlier.table().map_or(OutlierConfig::Switch(false), OutlierConfig::Table);
+            group.discover = group.discover.iter().map(DiscoverConfig::with_defaults).collect();
             for member in &mut group.members {
                 let mut table = member.table();
                 table.max_connections = table.max_connections.or(group.max_connections);
-                *member = Member::Table(Box::new(table));
+                *member = MemberEntry::Table(Box::new(table));
             }
         }
         config
     }
 
     /// Returns the number of members of all groups.
-    pub(crate) fn members(&self) -> usize {
+    pub(crate) fn member_count(&self) -> usize {
         self.groups.iter().map(|group| group.members.len()).sum()
     }
 }
 
 /// Returns the data plane's listeners for one of the file: dns listens on both transports, all others on one.
-fn listeners(listener: &Listener, machine: Machine) -> Vec<proxy::ListenerSettings> {
+fn listeners(listener: &ListenerConfig, machine: MachineDefaults) -> Vec<proxy::ListenerSettings> {
     let settings = listener_settings(listener, machine);
     match listener.protocol {
-        Protocol::Dns => {
+        ListenerProtocol::Dns => {
             let stream = proxy::ListenerSettings { protocol: proxy::Protocol::DnsStream, ..settings.clone() };
             vec![settings, stream]
         }
@@ -360,30 +374,30 @@ fn listeners(listener: &Listener, machine: Machine) -> Vec<proxy::ListenerSettin
     }
 }
 
-fn listener_settings(listener: &Listener, machine: Machine) -> proxy::ListenerSettings {
+fn listener_settings(listener: &ListenerConfig, machine: MachineDefaults) -> proxy::ListenerSettings {
     let timeouts = &listener.timeouts;
     // Other protocols have no flows.
-    let flows = if listener.protocol == Protocol::Udp { machine.max_flows } else { 0 };
+    let flows = if listener.protocol == ListenerProtocol::Udp { machine.max_flows } else { 0 };
     proxy::ListenerSettings {
         address: listener.address.0,
         protocol: match listener.protocol {
-            Protocol::Http | Protocol::Https => proxy::Protocol::Http,
-            Protocol::Tcp => proxy::Protocol::Tcp,
-            Protocol::Udp => proxy::Protocol::Udp,
-            Protocol::Dns => proxy::Protocol::Dns,
-            Protocol::Iiop => proxy::Protocol::Iiop,
-            Protocol::Xds => proxy::Protocol::Xds,
+            ListenerProtocol::Http | ListenerProtocol::Https => proxy::Protocol::Http,
+            ListenerProtocol::Tcp => proxy::Protocol::Tcp,
+            ListenerProtocol::Udp => proxy::Protocol::Udp,
+            ListenerProtocol::Dns => proxy::Protocol::Dns,
+            ListenerProtocol::Iiop => proxy::Protocol::Iiop,
+            ListenerProtocol::Xds => proxy::Protocol::Xds,
         },
         group: listener.group.0.as_str().into(),
         others: listener.groups.iter().map(|group| group.0.as_str().into()).collect(),
         binding: match listener.binding.unwrap_or_else(|| listener.protocol.binding()) {
-            Binding::PerRequest => proxy::Binding::PerRequest,
-            Binding::PerSession => proxy::Binding::PerSession,
-            Binding::OnDemand => proxy::Binding::OnDemand(match listener.rebind {
-                Rebind::Silent => proxy::Rebind::Silent,
-                Rebind::Close => proxy::Rebind::Close,
-                Rebind::Redirect => proxy::Rebind::Redirect,
-                Rebind::Agent => proxy::Rebind::Agent,
+            BindingMode::PerRequest => proxy::BindingMode::PerRequest,
+            BindingMode::PerSession => proxy::BindingMode::PerSession,
+            BindingMode::OnDemand => proxy::BindingMode::OnDemand(match listener.rebind {
+                RebindMode::Silent => proxy::RebindMode::Silent,
+                RebindMode::Close => proxy::RebindMode::Close,
+                RebindMode::Redirect => proxy::RebindMode::Redirect,
+                RebindMode::Agent => proxy::RebindMode::Agent,
             }),
         },
         affinity: None,
@@ -402,9 +416,9 @@ fn listener_settings(listener: &Listener, machine: Machine) -> proxy::ListenerSe
         upgrades: listener.upgrades.iter().map(|name| name.0.as_str().into()).collect(),
         max_head: listener.max_head,
         forwarded: match listener.forwarded {
-            Forwarded::X => proxy::Forwarded::XForwarded,
-            Forwarded::Rfc7239 => proxy::Forwarded::Rfc7239,
-            Forwarded::Off => proxy::Forwarded::Off,
+            ForwardedHeaders::X => proxy::ForwardedHeaders::XForwarded,
+            ForwardedHeaders::Rfc7239 => proxy::ForwardedHeaders::Rfc7239,
+            ForwardedHeaders::Off => proxy::ForwardedHeaders::Off,
         },
         trusted: listener.trusted.iter().map(|network| network.0).collect(),
         max_flows: listener.max_flows.unwrap_or(flows),
@@ -420,11 +434,13 @@ fn listener_settings(listener: &Listener, machine: Machine) -> proxy::ListenerSe
 
 /// Returns the data plane's settings of a group; `None` only for an unknown strategy, which a checked file
 /// does not have.
-fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::GroupSettings> {
+fn group_settings(group: &GroupConfig, members: Vec<MemberSpec>) -> Option<proxy::GroupSettings> {
     // The lottery's weights are used like those of an expression, and the lottery has a slow start of its
     // own.
     let (strategy, knobs) = match group.lottery {
-        Some(_) => (brain::strategy::EXPRESSION, brain::Knobs::defaults(brain::strategy::EXPRESSION)),
+        Some(_) => {
+            (brain::strategy::EXPRESSION, brain::StrategyParams::defaults(brain::strategy::EXPRESSION))
+        }
         None => group.strategy.find()?,
     };
     let slow_start = if group.lottery.is_some() { Duration::ZERO } else { group.slow_start.0 };
@@ -432,7 +448,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     let spec = GroupSpec {
         name: group.name.0.as_str().into(),
         strategy,
-        knobs,
+        params: knobs,
         members,
         health: group.health.as_ref().map(|health| HealthSpec { rise: health.rise, fall: health.fall }),
         outlier: group.outlier.spec(),
@@ -447,17 +463,17 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     };
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,
-        sample_reports: group.monitor.as_ref().and_then(Monitor::samples),
-        session_load: group.monitor.as_ref().map_or(proxy::SessionLoad::Unknown, Monitor::session_load),
-        public: public(group),
-        hosts: hosts(group),
+        sample_reports: group.monitor.as_ref().and_then(MonitorConfig::sample_interval),
+        session_load: group.monitor.as_ref().map_or(proxy::SessionLoad::Unknown, MonitorConfig::session_load),
+        public: public_urls(group),
+        hosts: host_labels(group),
         addresses: BTreeMap::new(),
         iiop: Some(iiop_settings(group)),
         side_car: None,
-        hand_over: group.hand_over.as_ref().map(HandOver::settings),
+        hand_over: group.hand_over.as_ref().map(HandOverConfig::settings),
         keeps_drained: group.drained_sessions == DrainedSessions::Stay,
         spec,
-        probe: group.health.as_ref().map(Health::settings),
+        probe: group.health.as_ref().map(HealthConfig::settings),
         key: group.key.0.clone(),
         timeouts: proxy::MemberTimeouts {
             connect: timeouts.connect.0,
@@ -484,23 +500,23 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     })
 }
 
-fn public(group: &Group) -> BTreeMap<Arc<str>, Box<str>> {
-    let public = |member: &Member| Some((member.name().into(), member.table().public?.0.into()));
+fn public_urls(group: &GroupConfig) -> BTreeMap<Arc<str>, Box<str>> {
+    let public = |member: &MemberEntry| Some((member.name().into(), member.table().public?.0.into()));
     group.members.iter().filter_map(public).collect()
 }
 
 /// Returns a group's object and those of its members. It is made for every group, whatever the protocols of
 /// its listeners.
-fn iiop_settings(group: &Group) -> proxy::IiopSettings {
+fn iiop_settings(group: &GroupConfig) -> proxy::IiopSettings {
     let iiop = group.iiop.clone().unwrap_or_default();
     let key = iiop.key.map_or_else(|| group.name.0.clone().into_bytes(), |key| key.bytes);
     let tables = || group.members.iter().map(|member| (member.name(), member.table()));
-    let said = |(_, table): (String, MemberTable)| table.ior.map(|ior| ior.ior.type_id);
+    let said = |(_, table): (String, MemberConfig)| table.ior.map(|ior| ior.ior.type_id);
     let type_id = match iiop.type_id {
         Some(type_id) => type_id.0.into_bytes(),
         None => tables().filter_map(said).find(|type_id| !type_id.is_empty()).unwrap_or_default(),
     };
-    let object = |(name, table): (String, MemberTable)| {
+    let object = |(name, table): (String, MemberConfig)| {
         let mut ior = match table.ior {
             Some(reference) => reference.ior,
             None => {
@@ -512,9 +528,9 @@ fn iiop_settings(group: &Group) -> proxy::IiopSettings {
         if ior.type_id.is_empty() {
             ior.type_id = type_id.clone();
         }
-        Some((Arc::from(name), proxy::Object::new(ior)?))
+        Some((Arc::from(name), proxy::CorbaObject::new(ior)?))
     };
-    let objects: BTreeMap<Arc<str>, proxy::Object> = tables().filter_map(object).collect();
+    let objects: BTreeMap<Arc<str>, proxy::CorbaObject> = tables().filter_map(object).collect();
     proxy::IiopSettings {
         key: Some(key),
         type_id,
@@ -528,22 +544,22 @@ fn iiop_settings(group: &Group) -> proxy::IiopSettings {
 
 /// Returns the object of a member that a lottery draws: the group's, at the member's address. `None` if it
 /// cannot be reached over IIOP.
-pub(crate) fn drawn_object(iiop: &proxy::IiopSettings, address: SocketAddr) -> Option<proxy::Object> {
+pub(crate) fn lottery_object(iiop: &proxy::IiopSettings, address: SocketAddr) -> Option<proxy::CorbaObject> {
     let key = iiop.key.clone().unwrap_or_default();
-    proxy::Object::new(reference(address.ip().to_string(), address.port(), key, &iiop.type_id))
+    proxy::CorbaObject::new(reference(address.ip().to_string(), address.port(), key, &iiop.type_id))
 }
 
 /// Returns the reference of an object with this address and key.
 fn reference(host: String, port: u16, key: Vec<u8>, type_id: &[u8]) -> Ior {
-    let components = vec![CodeSets::common().component(Order::NATIVE)];
-    let profile = IiopProfile { version: Version::V1_2, host, port, key, components };
-    Ior { type_id: type_id.to_vec(), profiles: vec![profile.profile(Order::NATIVE)] }
+    let components = vec![CodeSets::common_sets().component(ByteOrder::NATIVE)];
+    let profile = IiopProfile { version: GiopVersion::V1_2, host, port, key, components };
+    Ior { type_id: type_id.to_vec(), profiles: vec![profile.to_tagged(ByteOrder::NATIVE)] }
 }
 
 /// Returns the labels of hosts, of those members that have one.
-fn hosts(group: &Group) -> BTreeMap<Arc<str>, Arc<str>> {
+fn host_labels(group: &GroupConfig) -> BTreeMap<Arc<str>, Arc<str>> {
     let label =
-        |member: &Member| Some((member.name().as_str().into(), member.table().host?.0.as_str().into()));
+        |member: &MemberEntry| Some((member.name().as_str().into(), member.table().host?.0.as_str().into()));
     group.members.iter().filter_map(label).collect()
 }
 
@@ -553,7 +569,7 @@ fn watched_member(spec: &MemberSpec, group: &proxy::GroupSettings) -> cluster::M
     cluster::MemberSettings { name, address, capacity, host }
 }
 
-fn member_spec(group: &Group, member: &Member, address: SocketAddr) -> MemberSpec {
+fn member_spec(group: &GroupConfig, member: &MemberEntry, address: SocketAddr) -> MemberSpec {
     let table = member.table();
     MemberSpec {
         name: member.name().into(),

@@ -8,27 +8,29 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use plimsoll_cluster::etcd::{Endpoint, EtcdSettings, TlsFiles};
-use plimsoll_cluster::store::{Local, Shared, SharedSettings, Store, View};
+use plimsoll_cluster::etcd::{EtcdEndpoint, EtcdSettings, TlsFiles};
+use plimsoll_cluster::store::{EtcdStore, EtcdStoreSettings, LocalStore, Store, StoreSnapshot};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::problem::Problem;
+use super::diagnostic::ConfigDiagnostic;
 use super::root::millis;
-use super::text::{Text, text};
-use super::{Config, LogPath, MemberAddress, TimeSpan};
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
+use super::{Config, FilePath, MemberAddress, TimeSpan};
 
-/// Where it is kept what operators do (drain, disable, set) and which members were registered. Without it that is in `state.json` in the
-/// folder that the service manager gives for such things (`$STATE_DIRECTORY`, systemd's `StateDirectory=`), or, where there is none, is
-/// forgotten with the process. It takes effect at start.
+/// Where it is kept what operators do (drain, disable, set) and which members were registered. Without it
+/// that is in `state.json` in the folder that the service manager gives for such things (`$STATE_DIRECTORY`,
+/// systemd's `StateDirectory=`), or, where there is none, is forgotten with the process. It takes effect at
+/// start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct StoreTable {
-    /// A file of this balancer's, in a folder that it may write. With `etcd` it has a copy, for a start while etcd is away.
+pub(crate) struct StoreConfig {
+    /// A file of this balancer's, in a folder that it may write. With `etcd` it has a copy, for a start while
+    /// etcd is away.
     #[schemars(extend("examples" = ["/var/lib/plimsoll/state.json"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<LogPath>,
+    pub(crate) file: Option<FilePath>,
 
     /// Groups and listeners that are in the store (`plimsoll config push`) count beside those of this file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -39,10 +41,11 @@ pub(crate) struct StoreTable {
     pub(crate) etcd: Option<KeyPrefix>,
 }
 
-/// A cluster of etcd, version 3, as `store` and sources of members have it. Files are read again with each connection.
+/// A cluster of etcd, version 3, as `store` and sources of members have it. Files are read again with each
+/// connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct EtcdTable {
+pub(crate) struct EtcdConfig {
     /// Its members, tried in turn.
     #[schemars(length(min = 1, max = 32))]
     pub(crate) endpoints: Vec<EtcdUrl>,
@@ -54,19 +57,19 @@ pub(crate) struct EtcdTable {
 
     /// The file of their password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) password_file: Option<LogPath>,
+    pub(crate) password_file: Option<FilePath>,
 
     /// The authorities of the endpoints' certificates, PEM; those of the system unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ca: Option<LogPath>,
+    pub(crate) ca: Option<FilePath>,
 
     /// A certificate of this balancer's, PEM, where etcd asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) certificate: Option<LogPath>,
+    pub(crate) certificate: Option<FilePath>,
 
     /// Its key, PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<LogPath>,
+    pub(crate) key: Option<FilePath>,
 
     /// For a connection, and for an answer.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1m"))]
@@ -74,11 +77,11 @@ pub(crate) struct EtcdTable {
     pub(crate) timeout: TimeSpan,
 }
 
-impl EtcdTable {
+impl EtcdConfig {
     /// Returns the settings of the client.
     pub(crate) fn settings(&self) -> EtcdSettings {
-        let path = |path: &LogPath| path.0.clone();
-        let endpoint = |url: &EtcdUrl| Endpoint {
+        let path = |path: &FilePath| path.0.clone();
+        let endpoint = |url: &EtcdUrl| EtcdEndpoint {
             https: url.https,
             host: url.address.host.clone(),
             port: url.address.port,
@@ -88,7 +91,7 @@ impl EtcdTable {
             user: self.user.clone().zip(self.password_file.as_ref().map(path)),
             tls: TlsFiles {
                 ca: self.ca.as_ref().map(path),
-                own: self.certificate.as_ref().map(path).zip(self.key.as_ref().map(path)),
+                client_identity: self.certificate.as_ref().map(path).zip(self.key.as_ref().map(path)),
             },
             timeout: self.timeout.0,
         }
@@ -97,7 +100,7 @@ impl EtcdTable {
 
 impl Config {
     /// Returns `true` if the store has groups and listeners, too.
-    pub(crate) fn shares(&self) -> bool {
+    pub(crate) fn shares_config(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.config)
     }
 
@@ -109,25 +112,25 @@ impl Config {
     pub(crate) fn open_store(
         &self,
         folder: Option<&Path>,
-        seen: impl FnOnce(&str) -> Option<View>,
+        seen: impl FnOnce(&str) -> Option<StoreSnapshot>,
     ) -> Result<(Arc<dyn Store>, Option<String>), String> {
-        let Some(StoreTable { file, etcd, .. }) = self.store.clone() else { return unnamed(folder) };
-        let file = file.map(|LogPath(path)| path);
+        let Some(StoreConfig { file, etcd, .. }) = self.store.clone() else { return open_default(folder) };
+        let file = file.map(|FilePath(path)| path);
         if let (Some(prefix), Some(cluster)) = (etcd, &self.etcd) {
-            let settings = SharedSettings { etcd: cluster.settings(), prefix: prefix.0, copy: file };
+            let settings = EtcdStoreSettings { etcd: cluster.settings(), prefix: prefix.0, copy: file };
             let seen = seen(&settings.prefix);
-            let (store, said) = Shared::open_after(settings, seen)?;
+            let (store, said) = EtcdStore::open_after(settings, seen)?;
             return Ok((Arc::new(store), said));
         }
-        let (store, said) = Local::open(file.as_deref())?;
+        let (store, said) = LocalStore::open(file.as_deref())?;
         Ok((Arc::new(store), said))
     }
 
     /// Returns the place of registered members, for people.
-    pub(super) fn store_place(&self) -> String {
+    pub(super) fn store_location(&self) -> String {
         match &self.store {
-            Some(StoreTable { etcd: Some(prefix), .. }) => format!("etcd {prefix}"),
-            Some(StoreTable { file: Some(file), .. }) => file.to_string(),
+            Some(StoreConfig { etcd: Some(prefix), .. }) => format!("etcd {prefix}"),
+            Some(StoreConfig { file: Some(file), .. }) => file.to_string(),
             // The place is a file that is not named here, or memory.
             _ => "this balancer's".to_owned(),
         }
@@ -135,15 +138,15 @@ impl Config {
 }
 
 /// Opens the default store: a file of that folder, or memory if there is none or it cannot be used.
-fn unnamed(folder: Option<&Path>) -> Result<(Arc<dyn Store>, Option<String>), String> {
+fn open_default(folder: Option<&Path>) -> Result<(Arc<dyn Store>, Option<String>), String> {
     let Some(folder) = folder else {
-        let (store, said) = Local::open(None)?;
+        let (store, said) = LocalStore::open(None)?;
         return Ok((Arc::new(store), said));
     };
-    match Local::open(Some(&folder.join(STATE))) {
+    match LocalStore::open(Some(&folder.join(STATE_FILE))) {
         Ok((store, said)) => Ok((Arc::new(store), said)),
         Err(why) => {
-            let (store, _) = Local::open(None)?;
+            let (store, _) = LocalStore::open(None)?;
             Ok((Arc::new(store), Some(format!("STATE_DIRECTORY is of no use: {why}"))))
         }
     }
@@ -158,7 +161,7 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
 }
 
 /// The file in that folder.
-const STATE: &str = "state.json";
+const STATE_FILE: &str = "state.json";
 
 /// A member of a cluster of etcd: `http://HOST:PORT`, or `https://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,24 +238,26 @@ impl fmt::Display for KeyPrefix {
 }
 
 /// Checks the tables against one another.
-pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(config: &Config, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let shared = config.store.as_ref().is_some_and(|store| store.etcd.is_some());
     if let Some(store) = &config.store {
         let spot = spots.key("store");
-        if store.file.is_none() && store.etcd.is_none() && !spot.broken("file") && !spot.broken("etcd") {
-            let problem = Problem::error(spot.value(), "a store without a place");
+        if store.file.is_none() && store.etcd.is_none() && !spot.is_broken("file") && !spot.is_broken("etcd")
+        {
+            let problem = ConfigDiagnostic::error(spot.value_span(), "a store without a place");
             found.push(problem.hint("add file = \"/var/lib/plimsoll/state.json\", or etcd = \"/plimsoll/\""));
         }
-        if shared && config.etcd.is_none() && !spots.broken("etcd") {
-            let problem = Problem::error(spot.key("etcd").value(), "there is no cluster of etcd");
+        if shared && config.etcd.is_none() && !spots.is_broken("etcd") {
+            let problem =
+                ConfigDiagnostic::error(spot.key("etcd").value_span(), "there is no cluster of etcd");
             found.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
         }
     }
     for (index, group) in config.groups.iter().enumerate() {
         for (place, source) in group.discover.iter().enumerate() {
-            if source.etcd.is_some() && config.etcd.is_none() && !spots.broken("etcd") {
-                let at = spots.key("group").item(index).key("discover").item(place).key("etcd").value();
-                let problem = Problem::error(at, "there is no cluster of etcd");
+            if source.etcd.is_some() && config.etcd.is_none() && !spots.is_broken("etcd") {
+                let at = spots.key("group").item(index).key("discover").item(place).key("etcd").value_span();
+                let problem = ConfigDiagnostic::error(at, "there is no cluster of etcd");
                 found.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
             }
         }
@@ -260,10 +265,12 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     let Some(etcd) = &config.etcd else { return };
     let spot = spots.key("etcd");
     let used = shared || config.groups.iter().flat_map(|group| &group.discover).any(|one| one.etcd.is_some());
-    let broken = spots.broken("store") || spots.key("store").broken("etcd") || spots.broken("group");
+    let broken = spots.is_broken("store") || spots.key("store").is_broken("etcd") || spots.is_broken("group");
     if !used && !broken {
-        let problem =
-            Problem::warning(spots.name("etcd"), "`etcd` has no effect: nothing is kept or found there");
+        let problem = ConfigDiagnostic::warning(
+            spots.key_span("etcd"),
+            "`etcd` has no effect: nothing is kept or found there",
+        );
         found.push(problem.hint("add [store] with etcd = \"/plimsoll/\""));
     }
     for (one, other, has, needs) in [
@@ -272,20 +279,21 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
         ("certificate", "key", etcd.certificate.is_some(), etcd.key.is_none()),
         ("key", "certificate", etcd.key.is_some(), etcd.certificate.is_none()),
     ] {
-        if has && needs && !spot.broken(other) {
-            let problem = Problem::error(spot.name(one), format!("`{one}` needs `{other}`"));
+        if has && needs && !spot.is_broken(other) {
+            let problem = ConfigDiagnostic::error(spot.key_span(one), format!("`{one}` needs `{other}`"));
             found.push(problem.hint(format!("add {other} to [etcd]")));
         }
     }
     let secure = etcd.endpoints.iter().any(|endpoint| endpoint.https);
-    for key in ["ca", "certificate"].into_iter().filter(|key| spot.has(key) && !secure) {
+    for key in ["ca", "certificate"].into_iter().filter(|key| spot.has_key(key) && !secure) {
         let message = format!("`{key}` has no effect: no endpoint begins with https://");
-        found.push(Problem::warning(spot.name(key), message));
+        found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
     }
     let plain =
         |url: &EtcdUrl| !url.https && !matches!(&*url.address.host, "127.0.0.1" | "::1" | "localhost");
     if etcd.user.is_some() && etcd.endpoints.iter().any(plain) {
-        let problem = Problem::warning(spot.name("user"), "whoever is on the way can read the password");
+        let problem =
+            ConfigDiagnostic::warning(spot.key_span("user"), "whoever is on the way can read the password");
         found.push(problem.hint("use https://"));
     }
 }
@@ -297,7 +305,8 @@ mod tests {
     use super::super::parse;
     use super::*;
 
-    const REST: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = [\"a:1\"]\n";
+    const REST: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \
+        \"web\"\nmembers = [\"a:1\"]\n";
 
     fn said(tables: &str) -> String {
         match parse("plimsoll.toml", format!("{tables}{REST}").into_bytes()) {
@@ -367,7 +376,8 @@ mod tests {
     #[test]
     fn what_is_right_says_nothing() {
         assert_eq!(said("[store]\nfile = \"/tmp/state.json\"\n"), "");
-        let etcd = "[etcd]\nendpoints = [\"https://a\", \"https://b\"]\nuser = \"u\"\npassword_file = \"/p\"\nca = \"/c\"\n";
+        let etcd = "[etcd]\nendpoints = [\"https://a\", \"https://b\"]\nuser = \"u\"\npassword_file = \
+            \"/p\"\nca = \"/c\"\n";
         assert_eq!(said(&format!("[store]\netcd = \"/plimsoll/\"\nfile = \"/copy\"\n{etcd}")), "");
     }
 }

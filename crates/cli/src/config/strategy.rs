@@ -4,35 +4,35 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use plimsoll_brain::{Knobs, strategy};
+use plimsoll_brain::{StrategyParams, strategy};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Formula;
-use super::text::Text;
+use super::ExpressionText;
+use super::text::TextValue;
 
 /// The strategy by which a member is chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Strategy {
+pub(crate) enum StrategyConfig {
     /// The strategy with its defaults.
     Name(String),
     /// One name, with the settings that differ from the defaults.
-    Table(BTreeMap<String, BTreeMap<String, Setting>>),
+    Table(BTreeMap<String, BTreeMap<String, StrategySetting>>),
 }
 
 /// One setting of a strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Setting {
+pub(crate) enum StrategySetting {
     /// A knob.
     Number(f64),
     /// An expression.
     Text(String),
 }
 
-impl Setting {
+impl StrategySetting {
     fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -47,13 +47,13 @@ const WEIGHT: &str = "weight";
 /// The default strategy.
 const DEFAULT: &str = "adaptive";
 
-impl Default for Strategy {
+impl Default for StrategyConfig {
     fn default() -> Self {
         Self::Name(DEFAULT.into())
     }
 }
 
-impl Strategy {
+impl StrategyConfig {
     /// Returns the name as written, without settings.
     pub(crate) fn name(&self) -> &str {
         match self {
@@ -63,14 +63,14 @@ impl Strategy {
     }
 
     /// Returns the strategy and all its settings; `None` for an unknown strategy.
-    pub(crate) fn find(&self) -> Option<(&'static strategy::Strategy, Knobs)> {
+    pub(crate) fn find(&self) -> Option<(&'static strategy::Strategy, StrategyParams)> {
         if self.weight().is_some() {
-            return Some((strategy::EXPRESSION, Knobs::defaults(strategy::EXPRESSION)));
+            return Some((strategy::EXPRESSION, StrategyParams::defaults(strategy::EXPRESSION)));
         }
         let found = strategy::find(self.name())?;
-        let mut knobs = Knobs::defaults(found);
+        let mut knobs = StrategyParams::defaults(found);
         if let Self::Table(table) = self {
-            for (value, knob) in knobs.0.iter_mut().zip(found.knobs) {
+            for (value, knob) in knobs.0.iter_mut().zip(found.params) {
                 if let Some(set) = table.get(found.name).and_then(|set| set.get(knob.name)?.number()) {
                     *value = set;
                 }
@@ -80,20 +80,20 @@ impl Strategy {
     }
 
     /// Returns the expression that gives members their weights, if that is the strategy.
-    pub(crate) fn weight(&self) -> Option<Formula> {
+    pub(crate) fn weight(&self) -> Option<ExpressionText> {
         let Self::Table(table) = self else { return None };
         match table.get(strategy::EXPRESSION.name)?.get(WEIGHT)? {
-            Setting::Text(text) => Some(Formula(text.clone())),
-            Setting::Number(_) => None,
+            StrategySetting::Text(text) => Some(ExpressionText(text.clone())),
+            StrategySetting::Number(_) => None,
         }
     }
 
     /// Returns the strategy with every setting written out.
-    pub(crate) fn filled(&self) -> Self {
+    pub(crate) fn with_defaults(&self) -> Self {
         match self.find() {
-            Some((found, knobs)) if !found.knobs.is_empty() => {
-                let names = found.knobs.iter().map(|knob| knob.name.to_owned());
-                let knobs = knobs.0.into_iter().map(Setting::Number);
+            Some((found, knobs)) if !found.params.is_empty() => {
+                let names = found.params.iter().map(|knob| knob.name.to_owned());
+                let knobs = knobs.0.into_iter().map(StrategySetting::Number);
                 Self::Table(BTreeMap::from([(found.name.to_owned(), names.zip(knobs).collect())]))
             }
             Some(_) if self.weight().is_some() => self.clone(),
@@ -102,7 +102,7 @@ impl Strategy {
     }
 }
 
-impl JsonSchema for Strategy {
+impl JsonSchema for StrategyConfig {
     fn schema_name() -> Cow<'static, str> {
         "Strategy".into()
     }
@@ -118,7 +118,7 @@ impl JsonSchema for Strategy {
                 "x-noun": "strategy",
             }));
             let knobs: Map<String, Value> = found
-                .knobs
+                .params
                 .iter()
                 .map(|knob| {
                     let schema = json!({
@@ -142,9 +142,10 @@ impl JsonSchema for Strategy {
         let weight = json!({
             "type": "string",
             "title": "a name or an expression",
-            "description": "Gives each member its weight, out of what it reports and what the balancer sees. Made \
+            "description": "Gives each member its weight, out of what it reports and what the balancer sees. \
+                Made \
                 anew several times a second.",
-            "format": <Formula as Text>::FORMAT,
+            "format": <ExpressionText as TextValue>::FORMAT,
             "examples": ["capacity / (1 + cpu)"],
         });
         let table = json!({

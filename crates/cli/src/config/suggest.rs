@@ -1,7 +1,7 @@
 //! Guesses of the word that an unknown word stands for.
 
 /// Words of other balancers, and Plimsoll's for them.
-const ELSEWHERE: &[(&str, &str)] = &[
+const FOREIGN_WORDS: &[(&str, &str)] = &[
     ("algorithm", "strategy"),
     ("backend", "group"),
     ("backends", "members"),
@@ -39,7 +39,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// The least similarity of a guess: below it a guess is more confusing than none.
-const ALIKE: f64 = 0.55;
+const MIN_SIMILARITY: f64 = 0.55;
 
 /// Returns the allowed word that was probably meant.
 pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
@@ -48,23 +48,23 @@ pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
         return None;
     }
     let word = word.to_lowercase().replace(['-', ' '], "_");
-    if let Some((_, ours)) = ELSEWHERE.iter().find(|(theirs, _)| *theirs == word)
+    if let Some((_, ours)) = FOREIGN_WORDS.iter().find(|(theirs, _)| *theirs == word)
         && let Some(found) = allowed.iter().find(|name| *name == ours)
     {
         return Some(found);
     }
     let score = |name: &str| strsim::normalized_damerau_levenshtein(&word, name);
     let best = allowed.iter().max_by(|a, b| score(a).total_cmp(&score(b)))?;
-    (score(best) >= ALIKE).then_some(*best)
+    (score(best) >= MIN_SIMILARITY).then_some(*best)
 }
 
 /// Names of existing values that are written in another form.
-const WRITTEN: &[(&str, &str)] =
+const OTHER_FORMS: &[(&str, &str)] =
     &[("expression", "write strategy = { expression = { weight = \"capacity / (1 + cpu)\" } }")];
 
 /// Returns `did you mean …?` if there is a guess, and all that is allowed.
 pub(super) fn hint(word: &str, allowed: &[&str]) -> String {
-    if let Some((_, written)) = WRITTEN.iter().find(|(name, _)| *name == word) {
+    if let Some((_, written)) = OTHER_FORMS.iter().find(|(name, _)| *name == word) {
         return (*written).to_owned();
     }
     let list = format!("allowed: {}", allowed.join(", "));

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use plimsoll_brain::ward::Rules;
+use plimsoll_brain::supervision::RestartPolicy;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::place::Spot;
-use super::text::{Text, text};
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
 use super::{
-    AccessTable, AdminListen, Control, Controls, Domain, Doors, Held, JwtTable, KerberosTable, LogPath, Name,
-    Problem, Problems, ReadError, TimeSpan, TlsTable, bytes_of, door, hold, suggest, titled,
+    AccessConfig, AdminListen, CheckedValue, ConfigDiagnostic, ConfigDiagnostics, ConfigName, ControlAddress,
+    ControlAddresses, ControlSection, ControlTls, Domain, FilePath, JwtConfig, KerberosConfig, ReadError,
+    TimeSpan, admin_endpoints, bytes_of, read_checked, suggest, titled,
 };
 
 /// The file that is read when no other is named.
@@ -29,70 +30,71 @@ pub(crate) const SUPERVISED: &[&str] = &["agent", "lottery", "up"];
 /// Configuration of a Supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Supervise {
+pub(crate) struct SuperviseConfig {
     /// The Supervisor itself.
     #[serde(default)]
-    pub(crate) supervise: Own,
+    pub(crate) supervise: SupervisorSection,
 
     /// What it looks after.
     #[schemars(length(min = 1))]
     #[serde(rename = "process")]
-    pub(crate) processes: Vec<Process>,
+    pub(crate) processes: Vec<ProcessConfig>,
 }
 
 /// The Supervisor itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Own {
+pub(crate) struct SupervisorSection {
     /// Where commands are taken: a unix socket, mode 0600, or a list of one and of an address behind TLS
     /// (`tls://0.0.0.0:9906`), whose clients prove who they are.
-    pub(crate) control: Controls,
+    pub(crate) control: ControlAddresses,
 
     /// Address of metrics and states: read-only. `off` for none, which is the default.
     pub(crate) listen: AdminListen,
 
-    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and the name of this machine.
-    /// Requests for any other `Host` are refused, but for checks of health (`/healthz`): a page of somebody else could send them.
+    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and
+    /// the name of this machine. Requests for any other `Host` are refused, but for checks of health
+    /// (`/healthz`): a page of somebody else could send them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) names: Vec<Domain>,
 
-    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be written,
-    /// changes over the control addresses are refused. Off unless given.
+    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be
+    /// written, changes over the control addresses are refused. Off unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) audit: Option<LogPath>,
+    pub(crate) audit: Option<FilePath>,
 
     /// Certificates of control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tls: Option<TlsTable>,
+    pub(crate) tls: Option<ControlTls>,
 
     /// Tokens that count for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) jwt: Option<JwtTable>,
+    pub(crate) jwt: Option<JwtConfig>,
 
     /// Kerberos tickets that count for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kerberos: Option<KerberosTable>,
+    pub(crate) kerberos: Option<KerberosConfig>,
 
     /// Who may do what over TLS.
-    pub(crate) access: AccessTable,
+    pub(crate) access: AccessConfig,
 
-    /// File by which a Supervisor that is started again finds the processes of the one before it. Default: beside `control`,
-    /// with the ending `.state`.
+    /// File by which a Supervisor that is started again finds the processes of the one before it. Default:
+    /// beside `control`, with the ending `.state`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) state: Option<LogPath>,
+    pub(crate) state: Option<FilePath>,
 
-    /// Folder for what processes say on standard error, a file `NAME.log` each. Default: the Supervisor's own standard error,
-    /// with the name before each line.
+    /// Folder for what processes say on standard error, a file `NAME.log` each. Default: the Supervisor's own
+    /// standard error, with the name before each line.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) log_dir: Option<Folder>,
+    pub(crate) log_dir: Option<FolderPath>,
 
-    /// How long the listening sockets of a balancer that failed are held while no process serves them: clients who connect wait
-    /// for the next one. After that they are refused. `0s` holds none.
+    /// How long the listening sockets of a balancer that failed are held while no process serves them:
+    /// clients who connect wait for the next one. After that they are refused. `0s` holds none.
     #[schemars(extend("x-maximum" = "1h"))]
     pub(crate) hold_sockets: TimeSpan,
 
-    /// Pause before a process that failed for the second time in a row is started again; after the first failure there is none. It
-    /// doubles with each failure, and up to a half of it is taken off at random.
+    /// Pause before a process that failed for the second time in a row is started again; after the first
+    /// failure there is none. It doubles with each failure, and up to a half of it is taken off at random.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     pub(crate) restart_delay: TimeSpan,
 
@@ -105,10 +107,10 @@ pub(crate) struct Own {
     pub(crate) settled_after: TimeSpan,
 }
 
-impl Own {
+impl SupervisorSection {
     /// Returns its part about control.
-    pub(crate) fn doors(&self) -> Doors<'_> {
-        Doors {
+    pub(crate) fn control_section(&self) -> ControlSection<'_> {
+        ControlSection {
             section: "supervise",
             control: &self.control,
             tls: self.tls.as_ref(),
@@ -119,17 +121,17 @@ impl Own {
     }
 }
 
-impl Default for Own {
+impl Default for SupervisorSection {
     fn default() -> Self {
         Self {
-            control: Controls::One(Control::Unix(DEFAULT_SUPERVISE_CONTROL.into())),
+            control: ControlAddresses::One(ControlAddress::Unix(DEFAULT_SUPERVISE_CONTROL.into())),
             listen: AdminListen(None),
             names: Vec::new(),
             audit: None,
             tls: None,
             jwt: None,
             kerberos: None,
-            access: AccessTable::default(),
+            access: AccessConfig::default(),
             state: None,
             log_dir: None,
             hold_sockets: TimeSpan::millis(10_000),
@@ -143,12 +145,12 @@ impl Default for Own {
 /// A process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Process {
+pub(crate) struct ProcessConfig {
     /// What it is called.
-    pub(crate) name: Name,
+    pub(crate) name: ConfigName,
 
-    /// A command of plimsoll and its arguments: `["lottery", "--config", "/etc/plimsoll/lottery.toml"]`. There are `up`, `agent`
-    /// and `lottery`.
+    /// A command of plimsoll and its arguments: `["lottery", "--config", "/etc/plimsoll/lottery.toml"]`.
+    /// There are `up`, `agent` and `lottery`.
     #[schemars(length(min = 1))]
     pub(crate) command: Vec<String>,
 
@@ -163,7 +165,7 @@ pub(crate) struct Process {
 
     /// What its environment has beside that of the Supervisor: `["RUST_LOG=debug"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) environment: Vec<Variable>,
+    pub(crate) environment: Vec<EnvironmentVariable>,
 }
 
 fn yes() -> bool {
@@ -176,16 +178,16 @@ fn patience() -> TimeSpan {
 
 /// A folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub(crate) struct FolderPath(pub(crate) PathBuf);
 
 text! {
-    Folder,
+    FolderPath,
     format: "plimsoll-folder",
     what: "the path of a folder",
     example: "/var/log/plimsoll",
 }
 
-impl FromStr for Folder {
+impl FromStr for FolderPath {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -197,7 +199,7 @@ impl FromStr for Folder {
     }
 }
 
-impl fmt::Display for Folder {
+impl fmt::Display for FolderPath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(out)
     }
@@ -205,20 +207,20 @@ impl fmt::Display for Folder {
 
 /// A variable of an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Variable {
+pub(crate) struct EnvironmentVariable {
     pub(crate) name: String,
     pub(crate) value: String,
 }
 
 text! {
-    Variable,
+    EnvironmentVariable,
     format: "plimsoll-environment",
     what: "NAME=VALUE",
     example: "RUST_LOG=debug",
     pattern: "^[A-Za-z_][A-Za-z0-9_]*=",
 }
 
-impl FromStr for Variable {
+impl FromStr for EnvironmentVariable {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -234,7 +236,7 @@ impl FromStr for Variable {
     }
 }
 
-impl fmt::Display for Variable {
+impl fmt::Display for EnvironmentVariable {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}={}", self.name, self.value)
     }
@@ -243,7 +245,7 @@ impl fmt::Display for Variable {
 /// A file that was read and checked.
 #[derive(Debug)]
 pub(crate) struct SuperviseFile {
-    pub(crate) supervise: Supervise,
+    pub(crate) supervise: SuperviseConfig,
 }
 
 /// Reads and checks a file; `-` is standard input.
@@ -252,23 +254,24 @@ pub(crate) fn read_supervise(path: &Path) -> Result<SuperviseFile, ReadError> {
     read_text(&name, bytes).map_err(ReadError::Wrong)
 }
 
-fn read_text(name: &str, bytes: Vec<u8>) -> Result<SuperviseFile, Problems> {
-    let Held { value: supervise, spots, problems: mut found, source } = hold(schema(), name, bytes)?;
-    judge(&supervise, &spots, &mut found);
-    let problems = Problems::new(source, found);
-    if problems.fatal() { Err(problems) } else { Ok(SuperviseFile { supervise }) }
+fn read_text(name: &str, bytes: Vec<u8>) -> Result<SuperviseFile, ConfigDiagnostics> {
+    let CheckedValue { value: supervise, spans: spots, problems: mut found, source } =
+        read_checked(schema(), name, bytes)?;
+    check_parts(&supervise, &spots, &mut found);
+    let problems = ConfigDiagnostics::new(source, found);
+    if problems.has_errors() { Err(problems) } else { Ok(SuperviseFile { supervise }) }
 }
 
 fn schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> =
-        LazyLock::new(|| titled(schemars::schema_for!(Supervise), DEFAULT_SUPERVISE_FILE));
+        LazyLock::new(|| titled(schemars::schema_for!(SuperviseConfig), DEFAULT_SUPERVISE_FILE));
     &SCHEMA
 }
 
 /// Checks the parts against one another.
-fn judge(file: &Supervise, spots: &Spot, found: &mut Vec<Problem>) {
+fn check_parts(file: &SuperviseConfig, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let own = spots.key("supervise");
-    if file.supervise.control.unix().is_none() && !own.broken("control") {
+    if file.supervise.control.unix().is_none() && !own.is_broken("control") {
         // The next Supervisor finds a running one by this socket.
         let why = match file.supervise.control.tls() {
             None => "a Supervisor without a control socket can be told nothing",
@@ -278,30 +281,34 @@ fn judge(file: &Supervise, spots: &Spot, found: &mut Vec<Problem>) {
             None => format!("write \"unix:{DEFAULT_SUPERVISE_CONTROL}\""),
             Some(address) => format!("write [\"unix:{DEFAULT_SUPERVISE_CONTROL}\", \"tls://{address}\"]"),
         };
-        found.push(Problem::error(own.key("control").value(), why).hint(hint));
+        found.push(ConfigDiagnostic::error(own.key("control").value_span(), why).hint(hint));
     }
-    door::check(&file.supervise.doors(), own, found);
-    if file.supervise.restart_delay > file.supervise.restart_delay_max && !own.broken("restart_delay_max") {
+    admin_endpoints::check(&file.supervise.control_section(), own, found);
+    if file.supervise.restart_delay > file.supervise.restart_delay_max && !own.is_broken("restart_delay_max")
+    {
         let message = format!(
             "`restart_delay_max` is {}, which is shorter than `restart_delay`, {}",
             file.supervise.restart_delay_max, file.supervise.restart_delay
         );
-        let key = ["restart_delay_max", "restart_delay"].into_iter().find(|key| own.has(key));
-        let at = key.map_or_else(|| own.value(), |key| own.key(key).value());
-        found.push(Problem::error(at, message));
+        let key = ["restart_delay_max", "restart_delay"].into_iter().find(|key| own.has_key(key));
+        let at = key.map_or_else(|| own.value_span(), |key| own.key(key).value_span());
+        found.push(ConfigDiagnostic::error(at, message));
     }
     for (index, process) in file.processes.iter().enumerate() {
         let spot = spots.key("process").item(index);
         if let Some(first) = file.processes[..index].iter().position(|other| other.name == process.name) {
-            let also = spots.key("process").item(first).key("name").value();
+            let also = spots.key("process").item(first).key("name").value_span();
             let message = format!("a second process `{}`", process.name);
-            found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
+            found.push(
+                ConfigDiagnostic::error(spot.key("name").value_span(), message)
+                    .with_related(also, "the first is here"),
+            );
         }
         let Some(command) = process.command.first() else { continue };
         if !SUPERVISED.contains(&&**command) {
             let message = format!("`{command}` is not a command that a Supervisor runs");
-            let at = spot.key("command").item(0).value();
-            found.push(Problem::error(at, message).hint(suggest::hint(command, SUPERVISED)));
+            let at = spot.key("command").item(0).value_span();
+            found.push(ConfigDiagnostic::error(at, message).hint(suggest::hint(command, SUPERVISED)));
         }
     }
 }
@@ -321,18 +328,18 @@ impl SuperviseFile {
     }
 
     /// Returns the socket to which balancers bring their listening sockets.
-    pub(crate) fn sockets(&self) -> PathBuf {
+    pub(crate) fn holder_path(&self) -> PathBuf {
         self.control().with_extension("sockets")
     }
 
     /// Returns the rules for a process.
-    pub(crate) fn rules(&self, process: &Process) -> Rules {
+    pub(crate) fn rules(&self, process: &ProcessConfig) -> RestartPolicy {
         let own = &self.supervise.supervise;
-        Rules {
+        RestartPolicy {
             first: own.restart_delay.0,
-            longest: own.restart_delay_max.0,
-            settled: own.settled_after.0,
-            patience: process.stop_timeout.0,
+            max_backoff: own.restart_delay_max.0,
+            reset_after: own.settled_after.0,
+            kill_timeout: process.stop_timeout.0,
         }
     }
 }
@@ -352,19 +359,21 @@ mod tests {
         let file = read("[[process]]\nname = \"web\"\ncommand = [\"up\"]\n").expect("it is right");
         let process = &file.supervise.processes[0];
         assert!(process.start && process.environment.is_empty());
-        assert_eq!(file.rules(process), Rules::default());
+        assert_eq!(file.rules(process), RestartPolicy::default());
         assert_eq!(file.state(), Path::new("/run/plimsoll-supervise.state"));
-        assert_eq!(file.sockets(), Path::new("/run/plimsoll-supervise.sockets"));
+        assert_eq!(file.holder_path(), Path::new("/run/plimsoll-supervise.sockets"));
         assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::from_secs(10));
-        let full = "[supervise]\ncontrol = \"unix:/x/y.sock\"\nlisten = \"127.0.0.1:0\"\nlog_dir = \"/var/log/\"\n\
-                    hold_sockets = \"0s\"\nrestart_delay = \"10ms\"\nrestart_delay_max = \"50ms\"\nsettled_after = \"2s\"\n\
+        let full = "[supervise]\ncontrol = \"unix:/x/y.sock\"\nlisten = \"127.0.0.1:0\"\nlog_dir = \
+                    \"/var/log/\"\n\
+                    hold_sockets = \"0s\"\nrestart_delay = \"10ms\"\nrestart_delay_max = \
+                    \"50ms\"\nsettled_after = \"2s\"\n\
                     [[process]]\nname = \"web\"\ncommand = [\"up\", \"-c\", \"web.toml\"]\nstart = false\n\
                     stop_timeout = \"5s\"\nenvironment = [\"RUST_LOG=a=b\"]\n";
         let file = read(full).expect("it is right");
         assert_eq!(file.state(), Path::new("/x/y.state"));
         assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::ZERO);
         let process = &file.supervise.processes[0];
-        assert_eq!(file.rules(process).patience, Duration::from_secs(5));
+        assert_eq!(file.rules(process).kill_timeout, Duration::from_secs(5));
         assert_eq!((&*process.environment[0].name, &*process.environment[0].value), ("RUST_LOG", "a=b"));
     }
 
@@ -377,7 +386,9 @@ mod tests {
                  [[supervise.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \"viewer\"\n\
                  [[process]]\nname = \"a\"\ncommand = [\"up\"]\n"
             );
-            read(&text).map(|file| file.supervise.supervise.doors().secured().and_then(|(.., keytab)| keytab))
+            read(&text).map(|file| {
+                file.supervise.supervise.control_section().tls_control().and_then(|(.., keytab)| keytab)
+            })
         };
         assert!(said("").expect_err("it is wrong").contains("[supervise.jwt] or [supervise.kerberos]"));
         match said("kerberos = { keytab = \"/k\" }\n") {
@@ -389,7 +400,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_shown_where_it_is() {
         let wrong = "[supervise]\ncontrol = \"off\"\nrestart_delay = \"2m\"\n\
-                     [[process]]\nname = \"a\"\ncommand = [\"lotery\", \"-c\", \"x\"]\nenvironment = [\"1=2\"]\n\
+                     [[process]]\nname = \"a\"\ncommand = [\"lotery\", \"-c\", \"x\"]\nenvironment = \
+                     [\"1=2\"]\n\
                      [[process]]\nname = \"a\"\ncommand = []\n\
                      [[process]]\nname = \"a\"\ncommand = [\"up\"]\nrestart = true\n";
         insta::assert_snapshot!(read(wrong).expect_err("it is wrong"), @r#"

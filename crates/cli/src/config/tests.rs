@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use plimsoll_admin::{Jwt, KeySet, Tls};
+use plimsoll_admin::{JwtSettings, KeySet, TlsSettings};
 
 use super::*;
 use all::{ALL, ENDPOINTS};
@@ -18,8 +18,13 @@ mod strategies;
 mod tls;
 mod wrong;
 
-const HERE: Machine =
-    Machine { threads: 1, max_connections: 99, max_descriptors: 1000, max_memory: 1 << 30, max_flows: 16384 };
+const HERE: MachineDefaults = MachineDefaults {
+    threads: 1,
+    max_connections: 99,
+    max_descriptors: 1000,
+    max_memory: 1 << 30,
+    max_flows: 16384,
+};
 
 /// The least configuration.
 const LEAST: &str = r#"[[listener]]
@@ -30,7 +35,7 @@ name = "web"
 members = ["127.0.0.1:1"]
 "#;
 
-fn read(text: &str) -> Result<File, Problems> {
+fn read(text: &str) -> Result<ConfigFile, ConfigDiagnostics> {
     parse("plimsoll.toml", text.as_bytes().to_vec())
 }
 
@@ -54,7 +59,7 @@ pub(super) fn all() -> String {
         folder
     });
     let last = "[[group.discover]]\nregistered = true\n";
-    let more = if plimsoll_cluster::discover::KUBERNETES { ENDPOINTS } else { "" };
+    let more = if plimsoll_cluster::discover::KUBERNETES_ENABLED { ENDPOINTS } else { "" };
     ALL.replace(last, &format!("{last}{more}")).replace("/TLS", FOLDER.to_str().unwrap())
 }
 
@@ -72,7 +77,7 @@ fn nowhere(_: &MemberAddress) -> io::Result<std::net::SocketAddr> {
 
 #[test]
 fn a_strategy_is_read_by_itself() {
-    let read = |text: &str| strategy(text).map(|strategy| strategy.filled());
+    let read = |text: &str| parse_strategy(text).map(|strategy| strategy.with_defaults());
     assert_eq!(read("random").unwrap().name(), "random");
     assert_eq!(read(" \"random\" ").unwrap().name(), "random");
     let (found, knobs) = read("{ least_request = { choices = 3 } }").unwrap().find().unwrap();
@@ -97,7 +102,7 @@ fn defaults_are_as_documented() {
     let settings = read(LEAST)
         .unwrap()
         .settings(
-            Machine {
+            MachineDefaults {
                 threads: 2,
                 max_connections: 1234,
                 max_descriptors: 1000,
@@ -196,7 +201,10 @@ fn every_key_reaches_the_settings() {
         (&["one.example".to_owned()][..], &["two.example".to_owned()][..])
     );
     assert_eq!((one.directory.as_str(), one.contact.len()), ("https://ca.example:14000/dir", 1));
-    assert_eq!((one.method, one.key_type), (plimsoll_acme::Method::Http, plimsoll_acme::KeyType::P384));
+    assert_eq!(
+        (one.method, one.key_type),
+        (plimsoll_acme::ChallengeMethod::Http, plimsoll_acme::KeyType::P384)
+    );
     assert_eq!((one.profile.as_deref(), one.cache.to_str()), (Some("shortlived"), Some("/tmp/acme")));
     let bound = one.binding.as_ref().unwrap();
     assert_eq!((bound.id.as_str(), &bound.key[..]), ("kid", &b"key\xfb\xff"[..]));
@@ -218,12 +226,13 @@ fn every_key_reaches_the_settings() {
     assert_eq!(fleet.address, Some(([192, 0, 2, 1], 7).into()));
     assert_eq!(fleet.seeds[1], ("::1".to_owned(), 7948));
     assert_eq!((fleet.interval, fleet.bytes_per_second), (Duration::from_millis(38), 39_000));
-    assert_eq!((fleet.probers, fleet.forget), (2, Duration::from_secs(40)));
-    let watched = file.watched(&settings);
+    assert_eq!((fleet.probers, fleet.forget_after), (2, Duration::from_secs(40)));
+    let watched = file.watched_groups(&settings);
     let monitor = format!("{:?}", watched[0].monitor);
     assert_eq!(
         monitor,
-        "Some(MonitorSettings { source: Pull, metric: Expression(\"cpu * 0.5\"), interval: 24s, target: Target { \
+        "Some(MonitorSettings \
+         { source: Pull, metric: Expression(\"cpu * 0.5\"), interval: 24s, target: MonitorTarget { \
          host: None, port: Some(25), path: \"/l\", timeout: 26s } })"
     );
     assert_eq!((&*watched[0].members[1].name, watched[0].members[1].capacity), ("[2001:db8::1]:81", 2.5));
@@ -235,7 +244,7 @@ fn every_key_reaches_the_settings() {
     assert_eq!((iiop.max_message, iiop.connections), (4097, 30));
     let object = |name: &str| {
         let object = &iiop.objects[name];
-        (object.ior().type_id.clone(), object.ior().iiop().unwrap().host, object.key().to_vec())
+        (object.ior().type_id.clone(), object.ior().first_iiop_profile().unwrap().host, object.key().to_vec())
     };
     assert_eq!(object("[::1]:28"), (b"IDL:Calc:1.0".to_vec(), "::1".into(), b"A\0".to_vec()));
     assert_eq!(object("app:29"), (b"IDL:Calc:1.0".to_vec(), "app".into(), b"B/c".to_vec()));
@@ -275,7 +284,7 @@ fn every_key_reaches_the_settings() {
             "{} {} {:?} {:?} {:?}\n{:#?}\n{:?}\n{:?}\n",
             spec.name,
             spec.strategy.name,
-            spec.knobs.0,
+            spec.params.0,
             spec.slow_start,
             spec.when_all_down,
             spec.members,
@@ -307,16 +316,16 @@ fn every_key_reaches_the_settings() {
             lend: false,
             register: true,
             load_manager: Some((([127, 0, 0, 1], 9904).into(), Duration::from_secs(2))),
-            written: true,
+            control_is_set: true,
             tls: Some((
-                Tls {
+                TlsSettings {
                     address: ([127, 0, 0, 1], 9905).into(),
                     certificate: "/tmp/lb.pem".into(),
                     key: "/tmp/lb.key".into(),
                     client_ca: Some("/tmp/ca.pem".into()),
                     trust_domain: Some("example.org".into()),
                 },
-                Some(Jwt {
+                Some(JwtSettings {
                     issuer: "https://id.example.org".into(),
                     audience: vec!["plimsoll".into()],
                     keys: KeySet::Published {
@@ -334,11 +343,11 @@ fn every_key_reaches_the_settings() {
 #[test]
 fn what_is_shown_can_be_read_again() {
     for text in [LEAST, &all()] {
-        let filled = read(text).unwrap().config.filled(HERE);
+        let filled = read(text).unwrap().config.with_defaults(HERE);
         let shown = toml::to_string_pretty(&filled).unwrap();
         let again = read(&shown).unwrap_or_else(|problems| panic!("{problems}{shown}"));
         assert_eq!(again.config, filled, "{shown}");
-        assert_eq!(again.config.filled(HERE), filled, "nothing is left to fill");
+        assert_eq!(again.config.with_defaults(HERE), filled, "nothing is left to fill");
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod made;
 
-pub(super) use made::{Text, text};
+pub(super) use made::{TextValue, text};
 
 /// Checks `text` against `format`. Any text is valid for an unknown format: then the schema's type is the
 /// only check.
@@ -14,61 +14,61 @@ pub(super) fn check(format: &str, text: &str) -> Result<(), String> {
 }
 
 /// Returns whether texts of a format may hold secrets.
-pub(super) fn secret(format: &str) -> bool {
+pub(super) fn is_secret(format: &str) -> bool {
     FORMATS.iter().any(|(name, _, secret)| *name == format && *secret)
 }
 
-type Check = fn(&str) -> Result<(), String>;
+type FormatCheck = fn(&str) -> Result<(), String>;
 
-const fn format<T: Text>() -> (&'static str, Check, bool) {
+const fn format<T: TextValue>() -> (&'static str, FormatCheck, bool) {
     (T::FORMAT, |text| text.parse::<T>().map(drop), T::SECRET)
 }
 
-const FORMATS: &[(&str, Check, bool)] = &[
+const FORMATS: &[(&str, FormatCheck, bool)] = &[
     format::<super::TimeSpan>(),
-    format::<super::Name>(),
+    format::<super::ConfigName>(),
     format::<super::Domain>(),
     format::<super::HostName>(),
     format::<super::HeaderName>(),
     format::<super::UpgradeName>(),
     format::<super::CookieName>(),
-    format::<super::Key>(),
+    format::<super::HashKey>(),
     format::<super::ListenAddress>(),
     format::<super::MemberAddress>(),
     format::<super::Network>(),
     format::<super::AdminListen>(),
-    format::<super::Control>(),
-    format::<super::access::Identity>(),
+    format::<super::ControlAddress>(),
+    format::<super::access::IdentityPattern>(),
     format::<super::access::VerbName>(),
-    format::<super::credential::TrustDomain>(),
-    format::<super::credential::KeysUrl>(),
+    format::<super::auth::TrustDomain>(),
+    format::<super::auth::JwksUrl>(),
     format::<super::access::AllGroups>(),
     format::<super::acme::DirectoryUrl>(),
     format::<super::trace::CollectorUrl>(),
     format::<super::trace::HeaderLine>(),
     format::<super::ProbePath>(),
     format::<super::ServiceName>(),
-    format::<super::Info>(),
+    format::<super::ServiceText>(),
     format::<super::ProbeHost>(),
     format::<super::PublicUrl>(),
-    format::<super::LogPath>(),
-    format::<super::Folder>(),
-    format::<super::Variable>(),
-    format::<super::Formula>(),
+    format::<super::FilePath>(),
+    format::<super::FolderPath>(),
+    format::<super::EnvironmentVariable>(),
+    format::<super::ExpressionText>(),
     format::<super::MonitorUrl>(),
     format::<super::PageUrl>(),
     format::<super::MetricText>(),
     format::<super::CgroupName>(),
-    format::<super::TypeId>(),
+    format::<super::RepositoryId>(),
     format::<super::ObjectKey>(),
-    format::<super::Reference>(),
+    format::<super::ObjectReference>(),
     format::<super::MemberLocation>(),
     format::<super::store::EtcdUrl>(),
     format::<super::store::KeyPrefix>(),
-    format::<super::discover::kubernetes::Label>(),
+    format::<super::discover::kubernetes::KubernetesName>(),
     format::<super::scaler::HostAddress>(),
     format::<super::scaler::PortRange>(),
-    format::<super::scaler::Template>(),
+    format::<super::scaler::UnitTemplate>(),
 ];
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::text::{Text, text};
+use super::text::{TextValue, text};
 
 /// A duration, exact to the nanosecond, at most [`LONGEST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use plimsoll_acme::Leaf;
+use plimsoll_acme::LeafCertificate;
 use plimsoll_proxy as proxy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ocsp::Stapled;
-use super::place::Spot;
-use super::problem::Problem;
+use super::diagnostic::ConfigDiagnostic;
+use super::ocsp::OcspResponse;
+use super::spans::SpanTree;
 use super::{
-    Acme, File, Group, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity,
-    trace,
+    AcmeConfig, ConfigDiagnostics, ConfigFile, ConfigName, FilePath, GroupConfig, HostName, ListenerConfig,
+    ListenerProtocol, MemberProtocol, acme, affinity, trace,
 };
 
 /// What clients are shown, and what is asked of them.
@@ -22,19 +22,19 @@ use super::{
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-required" = { "certificates": ["acme"] }))]
 pub(crate) struct ListenerTls {
-    /// Clients are shown the one that has the name they ask for, and the first if none has. The files are read again with each
-    /// reload. This or `acme`, or both.
+    /// Clients are shown the one that has the name they ask for, and the first if none has. The files are
+    /// read again with each reload. This or `acme`, or both.
     #[schemars(length(min = 1))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) certificates: Vec<Certificate>,
+    pub(crate) certificates: Vec<CertificateFiles>,
 
     /// A certificate that an authority gives while the balancer runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) acme: Option<Acme>,
+    pub(crate) acme: Option<AcmeConfig>,
 
     /// The authorities that clients' certificates must lead to, PEM. Default: clients are asked for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) client_ca: Option<LogPath>,
+    pub(crate) client_ca: Option<FilePath>,
 
     /// Which clients may come, where there is a `client_ca`.
     #[serde(default)]
@@ -44,38 +44,38 @@ pub(crate) struct ListenerTls {
     #[serde(default)]
     pub(crate) min_version: TlsVersion,
 
-    /// Other groups, for clients that ask for their names (SNI): `{ name = "api.example.com", group = "api" }`. Those who ask for
-    /// another name, or for none, get the listener's `group`.
+    /// Other groups, for clients that ask for their names (SNI): `{ name = "api.example.com", group = "api"
+    /// }`. Those who ask for another name, or for none, get the listener's `group`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) names: Vec<Named>,
+    pub(crate) names: Vec<SniRoute>,
 }
 
 /// A name that leads to another group than that of the listener.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Named {
+pub(crate) struct SniRoute {
     /// The name of a host; `*.example.com` stands for every one directly below.
     pub(crate) name: HostName,
 
     /// Name of the group.
-    pub(crate) group: Name,
+    pub(crate) group: ConfigName,
 }
 
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Certificate {
+pub(crate) struct CertificateFiles {
     /// The certificate and those between it and its authority, PEM.
     #[schemars(extend("examples" = ["/etc/plimsoll/web.pem"]))]
-    pub(crate) certificate: LogPath,
+    pub(crate) certificate: FilePath,
 
     /// Its private key, PEM.
     #[schemars(extend("examples" = ["/etc/plimsoll/web.key"]))]
-    pub(crate) key: LogPath,
+    pub(crate) key: FilePath,
 
     /// What its authority says of its revocation, DER, to be shown with it (OCSP stapling).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ocsp: Option<LogPath>,
+    pub(crate) ocsp: Option<FilePath>,
 }
 
 /// Which clients may come.
@@ -105,23 +105,24 @@ pub(crate) enum TlsVersion {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MemberTls {
-    /// The authorities that members' certificates must lead to, PEM; needed unless `verify = false`. It is read again with each
-    /// reload.
+    /// The authorities that members' certificates must lead to, PEM; needed unless `verify = false`. It is
+    /// read again with each reload.
     #[schemars(extend("examples" = ["/etc/ssl/certs/ca-certificates.crt"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ca: Option<LogPath>,
+    pub(crate) ca: Option<FilePath>,
 
     /// Must members prove who they are? `false` believes whoever answers: for tests.
     #[serde(default = "super::root::yes")]
     pub(crate) verify: bool,
 
-    /// The name that members' certificates must have, and that they are asked by (SNI). Default: the host in a member's address.
+    /// The name that members' certificates must have, and that they are asked by (SNI). Default: the host in
+    /// a member's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) server_name: Option<String>,
 
     /// A certificate to show members that ask for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) own: Option<Certificate>,
+    pub(crate) own: Option<CertificateFiles>,
 
     /// The oldest version that is spoken.
     #[serde(default)]
@@ -129,11 +130,11 @@ pub(crate) struct MemberTls {
 }
 
 /// Checks the listener's protocol against its TLS, and TLS's own settings against each other.
-pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let protocol = listener.protocol;
     let Some(tls) = &listener.tls else {
-        if protocol == Protocol::Https && !spot.broken("tls") {
-            let problem = Problem::error(spot.value(), "an https listener needs a certificate");
+        if protocol == ListenerProtocol::Https && !spot.is_broken("tls") {
+            let problem = ConfigDiagnostic::error(spot.value_span(), "an https listener needs a certificate");
             found.push(
                 problem
                     .hint("add tls = { certificates = [{ certificate = \"web.pem\", key = \"web.key\" }] }"),
@@ -142,37 +143,42 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
         return;
     };
     match protocol {
-        Protocol::Https | Protocol::Tcp | Protocol::Xds => {}
-        Protocol::Http => {
-            let problem = Problem::error(spot.name("tls"), "an http listener does not speak TLS");
+        ListenerProtocol::Https | ListenerProtocol::Tcp | ListenerProtocol::Xds => {}
+        ListenerProtocol::Http => {
+            let problem =
+                ConfigDiagnostic::error(spot.key_span("tls"), "an http listener does not speak TLS");
             found.push(problem.hint("write protocol = \"https\""));
         }
-        Protocol::Udp | Protocol::Iiop | Protocol::Dns => {
+        ListenerProtocol::Udp | ListenerProtocol::Iiop | ListenerProtocol::Dns => {
             let message = format!("tls is not supported for {}", protocol.name());
-            found.push(Problem::error(spot.name("tls"), message).hint("https, tcp and xds have it"));
+            found.push(
+                ConfigDiagnostic::error(spot.key_span("tls"), message).hint("https, tcp and xds have it"),
+            );
         }
     }
     let spot = spot.key("tls");
-    if tls.client_ca.is_none() && spot.has("client_certificate") {
+    if tls.client_ca.is_none() && spot.has_key("client_certificate") {
         let message = "`client_certificate` has no effect: clients are asked for none";
-        found.push(Problem::warning(spot.name("client_certificate"), message).hint("add client_ca"));
+        found.push(
+            ConfigDiagnostic::warning(spot.key_span("client_certificate"), message).hint("add client_ca"),
+        );
     }
     for (place, named) in tls.names.iter().enumerate() {
         if let Some(first) = tls.names[..place].iter().position(|before| before.name == named.name) {
             let names = spot.key("names");
             let message = format!("a second group for the name {}", named.name);
-            let problem = Problem::error(names.item(place).key("name").value(), message);
-            found.push(problem.also(names.item(first).key("name").value(), "the first is here"));
+            let problem = ConfigDiagnostic::error(names.item(place).key("name").value_span(), message);
+            found.push(problem.with_related(names.item(first).key("name").value_span(), "the first is here"));
         }
     }
 }
 
 /// Checks that members' certificates can be verified.
-pub(super) fn check_members(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check_members(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let Some(tls) = &group.tls else { return };
-    if tls.verify && tls.ca.is_none() && !spot.key("tls").broken("ca") {
+    if tls.verify && tls.ca.is_none() && !spot.key("tls").is_broken("ca") {
         let message = "`tls` names no authorities to check members' certificates by";
-        let problem = Problem::error(spot.name("tls"), message);
+        let problem = ConfigDiagnostic::error(spot.key_span("tls"), message);
         let hint =
             "add ca = \"/etc/ssl/certs/ca-certificates.crt\" or your own; verify = false believes anybody";
         found.push(problem.hint(hint));
@@ -180,37 +186,37 @@ pub(super) fn check_members(group: &Group, spot: &Spot, found: &mut Vec<Problem>
 }
 
 /// Reads a file; a failure is added to `found` at its place.
-fn read(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
+fn read(path: &FilePath, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) -> Vec<u8> {
     std::fs::read(&path.0).unwrap_or_else(|error| {
         let message = format!("cannot read {}: {error}", path.0.display());
-        found.push(Problem::error(spot.value(), message));
+        found.push(ConfigDiagnostic::error(spot.value_span(), message));
         Vec::new()
     })
 }
 
 /// Reads an OCSP response in the same way.
-fn stapled(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
+fn read_ocsp(path: &FilePath, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) -> Vec<u8> {
     let before = found.len();
     let der = read(path, spot, found);
     if found.len() == before
-        && let Err(why) = Stapled::read(&der)
+        && let Err(why) = OcspResponse::read(&der)
     {
-        let problem = Problem::error(spot.value(), format!("{}: {why}", path.0.display()));
+        let problem = ConfigDiagnostic::error(spot.value_span(), format!("{}: {why}", path.0.display()));
         found.push(problem.hint("`openssl ocsp … -respout FILE` writes one"));
     }
     der
 }
 
 /// The contents of the files of a certificate.
-struct Held {
+struct CertificateContents {
     source: String,
     chain: Vec<u8>,
     key: Vec<u8>,
     ocsp: Vec<u8>,
 }
 
-impl Held {
-    fn read(certificate: &Certificate, spot: &Spot, found: &mut Vec<Problem>) -> Self {
+impl CertificateContents {
+    fn read(certificate: &CertificateFiles, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) -> Self {
         Self {
             source: certificate.certificate.to_string(),
             chain: read(&certificate.certificate, spot.key("certificate"), found),
@@ -218,130 +224,153 @@ impl Held {
             ocsp: certificate
                 .ocsp
                 .as_ref()
-                .map_or_else(Vec::new, |path| stapled(path, spot.key("ocsp"), found)),
+                .map_or_else(Vec::new, |path| read_ocsp(path, spot.key("ocsp"), found)),
         }
     }
 
-    fn borrow(&self) -> proxy::Certificate<'_> {
-        proxy::Certificate { source: &self.source, chain: &self.chain, key: &self.key, ocsp: &self.ocsp }
+    fn borrow(&self) -> proxy::CertificateBundle<'_> {
+        proxy::CertificateBundle {
+            source: &self.source,
+            chain: &self.chain,
+            key: &self.key,
+            ocsp: &self.ocsp,
+        }
     }
 }
 
 /// Returns the certificates of a listener, from the files as they are now; `None` with the problems in
 /// `found`.
 pub(super) fn of_listener(
-    listener: &Listener,
-    spot: &Spot,
-    found: &mut Vec<Problem>,
+    listener: &ListenerConfig,
+    spot: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
 ) -> Option<proxy::ListenerTls> {
     let tls = listener.tls.as_ref()?;
     let before = found.len();
     let spots = spot.key("certificates");
     let held = tls.certificates.iter().enumerate();
-    let held: Vec<Held> = held.map(|(place, one)| Held::read(one, spots.item(place), found)).collect();
+    let held: Vec<CertificateContents> =
+        held.map(|(place, one)| CertificateContents::read(one, spots.item(place), found)).collect();
     let authorities = tls.client_ca.as_ref().map(|path| read(path, spot.key("client_ca"), found));
-    let issued = tls.acme.as_ref().map(|acme| acme::wanted(acme, spot.key("acme"), found));
+    let issued = tls.acme.as_ref().map(|acme| acme::requested_certificates(acme, spot.key("acme"), found));
     if found.len() > before {
         return None;
     }
-    let certificates: Vec<proxy::Certificate<'_>> = held.iter().map(Held::borrow).collect();
-    let clients = authorities.as_ref().map(|authorities| proxy::ClientCertificate {
+    let certificates: Vec<proxy::CertificateBundle<'_>> =
+        held.iter().map(CertificateContents::borrow).collect();
+    let clients = authorities.as_ref().map(|authorities| proxy::ClientVerification {
         authorities,
         optional: tls.client_certificate == ClientCertificate::Optional,
     });
     let protocols: &[&[u8]] = match listener.protocol {
-        Protocol::Https => &[b"h2", b"http/1.1"],
-        Protocol::Xds => &[b"h2"],
+        ListenerProtocol::Https => &[b"h2", b"http/1.1"],
+        ListenerProtocol::Xds => &[b"h2"],
         _ => &[],
     };
     let names = tls.names.iter();
     let groups: BTreeMap<Box<str>, Arc<str>> =
         names.map(|named| (named.name.0.as_str().into(), named.group.0.as_str().into())).collect();
     let tls12 = tls.min_version == TlsVersion::Tls12;
-    let issued = acme::places(&issued.unwrap_or_default());
+    let issued = acme::certificate_slots(&issued.unwrap_or_default());
     let made = proxy::ListenerTls::new(&certificates, &issued, clients, tls12, protocols, groups);
     made.map_err(|(place, why)| {
         let at = match place {
             Some(place) => spots.item(place),
             None => spot.key("client_ca"),
         };
-        found.push(Problem::error(at.value(), why));
+        found.push(ConfigDiagnostic::error(at.value_span(), why));
     })
     .ok()
 }
 
-impl File {
+impl ConfigFile {
     /// Checks the certificates that it names against one another, and the keys of cookies, as they are now.
     /// Returns the warnings about the file and these.
     ///
     /// # Errors
     /// Fails with their problems, each with its place in the file.
-    pub(crate) fn check_files(&self) -> Result<Problems, Problems> {
+    pub(crate) fn check_files(&self) -> Result<ConfigDiagnostics, ConfigDiagnostics> {
         let mut found = Vec::new();
         for (index, listener) in self.config.listeners.iter().enumerate() {
-            let spot = self.spots.key("listener").item(index);
+            let spot = self.spans.key("listener").item(index);
             if let Some(tls) = of_listener(listener, spot.key("tls"), &mut found) {
-                ends(&tls, spot.key("tls"), SystemTime::now(), &mut found);
-                staples(listener, spot.key("tls"), SystemTime::now(), &mut found);
+                warn_of_expiry(&tls, spot.key("tls"), SystemTime::now(), &mut found);
+                warn_of_staples(listener, spot.key("tls"), SystemTime::now(), &mut found);
             }
             affinity::of_listener(listener, spot, &mut found);
         }
         for (index, group) in self.config.groups.iter().enumerate() {
             if let Some(tls) = &group.tls {
-                let spot = self.spots.key("group").item(index).key("tls");
+                let spot = self.spans.key("group").item(index).key("tls");
                 of_group(tls, group.protocol, spot, &mut found);
             }
         }
         if let Some(tracing) = &self.config.tracing {
-            trace::check_files(tracing, self.spots.key("tracing"), &mut found);
+            trace::check_files(tracing, self.spans.key("tracing"), &mut found);
         }
         found.extend(self.warnings.list().iter().cloned());
-        let problems = Problems::new(Arc::clone(&self.source), found);
-        if problems.fatal() { Err(problems) } else { Ok(problems) }
+        let problems = ConfigDiagnostics::new(Arc::clone(&self.source), found);
+        if problems.has_errors() { Err(problems) } else { Ok(problems) }
     }
 }
 
 /// Warns of certificates from files that have expired, or will soon.
-fn ends(tls: &proxy::ListenerTls, spot: &Spot, now: SystemTime, found: &mut Vec<Problem>) {
+fn warn_of_expiry(
+    tls: &proxy::ListenerTls,
+    spot: &SpanTree,
+    now: SystemTime,
+    found: &mut Vec<ConfigDiagnostic>,
+) {
     let shown = tls.certificates().filter(|shown| !shown.issued).enumerate();
     for (place, shown) in shown {
-        let Some(leaf) = shown.leaf.as_ref().and_then(|leaf| Leaf::of(leaf)) else { continue };
+        let Some(leaf) = shown.leaf.as_ref().and_then(|leaf| LeafCertificate::from_der(leaf)) else {
+            continue;
+        };
         let left = leaf.seconds_left(now);
         let message = if left < 0.0 {
             format!("the certificate {} is over", shown.source)
-        } else if leaf.ends_soon(now) {
-            format!("the certificate {} ends in {}", shown.source, crate::control::text::ago(left))
+        } else if leaf.expires_soon(now) {
+            format!(
+                "the certificate {} ends in {}",
+                shown.source,
+                crate::control::format::short_duration(left)
+            )
         } else {
             continue;
         };
-        let at = spot.key("certificates").item(place).key("certificate").value();
-        found.push(Problem::warning(at, message).hint("put a new one in its place and reload"));
+        let at = spot.key("certificates").item(place).key("certificate").value_span();
+        found.push(ConfigDiagnostic::warning(at, message).hint("put a new one in its place and reload"));
     }
 }
 
 /// Warns of OCSP responses that make clients refuse the certificate.
-fn staples(listener: &Listener, spot: &Spot, now: SystemTime, found: &mut Vec<Problem>) {
+fn warn_of_staples(
+    listener: &ListenerConfig,
+    spot: &SpanTree,
+    now: SystemTime,
+    found: &mut Vec<ConfigDiagnostic>,
+) {
     let certificates = listener.tls.iter().flat_map(|tls| &tls.certificates).enumerate();
     for (place, path) in certificates.filter_map(|(place, one)| Some((place, one.ocsp.as_ref()?))) {
         // A file that cannot be read was reported before.
-        let Some(stapled) = std::fs::read(&path.0).ok().and_then(|der| Stapled::read(&der).ok()) else {
+        let Some(stapled) = std::fs::read(&path.0).ok().and_then(|der| OcspResponse::read(&der).ok()) else {
             continue;
         };
-        let over = stapled.until.and_then(|until| now.duration_since(until).ok());
+        let over = stapled.valid_until.and_then(|until| now.duration_since(until).ok());
         let message = match over {
             Some(over) => {
-                let ago = crate::control::text::ago(over.as_secs_f64());
+                let ago = crate::control::format::short_duration(over.as_secs_f64());
                 format!(
                     "the OCSP response {path} was good until {ago} ago: clients may refuse the certificate"
                 )
             }
-            None if !stapled.good => {
+            None if !stapled.is_good => {
                 format!("the OCSP response {path} does not say that the certificate is good")
             }
             None => continue,
         };
-        let at = spot.key("certificates").item(place).key("ocsp").value();
-        found.push(Problem::warning(at, message).hint("fetch a new one and reload, or take it out"));
+        let at = spot.key("certificates").item(place).key("ocsp").value_span();
+        found.push(ConfigDiagnostic::warning(at, message).hint("fetch a new one and reload, or take it out"));
     }
 }
 
@@ -350,32 +379,33 @@ fn staples(listener: &Listener, spot: &Spot, now: SystemTime, found: &mut Vec<Pr
 pub(super) fn of_group(
     tls: &MemberTls,
     protocol: MemberProtocol,
-    spot: &Spot,
-    found: &mut Vec<Problem>,
+    spot: &SpanTree,
+    found: &mut Vec<ConfigDiagnostic>,
 ) -> Option<proxy::MemberTls> {
     let before = found.len();
     let authorities = tls.ca.as_ref().map(|path| read(path, spot.key("ca"), found));
-    let own = tls.own.as_ref().map(|own| Held::read(own, spot.key("own"), found));
+    let own = tls.own.as_ref().map(|own| CertificateContents::read(own, spot.key("own"), found));
     if found.len() > before {
         return None;
     }
     let trust = if tls.verify {
         // A table without authorities was refused before; if not, no member is trusted.
-        proxy::Trust::Authorities(authorities.as_deref().unwrap_or_default())
+        proxy::MemberTrust::Authorities(authorities.as_deref().unwrap_or_default())
     } else {
-        proxy::Trust::Anybody
+        proxy::MemberTrust::AnyCertificate
     };
     let tls12 = tls.min_version == TlsVersion::Tls12;
     let name = tls.server_name.as_deref();
     let protocols: &[&[u8]] = if protocol == MemberProtocol::H2 { &[b"h2"] } else { &[] };
-    let made = proxy::MemberTls::new(trust, name, own.as_ref().map(Held::borrow), tls12, protocols);
+    let made =
+        proxy::MemberTls::new(trust, name, own.as_ref().map(CertificateContents::borrow), tls12, protocols);
     made.map_err(|(fault, why)| {
         let at = match fault {
-            proxy::Fault::Own => "own",
-            proxy::Fault::Name => "server_name",
-            proxy::Fault::Authorities => "ca",
+            proxy::InvalidTlsPart::OwnCertificate => "own",
+            proxy::InvalidTlsPart::Name => "server_name",
+            proxy::InvalidTlsPart::Authorities => "ca",
         };
-        found.push(Problem::error(spot.key(at).value(), why));
+        found.push(ConfigDiagnostic::error(spot.key(at).value_span(), why));
     })
     .ok()
 }

@@ -9,22 +9,22 @@ use plimsoll_admin as admin;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::credential::SYSTEM_CA;
-use super::place::Spot;
-use super::problem::Problem;
+use super::auth::SYSTEM_CA;
+use super::diagnostic::ConfigDiagnostic;
 use super::root::millis;
-use super::text::{Text, text};
-use super::{HeaderName, LogPath, TimeSpan};
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
+use super::{FilePath, HeaderName, TimeSpan};
 
 /// Spans of requests (http), sent to a collector of OpenTelemetry (OTLP over HTTP, protobuf).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Tracing {
+pub(crate) struct TracingConfig {
     /// The collector, such as `http://127.0.0.1:4318`; `/v1/traces` is put behind it.
     pub(crate) endpoint: CollectorUrl,
 
-    /// Share of the requests without a valid `traceparent` that begin a trace. Of the others their callers decide, by its flag
-    /// `sampled`. 0: only those.
+    /// Share of the requests without a valid `traceparent` that begin a trace. Of the others their callers
+    /// decide, by its flag `sampled`. 0: only those.
     #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(default = "hundredth")]
     pub(crate) sample: f64,
@@ -46,7 +46,7 @@ pub(crate) struct Tracing {
 
     /// The authorities of the certificate at `endpoint`, PEM; those of the system unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ca: Option<LogPath>,
+    pub(crate) ca: Option<FilePath>,
 }
 
 fn hundredth() -> f64 {
@@ -57,17 +57,17 @@ fn service() -> String {
     "plimsoll".into()
 }
 
-impl Tracing {
+impl TracingConfig {
     /// Returns the same without values that others must not see.
-    pub(crate) fn hidden(&self) -> Self {
-        Self { headers: self.headers.iter().map(HeaderLine::hidden).collect(), ..self.clone() }
+    pub(crate) fn masked(&self) -> Self {
+        Self { headers: self.headers.iter().map(HeaderLine::masked).collect(), ..self.clone() }
     }
 
     /// Returns the collector for spans.
-    pub(crate) fn collector(&self) -> admin::Collector {
+    pub(crate) fn collector(&self) -> admin::OtlpCollector {
         let header = |line: &HeaderLine| (line.name.0.clone(), line.value.clone());
-        admin::Collector {
-            url: admin::endpoint(&self.endpoint.0),
+        admin::OtlpCollector {
+            url: admin::traces_url(&self.endpoint.0),
             headers: self.headers.iter().map(header).collect(),
             timeout: self.timeout.0,
             service: self.service.clone(),
@@ -76,7 +76,7 @@ impl Tracing {
     }
 
     fn authorities(&self) -> PathBuf {
-        self.ca.as_ref().map_or_else(|| SYSTEM_CA.into(), |LogPath(path)| path.clone())
+        self.ca.as_ref().map_or_else(|| SYSTEM_CA.into(), |FilePath(path)| path.clone())
     }
 }
 
@@ -127,7 +127,7 @@ text! {
 }
 
 /// Header fields that the sender sets, and a file may not.
-const OURS: [&str; 6] =
+const RESERVED_HEADERS: [&str; 6] =
     ["connection", "content-length", "content-type", "host", "transfer-encoding", "user-agent"];
 
 impl FromStr for HeaderLine {
@@ -136,8 +136,8 @@ impl FromStr for HeaderLine {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once(':').ok_or("has no `:`: write \"NAME: VALUE\"")?;
         let name: HeaderName = name.parse().map_err(|why| format!("has a name that {why}"))?;
-        if OURS.contains(&&*name.0) {
-            return Err(format!("is a field that is set anyway ({})", OURS.join(", ")));
+        if RESERVED_HEADERS.contains(&&*name.0) {
+            return Err(format!("is a field that is set anyway ({})", RESERVED_HEADERS.join(", ")));
         }
         let value = value.trim();
         if !value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte)) {
@@ -149,7 +149,7 @@ impl FromStr for HeaderLine {
 
 impl HeaderLine {
     /// Returns the field with a value that reveals nothing.
-    fn hidden(&self) -> Self {
+    fn masked(&self) -> Self {
         Self { name: self.name.clone(), value: "***".into() }
     }
 }
@@ -161,21 +161,21 @@ impl fmt::Display for HeaderLine {
 }
 
 /// Checks its keys against one another.
-pub(super) fn check(tracing: &Tracing, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(tracing: &TracingConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let CollectorUrl(url) = &tracing.endpoint;
     if tracing.ca.is_some() && !url.https {
         let message = "`ca` has no effect: spans are not sent over https";
-        found.push(Problem::warning(spot.name("ca"), message).hint("take it out"));
+        found.push(ConfigDiagnostic::warning(spot.key_span("ca"), message).hint("take it out"));
     }
     let near = matches!(&*url.host, "127.0.0.1" | "::1" | "localhost");
     if !tracing.headers.is_empty() && !url.https && !near {
         let message = "whoever is on the way to `endpoint` can read what is in `headers`";
-        found.push(Problem::warning(spot.key("headers").value(), message).hint("use https://"));
+        found.push(ConfigDiagnostic::warning(spot.key("headers").value_span(), message).hint("use https://"));
     }
 }
 
 /// Checks that the authorities can be read, if they are needed.
-pub(super) fn check_files(tracing: &Tracing, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check_files(tracing: &TracingConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     if !tracing.endpoint.0.https {
         return;
     }
@@ -183,9 +183,11 @@ pub(super) fn check_files(tracing: &Tracing, spot: &Spot, found: &mut Vec<Proble
     // A folder can be opened, and not be read.
     let read = || -> io::Result<()> { std::fs::File::open(&path)?.read(&mut [0]).map(drop) };
     if let Err(error) = read() {
-        let at = if spot.has("ca") { spot.key("ca") } else { spot.key("endpoint") };
+        let at = if spot.has_key("ca") { spot.key("ca") } else { spot.key("endpoint") };
         let message = format!("cannot read the authorities in {}: {error}", path.display());
-        found.push(Problem::error(at.value(), message).hint("name a file of them, PEM, as `ca`"));
+        found.push(
+            ConfigDiagnostic::error(at.value_span(), message).hint("name a file of them, PEM, as `ca`"),
+        );
     }
 }
 
@@ -205,7 +207,7 @@ mod tests {
     #[test]
     fn an_endpoint_is_a_url_without_a_query() {
         let url: CollectorUrl = "http://127.0.0.1:4318".parse().unwrap();
-        assert_eq!(admin::endpoint(&url.0).to_string(), "http://127.0.0.1:4318/v1/traces");
+        assert_eq!(admin::traces_url(&url.0).to_string(), "http://127.0.0.1:4318/v1/traces");
         for bad in ["127.0.0.1:4318", "grpc://a", "http://", "http://a/x?y"] {
             assert!(bad.parse::<CollectorUrl>().is_err(), "{bad}");
         }

@@ -1,12 +1,12 @@
 //! The checks of listeners that speak xDS.
 
-use super::place::Spot;
-use super::problem::Problem;
-use super::{Binding, Listener, Protocol};
+use super::diagnostic::ConfigDiagnostic;
+use super::spans::SpanTree;
+use super::{BindingMode, ListenerConfig, ListenerProtocol};
 
 /// Checks the keys of such a listener against each other.
-pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
-    if listener.protocol != Protocol::Xds {
+pub(super) fn check(listener: &ListenerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    if listener.protocol != ListenerProtocol::Xds {
         return;
     }
     let groups = spot.key("groups");
@@ -14,22 +14,26 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
         let at = groups.item(place);
         if *group == listener.group {
             let message = format!("group `{group}` is the listener's own already");
-            found.push(Problem::error(at.value(), message).also(spot.key("group").value(), "here"));
+            found.push(
+                ConfigDiagnostic::error(at.value_span(), message)
+                    .with_related(spot.key("group").value_span(), "here"),
+            );
         } else if let Some(first) = listener.groups[..place].iter().position(|before| before == group) {
             let message = format!("group `{group}` is there twice");
             found.push(
-                Problem::error(at.value(), message).also(groups.item(first).value(), "the first is here"),
+                ConfigDiagnostic::error(at.value_span(), message)
+                    .with_related(groups.item(first).value_span(), "the first is here"),
             );
         }
     }
     if listener.tls.as_ref().is_some_and(|tls| !tls.names.is_empty()) {
         let message = "clients of an xds listener say which group they want by its name";
-        let problem = Problem::error(spot.key("tls").name("names"), message);
+        let problem = ConfigDiagnostic::error(spot.key("tls").key_span("names"), message);
         found.push(problem.hint("take it out, and write groups = [...] in [[listener]]"));
     }
-    if listener.binding == Some(Binding::PerSession) && !spot.broken("binding") {
+    if listener.binding == Some(BindingMode::PerSession) && !spot.is_broken("binding") {
         let message = "binding `per_session` is not supported for xds: clients choose for each request";
-        let problem = Problem::error(spot.key("binding").value(), message);
+        let problem = ConfigDiagnostic::error(spot.key("binding").value_span(), message);
         found.push(problem.hint("take it out; on_demand has members under alert get less"));
     }
 }

@@ -3,15 +3,15 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use super::Wire;
+use super::ControlStream;
 
 /// The longest head, in bytes.
-const HEAD: u64 = 64 * 1024;
+const MAX_HEAD: u64 = 64 * 1024;
 /// The longest body, in bytes: ten thousand members fit many times.
-const BODY: u64 = 256 << 20;
+const MAX_BODY: u64 = 256 << 20;
 
 /// An answer after its head was read.
-pub(super) struct Answer<S = Wire> {
+pub(super) struct HttpResponse<S = ControlStream> {
     pub(super) status: u16,
     length: Option<u64>,
     /// The peer's proof for a ticket (`WWW-Authenticate: Negotiate`).
@@ -19,11 +19,11 @@ pub(super) struct Answer<S = Wire> {
     rest: BufReader<S>,
 }
 
-impl<S: Read> Answer<S> {
+impl<S: Read> HttpResponse<S> {
     /// Reads the head.
     pub(super) fn read(stream: S) -> io::Result<Self> {
         let mut rest = BufReader::new(stream);
-        let mut head = rest.by_ref().take(HEAD);
+        let mut head = rest.by_ref().take(MAX_HEAD);
         let mut line = || {
             let mut line = Vec::new();
             head.read_until(b'\n', &mut line)?;
@@ -60,8 +60,9 @@ impl<S: Read> Answer<S> {
     /// Reads all of the body.
     pub(super) fn body(self) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
-        let got = self.rest.take(self.length.unwrap_or(BODY).min(BODY)).read_to_end(&mut body)? as u64;
-        if got == BODY || self.length.is_some_and(|length| length != got) {
+        let got =
+            self.rest.take(self.length.unwrap_or(MAX_BODY).min(MAX_BODY)).read_to_end(&mut body)? as u64;
+        if got == MAX_BODY || self.length.is_some_and(|length| length != got) {
             return Err(wrong("the answer is cut short"));
         }
         Ok(body)
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> io::Result<(u16, String)> {
-        let answer = Answer::read(text.as_bytes())?;
+        let answer = HttpResponse::read(text.as_bytes())?;
         let status = answer.status;
         Ok((status, String::from_utf8(answer.body()?).unwrap()))
     }

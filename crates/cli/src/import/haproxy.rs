@@ -1,24 +1,24 @@
 //! HAProxy's configuration: `global`, `defaults`, `frontend`, `backend`, `listen`.
 //!
-//! Lines are split into words ([`words`]) and gathered into sections, each on top of the defaults that are in
-//! force where it begins ([`section`]). Words without a meaning here have their reasons in one place
-//! ([`why`]). Then each bind becomes a listener ([`bind`]) and each section with servers a group
+//! Lines are split into words ([`tokenizer`]) and gathered into sections, each on top of the defaults that
+//! are in force where it begins ([`section`]). Words without a meaning here have their reasons in one place
+//! ([`unsupported`]). Then each bind becomes a listener ([`bind`]) and each section with servers a group
 //! ([`server`]).
 
 mod bind;
-mod check;
+mod health_check;
 mod section;
 mod server;
-pub(super) mod why;
-mod words;
+mod tokenizer;
+pub(super) mod unsupported;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::From;
-use super::draft::{Draft, Group, Protocol};
+use super::ImportSource;
+use super::intermediate::{DraftGroup, DraftProtocol, ImportDraft};
 use super::value;
-use section::{Section, Sections};
+use section::{HaproxySection, HaproxySections};
 
 /// The unit of a number alone: milliseconds.
 const UNIT: Duration = Duration::from_millis(1);
@@ -28,21 +28,21 @@ const NO_RULES: &str = "there are no rules on single requests here";
 
 /// The settings of backends that belong to listeners here, by the group.
 #[derive(Debug, Default)]
-struct OfListeners {
+struct FrontendSettings {
     cookies: BTreeMap<String, String>,
     /// The groups whose members get the client's address.
     forwarded: BTreeSet<String>,
 }
 
 /// Reads a text.
-pub(super) fn read(text: &str) -> Draft {
-    let mut draft = Draft::new(From::Haproxy);
+pub(super) fn read(text: &str) -> ImportDraft {
+    let mut draft = ImportDraft::new(ImportSource::Haproxy);
     let sections = section::read(text, &mut draft);
     let groups = names(&sections);
-    let mut of_listeners = OfListeners::default();
-    for section in sections.list.iter().filter(|section| section.kind.serves()) {
+    let mut of_listeners = FrontendSettings::default();
+    for section in sections.list.iter().filter(|section| section.kind.has_servers()) {
         if let Some(group) = server::group(section, &sections, &groups, &mut draft, &mut of_listeners) {
-            draft.groups.push(Group { barred: section.barred.clone(), ..group });
+            draft.groups.push(DraftGroup { access_rules: section.access_rules.clone(), ..group });
         }
     }
     // Backends that refuse some clients, or all: a client that is not sent there any more may get more than
@@ -50,19 +50,21 @@ pub(super) fn read(text: &str) -> Draft {
     let refusing: BTreeSet<&str> = sections
         .list
         .iter()
-        .filter(|section| section.kind.serves() && (section.servers.is_empty() || !section.barred.is_empty()))
+        .filter(|section| {
+            section.kind.has_servers() && (section.servers.is_empty() || !section.access_rules.is_empty())
+        })
         .map(|section| section.name.as_str())
         .collect();
-    for section in sections.list.iter().filter(|section| section.kind.accepts()) {
+    for section in sections.list.iter().filter(|section| section.kind.has_binds()) {
         bind::listeners(section, &groups, &of_listeners, &refusing, &mut draft);
     }
     in_folders(&sections, &mut draft);
-    sections.rest(&mut draft);
+    sections.note_unused(&mut draft);
     draft
 }
 
 /// Puts files without a whole path into the folders that `global` names.
-fn in_folders(sections: &Sections, draft: &mut Draft) {
+fn in_folders(sections: &HaproxySections, draft: &mut ImportDraft) {
     let within = |folder: &Option<String>, file: &mut String| {
         if let Some(folder) = folder
             && !file.is_empty()
@@ -71,7 +73,8 @@ fn in_folders(sections: &Sections, draft: &mut Draft) {
             *file = format!("{}/{file}", folder.trim_end_matches('/'));
         }
     };
-    for tls in draft.listeners.iter_mut().chain(&mut draft.shut).filter_map(|listener| listener.tls.as_mut())
+    for tls in
+        draft.listeners.iter_mut().chain(&mut draft.restricted).filter_map(|listener| listener.tls.as_mut())
     {
         for (certificate, key) in &mut tls.certificates {
             within(&sections.crt_base, certificate);
@@ -81,7 +84,7 @@ fn in_folders(sections: &Sections, draft: &mut Draft) {
     }
     for tls in draft.groups.iter_mut().filter_map(|group| group.tls.as_mut()) {
         tls.ca.iter_mut().for_each(|file| within(&sections.ca_base, file));
-        if let Some((certificate, key)) = &mut tls.own {
+        if let Some((certificate, key)) = &mut tls.client_certificate {
             within(&sections.crt_base, certificate);
             within(&sections.crt_base, key);
         }
@@ -89,14 +92,14 @@ fn in_folders(sections: &Sections, draft: &mut Draft) {
 }
 
 /// Returns the names of groups here, by the names of backends there.
-fn names(sections: &Sections) -> BTreeMap<String, String> {
+fn names(sections: &HaproxySections) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
-    for section in sections.list.iter().filter(|section| section.kind.serves()) {
+    for section in sections.list.iter().filter(|section| section.kind.has_servers()) {
         names.entry(section.name.clone()).or_insert_with(|| value::name(&section.name));
     }
     names
 }
 
-fn protocol(section: &Section) -> Protocol {
-    if section.http() { Protocol::Http } else { Protocol::Tcp }
+fn protocol(section: &HaproxySection) -> DraftProtocol {
+    if section.http() { DraftProtocol::Http } else { DraftProtocol::Tcp }
 }

@@ -2,14 +2,14 @@
 //!
 //! A row is a pattern and a class; the first row that fits decides. `*` in a pattern stands for any word, or
 //! for the rest of one. A line that fits no row may change the clients' results, and counts as such. Words
-//! whose arguments decide are in [`of_haproxy`] and [`of_nginx`].
+//! whose arguments decide are in [`classify_haproxy`] and [`classify_nginx`].
 
-use super::From;
-use Class::{Changed, Harmless, Security};
+use super::ImportSource;
+use LossClass::{Changed, Harmless, Security};
 
 /// The weight of a loss, the heaviest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
+pub(crate) enum LossClass {
     /// The line refused or limited clients: without it a listener serves requests that were refused.
     Security,
     /// Clients may get other results than before.
@@ -18,7 +18,7 @@ pub(crate) enum Class {
     Harmless,
 }
 
-impl Class {
+impl LossClass {
     /// Returns the word that marks a line of the list.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -31,28 +31,32 @@ impl Class {
 
 /// An access rule that could not be carried over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct AccessRule {
     pub(super) line: usize,
     /// The text of the rule.
-    pub(super) said: String,
+    pub(super) text: String,
     /// Whether it redirects clients to https: a listener with TLS does not need it.
-    pub(super) plain: bool,
+    pub(super) is_https_redirect: bool,
 }
 
-impl Rule {
+impl AccessRule {
     /// Returns the rule that a line is, if losing the line loses an access rule.
-    pub(super) fn of(from: From, line: usize, said: &str) -> Option<Self> {
+    pub(super) fn of(from: ImportSource, line: usize, said: &str) -> Option<Self> {
         let words: Vec<&str> = said.split_whitespace().collect();
-        (class(from, said) == Security).then(|| Self { line, said: said.to_owned(), plain: to_https(&words) })
+        (class(from, said) == Security).then(|| Self {
+            line,
+            text: said.to_owned(),
+            is_https_redirect: is_https_redirect(&words),
+        })
     }
 }
 
 /// Returns the class of a line that is lost.
-pub(super) fn class(from: From, said: &str) -> Class {
+pub(super) fn class(from: ImportSource, said: &str) -> LossClass {
     let words: Vec<&str> = said.split_whitespace().collect();
     let (special, table) = match from {
-        From::Haproxy => (of_haproxy(&words), HAPROXY),
-        From::Nginx => (of_nginx(&words), NGINX),
+        ImportSource::Haproxy => (classify_haproxy(&words), HAPROXY),
+        ImportSource::Nginx => (classify_nginx(&words), NGINX),
     };
     let row = || table.iter().find(|(patterns, _)| patterns.iter().any(|pattern| fits(pattern, &words)));
     special.or_else(|| row().map(|(_, class)| *class)).unwrap_or(Changed)
@@ -73,14 +77,14 @@ fn fits(pattern: &str, words: &[&str]) -> bool {
 }
 
 /// Returns whether a line redirects clients to https.
-fn to_https(words: &[&str]) -> bool {
+fn is_https_redirect(words: &[&str]) -> bool {
     let redirects = words.iter().take(2).any(|word| ["redirect", "return", "rewrite"].contains(word));
     let scheme = words.windows(2).any(|pair| pair == ["scheme", "https"]);
     redirects && (scheme || words.iter().any(|word| word.trim_matches(['"', '\'']).starts_with("https://")))
 }
 
 /// Returns whether a field, by its name, identifies a client to members.
-fn names_somebody(field: &str) -> bool {
+fn is_identity_field(field: &str) -> bool {
     let field = field.to_ascii_lowercase();
     ["auth", "user", "cert", "client", "ssl", "identity", "role", "token", "subject"]
         .iter()
@@ -88,35 +92,35 @@ fn names_somebody(field: &str) -> bool {
 }
 
 /// Returns whether a value is the client's identity as the balancer found it.
-fn proves_somebody(value: &str) -> bool {
+fn is_verified_identity(value: &str) -> bool {
     ["ssl_c_", "ssl_client", "remote_user", "http_auth", "$auth", "$jwt", "$oidc"]
         .iter()
         .any(|part| value.contains(part))
 }
 
-fn of_haproxy(words: &[&str]) -> Option<Class> {
+fn classify_haproxy(words: &[&str]) -> Option<LossClass> {
     let status = || words.iter().skip_while(|word| **word != "status").nth(1)?.parse::<u16>().ok();
     match words {
-        _ if to_https(words) => Some(Security),
+        _ if is_https_redirect(words) => Some(Security),
         ["http-request", "return", ..] => Some(refusal(status())),
         ["http-request", "set-header" | "add-header" | "replace-header", _, value @ ..]
-            if value.iter().any(|word| proves_somebody(word)) =>
+            if value.iter().any(|word| is_verified_identity(word)) =>
         {
             Some(Security)
         }
-        ["http-request", "del-header", field, ..] if names_somebody(field) => Some(Security),
+        ["http-request", "del-header", field, ..] if is_identity_field(field) => Some(Security),
         _ => None,
     }
 }
 
-fn of_nginx(words: &[&str]) -> Option<Class> {
+fn classify_nginx(words: &[&str]) -> Option<LossClass> {
     match words {
-        _ if to_https(words) => Some(Security),
+        _ if is_https_redirect(words) => Some(Security),
         ["return", status, ..] => Some(refusal(status.parse().ok())),
         ["proxy_set_header" | "grpc_set_header", field, value @ ..] => {
             let value = value.join(" ");
-            let emptied = value.is_empty() && names_somebody(field);
-            Some(if emptied || proves_somebody(&value) { Security } else { Changed })
+            let emptied = value.is_empty() && is_identity_field(field);
+            Some(if emptied || is_verified_identity(&value) { Security } else { Changed })
         }
         // A file that is not read may hold rules of any kind, unless its name identifies its content.
         ["include", file, ..] => {
@@ -131,13 +135,13 @@ fn of_nginx(words: &[&str]) -> Option<Class> {
     }
 }
 
-fn refusal(status: Option<u16>) -> Class {
+fn refusal(status: Option<u16>) -> LossClass {
     if status.is_some_and(|status| status >= 400) { Security } else { Changed }
 }
 
-type Table = &'static [(&'static [&'static str], Class)];
+type LossTable = &'static [(&'static [&'static str], LossClass)];
 
-const HAPROXY: Table = &[
+const HAPROXY: LossTable = &[
     // Rules that refuse, ask for a password, or limit.
     (
         &[
@@ -328,7 +332,7 @@ const HAPROXY: Table = &[
     ),
 ];
 
-const NGINX: Table = &[
+const NGINX: LossTable = &[
     // A rule that is switched off refuses no client.
     (
         &[
@@ -460,7 +464,7 @@ mod tests {
     fn lines_have_the_class_of_their_effect() {
         for (from, class_wanted, lines) in [
             (
-                From::Haproxy,
+                ImportSource::Haproxy,
                 Security,
                 &[
                     "http-request deny if !internal",
@@ -478,7 +482,7 @@ mod tests {
                 ][..],
             ),
             (
-                From::Haproxy,
+                ImportSource::Haproxy,
                 Changed,
                 &[
                     "http-request return status 200",
@@ -491,12 +495,12 @@ mod tests {
                 ],
             ),
             (
-                From::Haproxy,
+                ImportSource::Haproxy,
                 Harmless,
                 &["log global", "acl x src 10.0.0.0/8", "tune.bufsize 7", "a … observe layer7"],
             ),
             (
-                From::Nginx,
+                ImportSource::Nginx,
                 Security,
                 &[
                     "deny all",
@@ -515,12 +519,12 @@ mod tests {
                 ],
             ),
             (
-                From::Nginx,
+                ImportSource::Nginx,
                 Changed,
                 &["return 204", "gzip on", "proxy_set_header A $b", "of_a_later_version 7"],
             ),
             (
-                From::Nginx,
+                ImportSource::Nginx,
                 Harmless,
                 &["allow all", "auth_basic off", "access_log off", "limit_req_zone $a zone=b:1m"],
             ),
@@ -529,7 +533,7 @@ mod tests {
                 assert_eq!(class(from, line), class_wanted, "{line}");
             }
         }
-        let plain = |line| Rule::of(From::Haproxy, 1, line).map(|rule| rule.plain);
+        let plain = |line| AccessRule::of(ImportSource::Haproxy, 1, line).map(|rule| rule.is_https_redirect);
         assert_eq!(plain("redirect scheme https if !{ ssl_fc }"), Some(true));
         assert_eq!((plain("block if x"), plain("acl a src ::1")), (Some(false), None));
     }

@@ -1,45 +1,46 @@
 //! NGINX's configuration: upstreams and servers of `http` and `stream`.
 //!
-//! The text is split into directives ([`words`]), with those of included files in their places ([`files`]).
-//! Upstreams become groups ([`upstream`]), and servers with one target for everything become listeners
-//! ([`server`], [`site`]). Directives without a mark are noted in the end, with their reasons ([`why`]).
+//! The text is split into directives ([`tokenizer`]), with those of included files in their places
+//! ([`files`]). Upstreams become groups ([`upstream`]), and servers with one target for everything become
+//! listeners ([`server`], [`merge_servers`]). Directives without a mark are noted in the end, with their
+//! reasons ([`unsupported`]).
 
+mod access_rules;
 mod files;
-mod pass;
-mod rules;
-mod scope;
+mod inheritance;
+mod merge_servers;
+mod proxy_pass;
 mod server;
-mod site;
+mod tokenizer;
+pub(super) mod unsupported;
 mod upstream;
-pub(super) mod why;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::From;
-use super::draft::{Draft, Group};
-use words::Directive;
+use super::ImportSource;
+use super::intermediate::{DraftGroup, ImportDraft};
+use tokenizer::NginxDirective;
 
 /// The unit of a number alone: seconds.
 const UNIT: Duration = Duration::from_secs(1);
 
 /// The groups by their names in `proxy_pass`, and their settled settings.
 #[derive(Debug, Default)]
-struct Upstreams {
-    groups: BTreeMap<String, Group>,
+struct UpstreamGroups {
+    groups: BTreeMap<String, DraftGroup>,
     /// The groups whose connection settings a server has given.
-    said: BTreeSet<String>,
+    configured: BTreeSet<String>,
 }
 
 /// Reads a text.
-pub(super) fn read(text: &str) -> Draft {
-    let mut draft = Draft::new(From::Nginx);
+pub(super) fn read(text: &str) -> ImportDraft {
+    let mut draft = ImportDraft::new(ImportSource::Nginx);
     let tree = files::read(text, &mut draft);
-    let mut http = Upstreams::default();
-    let mut stream = Upstreams::default();
+    let mut http = UpstreamGroups::default();
+    let mut stream = UpstreamGroups::default();
     // Files of conf.d have servers at the top.
-    let (loose, top): (Vec<Directive>, Vec<Directive>) =
+    let (loose, top): (Vec<NginxDirective>, Vec<NginxDirective>) =
         tree.into_iter().partition(|one| one.block.is_some() && ["server", "upstream"].contains(&&*one.name));
     let mut contexts = Vec::new();
     for one in top {
@@ -49,7 +50,7 @@ pub(super) fn read(text: &str) -> Draft {
         }
     }
     if !loose.is_empty() {
-        contexts.push(Directive::new(0, "http".to_owned(), Vec::new(), Some(loose)));
+        contexts.push(NginxDirective::new(0, "http".to_owned(), Vec::new(), Some(loose)));
     }
     for context in &contexts {
         let inside = context.block.as_deref().unwrap_or_default();
@@ -57,7 +58,7 @@ pub(super) fn read(text: &str) -> Draft {
         upstream::read(inside, streams, if streams { &mut stream } else { &mut http }, &mut draft);
     }
     for streams in [false, true] {
-        let inside: Vec<&Directive> = contexts
+        let inside: Vec<&NginxDirective> = contexts
             .iter()
             .filter(|context| (context.name == "stream") == streams)
             .flat_map(|context| context.block.as_deref().unwrap_or_default())
@@ -65,7 +66,7 @@ pub(super) fn read(text: &str) -> Draft {
         server::read(&inside, streams, if streams { &mut stream } else { &mut http }, &mut draft);
     }
     for context in &contexts {
-        rest(context.block.as_deref().unwrap_or_default(), context.name == "stream", &mut draft);
+        note_unread(context.block.as_deref().unwrap_or_default(), context.name == "stream", &mut draft);
     }
     // Two contexts may have upstreams of one name.
     for (name, mut group) in http.groups.into_iter().chain(stream.groups) {
@@ -80,48 +81,54 @@ pub(super) fn read(text: &str) -> Draft {
 }
 
 /// Reads the directives of the process as a whole.
-fn main(one: &Directive, draft: &mut Draft) {
+fn main(one: &NginxDirective, draft: &mut ImportDraft) {
     match &*one.name {
         "worker_processes" => match one.first().parse() {
             Ok(threads @ 1..=1024) => draft.threads = Some(threads),
             // `auto` means as many as there are cores, like the default here.
             _ if one.first() == "auto" => {}
-            _ => draft.note(one.line, one.said(), "there is no such number here"),
+            _ => draft.note(one.line, one.text(), "there is no such number here"),
         },
         "pid" | "daemon" | "master_process" | "user" => {
             draft.note(
                 one.line,
-                one.said(),
+                one.text(),
                 "the unit of systemd says as whom it runs, and knows its number",
             );
         }
         "load_module" | "worker_rlimit_nofile" | "worker_cpu_affinity" | "pcre_jit" => {
-            draft.note(one.line, one.said(), "it needs none of that");
+            draft.note(one.line, one.text(), "it needs none of that");
         }
         "events" if one.block.is_some() => {
             for inside in one.block.iter().flatten() {
                 let why = match &*inside.name {
                     "worker_connections" => {
-                        "max_connections is of the process and counts clients; by default as many as open files allow"
+                        "max_connections is of the process and counts clients; by default as many as open \
+                         files allow"
                     }
                     _ => "it needs none of that",
                 };
-                draft.note(inside.line, inside.said(), why);
+                draft.note(inside.line, inside.text(), why);
             }
         }
-        "error_log" => draft.note(one.line, one.said(), "the log goes to standard error"),
-        name if why::HARMLESS.contains(&name) => {}
-        name => draft.note(one.line, one.said(), why::unused(name, true)),
+        "error_log" => draft.note(one.line, one.text(), "the log goes to standard error"),
+        name if unsupported::HARMLESS.contains(&name) => {}
+        name => draft.note(one.line, one.text(), unsupported::unused_reason(name, true)),
     }
 }
 
 /// Notes the directives without a mark.
-fn rest(block: &[Directive], streams: bool, draft: &mut Draft) {
+fn note_unread(block: &[NginxDirective], streams: bool, draft: &mut ImportDraft) {
     for one in block {
-        if one.is_taken() {
-            rest(one.block.as_deref().unwrap_or_default(), streams, draft);
-        } else if !why::is_harmless(one) {
-            draft.note_as(rules::class(one), one.line, one.said(), why::unused(&one.name, streams));
+        if one.is_used() {
+            note_unread(one.block.as_deref().unwrap_or_default(), streams, draft);
+        } else if !unsupported::is_harmless(one) {
+            draft.note_as(
+                access_rules::class(one),
+                one.line,
+                one.text(),
+                unsupported::unused_reason(&one.name, streams),
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ mod lost;
 mod shut;
 mod words;
 
-fn made(from: From, text: &str) -> (String, Vec<String>) {
+fn made(from: ImportSource, text: &str) -> (String, Vec<String>) {
     let imported =
         import(from, "x.cfg", text, false).unwrap_or_else(|(why, notes)| panic!("{why} {notes:?}"));
     let notes =
@@ -14,40 +14,52 @@ fn made(from: From, text: &str) -> (String, Vec<String>) {
     (imported.text, notes)
 }
 
-fn shown(from: From, text: &str) -> String {
+fn shown(from: ImportSource, text: &str) -> String {
     let (text, notes) = made(from, text);
     format!("{text}---\n{}", notes.join("\n"))
 }
 
 #[test]
 fn haproxy_web() {
-    insta::assert_snapshot!(shown(From::Haproxy, include_str!("../../../../tests/import/web.haproxy.cfg")));
+    insta::assert_snapshot!(shown(
+        ImportSource::Haproxy,
+        include_str!("../../../../tests/import/web.haproxy.cfg")
+    ));
 }
 
 #[test]
 fn haproxy_mixed() {
-    insta::assert_snapshot!(shown(From::Haproxy, include_str!("../../../../tests/import/mixed.haproxy.cfg")));
+    insta::assert_snapshot!(shown(
+        ImportSource::Haproxy,
+        include_str!("../../../../tests/import/mixed.haproxy.cfg")
+    ));
 }
 
 #[test]
 fn nginx_web() {
-    insta::assert_snapshot!(shown(From::Nginx, include_str!("../../../../tests/import/web.nginx.conf")));
+    insta::assert_snapshot!(shown(
+        ImportSource::Nginx,
+        include_str!("../../../../tests/import/web.nginx.conf")
+    ));
 }
 
 #[test]
 fn nginx_stream() {
-    insta::assert_snapshot!(shown(From::Nginx, include_str!("../../../../tests/import/stream.nginx.conf")));
+    insta::assert_snapshot!(shown(
+        ImportSource::Nginx,
+        include_str!("../../../../tests/import/stream.nginx.conf")
+    ));
 }
 
 #[test]
 fn nothing_to_carry_over_is_an_error() {
     for (from, text) in [
-        (From::Haproxy, ""),
+        (ImportSource::Haproxy, ""),
         (
-            From::Haproxy,
+            ImportSource::Haproxy,
             "frontend f\n bind :80\n use_backend b if { path /a }\nbackend b\n server s 10.0.0.1:80\n",
         ),
-        (From::Nginx, "http { server { listen 80; location / { root /srv; } } }"),
+        (ImportSource::Nginx, "http { server { listen 80; location / { root /srv; } } }"),
     ] {
         let (why, notes) = import(from, "x", text, false).unwrap_err();
         assert!(why.contains("no listener"), "{why}");
@@ -71,7 +83,7 @@ fn balances_have_their_strategies() {
         let text = format!(
             "listen l\n bind :80\n balance {balance}\n server a 10.0.0.1:80\n server b 10.0.0.2:80\n"
         );
-        let (made, _) = made(From::Haproxy, &text);
+        let (made, _) = made(ImportSource::Haproxy, &text);
         assert!(made.contains(&format!("strategy = {strategy}\n")), "{balance}: {made}");
     }
     for (method, strategy, key) in [
@@ -85,9 +97,10 @@ fn balances_have_their_strategies() {
         ("hash $cookie_id;", "{ rendezvous = { load_factor = 0 } }", "key = \"cookie:id\""),
     ] {
         let text = format!(
-            "http {{ upstream u {{ {method} server 10.0.0.1; server 10.0.0.2:81; }} server {{ listen 80; location / {{ proxy_pass http://u; }} }} }}"
+            "http {{ upstream u {{ {method} server 10.0.0.1; server 10.0.0.2:81; }} server {{ listen 80; \
+             location / {{ proxy_pass http://u; }} }} }}"
         );
-        let (made, _) = made(From::Nginx, &text);
+        let (made, _) = made(ImportSource::Nginx, &text);
         assert!(made.contains(&format!("strategy = {strategy}\n")) && made.contains(key), "{method}: {made}");
     }
 }
@@ -95,9 +108,9 @@ fn balances_have_their_strategies() {
 #[test]
 fn a_spare_stands_behind_one_member() {
     let text = "listen l\n bind :80\n server a 10.0.0.1:80\n server b 10.0.0.2:80 backup\n";
-    let (one, notes) = made(From::Haproxy, text);
+    let (one, notes) = made(ImportSource::Haproxy, text);
     assert!(one.contains("first_available") && notes.is_empty(), "{one} {notes:?}");
-    let (two, notes) = made(From::Haproxy, &format!("{text} server c 10.0.0.3:80\n"));
+    let (two, notes) = made(ImportSource::Haproxy, &format!("{text} server c 10.0.0.3:80\n"));
     assert!(two.contains("round_robin") && !two.contains("10.0.0.2"), "{two}");
     assert!(notes[0].contains("backup"), "{notes:?}");
 }
@@ -107,7 +120,7 @@ fn defaults_are_those_of_their_place() {
     let text = "defaults a\n mode http\n timeout connect 3s\ndefaults b\n mode tcp\n\
                 listen x from a\n bind :80\n server s 10.0.0.1:80\n\
                 listen y\n bind :81\n server s 10.0.0.1:81\n";
-    let (made, _) = made(From::Haproxy, text);
+    let (made, _) = made(ImportSource::Haproxy, text);
     let (x, y) = made.split_at(made.find(":81\"").unwrap());
     assert!(!x.contains("\"tcp\"") && y.contains("protocol = \"tcp\""), "{made}");
     assert_eq!(made.matches("connect = \"3s\"").count(), 1);
@@ -180,7 +193,7 @@ proptest! {
     /// Any text has an accepted result, or none.
     #[test]
     fn any_text(text in soup()) {
-        for from in [From::Haproxy, From::Nginx] {
+        for from in [ImportSource::Haproxy, ImportSource::Nginx] {
             if let Err((why, _)) = import(from, "x", &text, false) {
                 prop_assert!(!why.contains("would be refused"), "{why}\n{text}");
             }

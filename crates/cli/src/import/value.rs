@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::{MemberAddress, Name};
+use crate::config::{ConfigName, MemberAddress};
 
 /// The longest duration that is carried over; Plimsoll's are bounded, too.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -85,7 +85,7 @@ pub(super) fn name(text: &str) -> String {
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         name.insert(0, 'g');
     }
-    if name.parse::<Name>().is_ok() { name } else { "group".to_owned() }
+    if name.parse::<ConfigName>().is_ok() { name } else { "group".to_owned() }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The time and the random bits for the wards.
+//! The time and the random bits for the supervision of processes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ pub(super) fn unix_ms() -> u64 {
 }
 
 /// Returns random bits, for pauses.
-pub(super) fn chance() -> u64 {
+pub(super) fn random_bits() -> u64 {
     let mut bits = [0; 8];
     // Without random bits pauses are longest.
     let _ = getrandom(&mut bits, GetRandomFlags::empty());

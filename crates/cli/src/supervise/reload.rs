@@ -7,17 +7,17 @@ use std::path::Path;
 use sd_notify::NotifyState;
 
 use super::Supervisor;
-use super::charge::Charge;
 use super::clock::now;
-use super::lines::{Outlet, Scribe, outlet};
-use crate::config::{self, Process, SuperviseFile};
-use crate::running::notify;
+use super::log_capture::{LogTarget, ProcessLog, open_target};
+use super::process::SupervisedProcess;
+use crate::config::{self, ProcessConfig, SuperviseFile};
+use crate::runtime::notify_systemd;
 
 /// The prepared parts for a process of the new file.
-enum Ready {
+enum PreparedProcess {
     /// The target of lines of a known process.
-    Known(Outlet),
-    New(Scribe),
+    Existing(LogTarget),
+    New(ProcessLog),
 }
 
 impl Supervisor {
@@ -28,7 +28,7 @@ impl Supervisor {
     pub(super) fn reload(&mut self) -> Result<Vec<String>, String> {
         let mut states = vec![NotifyState::Reloading];
         states.extend(NotifyState::monotonic_usec_now().ok());
-        notify(&states);
+        notify_systemd(&states);
         let outcome = self.apply();
         match &outcome {
             Ok(changes) if changes.is_empty() => tracing::info!("reloaded: nothing is different"),
@@ -36,7 +36,7 @@ impl Supervisor {
             Err(why) => tracing::warn!("reload refused, the file before stays in force: {why}"),
         }
         self.reload_error = outcome.as_ref().err().cloned();
-        notify(&[NotifyState::Ready]);
+        notify_systemd(&[NotifyState::Ready]);
         outcome
     }
 
@@ -45,9 +45,9 @@ impl Supervisor {
             return Err("the Supervisor is ending".into());
         }
         let file = config::read_supervise(&self.path).map_err(|error| error.headline())?;
-        self.fixed(&file)?;
-        let rules = file.supervise.supervise.doors().rules()?;
-        let ready = self.ready(&file)?;
+        self.check_fixed_settings(&file)?;
+        let rules = file.supervise.supervise.control_section().rules()?;
+        let ready = self.prepare_logs(&file)?;
         // From here on nothing can fail.
         let mut changes = Vec::new();
         if self.file.supervise.supervise.access != file.supervise.supervise.access {
@@ -57,36 +57,37 @@ impl Supervisor {
         self.file = file;
         for (process, ready) in ready {
             let (name, rules) = (&process.name.0, self.file.rules(&process));
-            let known = self.charges.iter_mut().find(|charge| charge.name == *name);
+            let known = self.processes.iter_mut().find(|charge| charge.name == *name);
             match (ready, known) {
-                (Ready::Known(outlet), Some(charge)) => {
-                    charge.scribe.redirect(outlet);
+                (PreparedProcess::Existing(outlet), Some(charge)) => {
+                    charge.log.redirect(outlet);
                     changes.extend(charge.update(&process, rules, now()));
                 }
-                (Ready::New(scribe), _) => {
-                    let mut charge = Charge::new(&process, rules, scribe, now());
-                    charge.begin(now());
+                (PreparedProcess::New(scribe), _) => {
+                    let mut charge = SupervisedProcess::new(&process, rules, scribe, now());
+                    charge.start_if_enabled(now());
                     changes.push(format!("+ process {name}"));
-                    self.charges.push(charge);
+                    self.processes.push(charge);
                 }
-                // A known process is among the charges.
-                (Ready::Known(_), None) => {}
+                // A known process is among the supervised ones.
+                (PreparedProcess::Existing(_), None) => {}
             }
         }
         let names: Vec<&str> = self.file.supervise.processes.iter().map(|process| &*process.name.0).collect();
-        for charge in &mut self.charges {
-            if !names.contains(&&*charge.name) && charge.leave(now()) {
+        for charge in &mut self.processes {
+            if !names.contains(&&*charge.name) && charge.mark_removed(now()) {
                 changes.push(format!("- process {}", charge.name));
             }
         }
-        let place =
-            |charge: &Charge| names.iter().position(|name| *name == charge.name).unwrap_or(names.len());
-        self.charges.sort_by_key(place);
+        let place = |charge: &SupervisedProcess| {
+            names.iter().position(|name| *name == charge.name).unwrap_or(names.len())
+        };
+        self.processes.sort_by_key(place);
         Ok(changes)
     }
 
     /// Checks the settings that cannot change while it runs.
-    fn fixed(&self, file: &SuperviseFile) -> Result<(), String> {
+    fn check_fixed_settings(&self, file: &SuperviseFile) -> Result<(), String> {
         let (before, after) = (&self.file.supervise.supervise, &file.supervise.supervise);
         let same = self.file.state() == file.state()
             && (&before.control, before.listen, &before.names, &before.audit)
@@ -95,19 +96,20 @@ impl Supervisor {
         if same {
             return Ok(());
         }
-        Err("control, listen, names, state, audit, tls, jwt and kerberos of [supervise] are fixed at start: put them back, or \
+        Err("control, listen, names, state, audit, tls, jwt and kerberos of [supervise] are fixed at start: \
+             put them back, or \
              start the Supervisor again (plimsoll supervise shutdown --children leave)"
             .into())
     }
 
     /// Opens the logs of all processes: anew even without a difference, as the file may have been renamed.
-    fn ready(&self, file: &SuperviseFile) -> Result<Vec<(Process, Ready)>, String> {
+    fn prepare_logs(&self, file: &SuperviseFile) -> Result<Vec<(ProcessConfig, PreparedProcess)>, String> {
         let folder = file.supervise.supervise.log_dir.as_ref().map(|folder| folder.0.as_path());
-        let open = |process: &Process| {
+        let open = |process: &ProcessConfig| {
             let name = &process.name.0;
-            let ready = match self.charges.iter().any(|charge| charge.name == *name) {
-                true => outlet(name, folder, self.json).map(Ready::Known),
-                false => Scribe::open(name, folder, self.json).map(Ready::New),
+            let ready = match self.processes.iter().any(|charge| charge.name == *name) {
+                true => open_target(name, folder, self.json).map(PreparedProcess::Existing),
+                false => ProcessLog::open(name, folder, self.json).map(PreparedProcess::New),
             };
             ready.map(|ready| (process.clone(), ready)).map_err(|error| cannot_open(name, folder, &error))
         };

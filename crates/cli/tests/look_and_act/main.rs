@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_admin::{Admin, Config, start};
-use plimsoll_brain::status::{GroupStatus, Latency, MemberStatus, Status};
-use plimsoll_brain::{EventKind, State};
+use plimsoll_admin::{AdminServer, Config, start};
+use plimsoll_brain::status::{GroupStatus, LatencySummary, MemberStatus, StatusReport};
+use plimsoll_brain::{EventKind, MemberState};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
@@ -23,7 +23,7 @@ mod script;
 /// A directory in which a scripted balancer has its control socket.
 struct Stage {
     script: Arc<Script>,
-    admin: Option<Admin>,
+    admin: Option<AdminServer>,
     dir: PathBuf,
 }
 
@@ -36,7 +36,7 @@ impl Stage {
         let member = |name: &str| MemberStatus {
             name: name.into(),
             address: "127.0.0.1:80".into(),
-            state: State::Up,
+            state: MemberState::Up,
             why: "no checks".into(),
             since_seconds: 1.0,
             capacity: 1.0,
@@ -64,10 +64,10 @@ impl Stage {
             moved: 0,
             leases: 0,
             host: None,
-            latency: Latency::default(),
+            latency: LatencySummary::default(),
             load_line: None,
         };
-        let status = Status {
+        let status = StatusReport {
             schema: 1,
             version: "0.1.0".into(),
             pid: 7,
@@ -80,7 +80,7 @@ impl Stage {
                 members: vec![member("a:80"), member("b:80")],
                 ..GroupStatus::default()
             }],
-            ..Status::default()
+            ..StatusReport::default()
         };
         let script = Arc::new(Script {
             status: Mutex::new(status),
@@ -241,14 +241,14 @@ fn drain_and_back() {
     let stage = Stage::new();
     let state = || stage.script.status.lock().unwrap().groups[0].members[0].state;
     let said = stage.run(&["drain", "a:80", "--wait"]);
-    assert_eq!((said.code, &*said.out, state()), (0, "", State::Draining));
+    assert_eq!((said.code, &*said.out, state()), (0, "", MemberState::Draining));
     assert!(
         said.err.contains("2 requests in flight") && said.err.ends_with("a:80: drained\n"),
         "{}",
         said.err
     );
     let said = stage.run(&["undrain", "a:80", "--group", "web", "-o", "json"]);
-    assert_eq!((said.code, said.json(), state()), (0, json!({"undrained": "a:80"}), State::Up));
+    assert_eq!((said.code, said.json(), state()), (0, json!({"undrained": "a:80"}), MemberState::Up));
     let said = stage.run(&["drain", "z:80"]);
     assert_eq!((said.code, &*said.err), (2, "error: no group has a member z:80\n"));
 }
@@ -258,11 +258,11 @@ fn disable_and_enable() {
     let stage = Stage::new();
     let state = || stage.script.status.lock().unwrap().groups[0].members[0].state;
     let said = stage.run(&["disable", "member", "a:80", "--group", "web"]);
-    assert_eq!((said.code, &*said.err, state()), (0, "~ member a:80: false\n", State::Disabled));
+    assert_eq!((said.code, &*said.err, state()), (0, "~ member a:80: false\n", MemberState::Disabled));
     let said = stage.run(&["enable", "member", "a:80", "-o", "json"]);
     assert_eq!(
         (said.code, said.json(), state()),
-        (0, json!({"changes": ["~ member a:80: true"]}), State::Up)
+        (0, json!({"changes": ["~ member a:80: true"]}), MemberState::Up)
     );
     let said = stage.run(&["disable", "listener", "udp:[::]:53"]);
     assert_eq!((said.code, &*said.err), (0, "~ listener udp:[::]:53: false\n"));

@@ -5,17 +5,18 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 
 use plimsoll_admin::{
-    Changed, Entry, Lease, Lessee, NoLease, Reference, Refused, Registered, Registration, Report, Subject,
-    Switch, Unregistered, UpgradeWish, Upgraded, Wish,
+    BalancerBackend, ChangeFuture, CompletedUpgrade, EventEntry, Lease, LeaseError, LeaseHolder,
+    LeaseRequest, LoadReport, ObjectReference, RegisteredMember, Registration, RegistrationError,
+    ReportRejection, SwitchTarget, UpgradeRequest,
 };
-use plimsoll_brain::status::{GroupExplanation, Status};
-use plimsoll_brain::{EventKind, Shed, State};
+use plimsoll_brain::status::{GroupExplanation, StatusReport};
+use plimsoll_brain::{EventKind, MemberState, ShedDecision};
 use tokio::sync::broadcast;
 
 /// A balancer with one group of two members whose work ends while one looks.
 pub(crate) struct Script {
-    pub(crate) status: Mutex<Status>,
-    pub(crate) log: Mutex<Vec<Entry>>,
+    pub(crate) status: Mutex<StatusReport>,
+    pub(crate) log: Mutex<Vec<EventEntry>>,
     pub(crate) news: broadcast::Sender<()>,
     pub(crate) stops: broadcast::Sender<()>,
 }
@@ -24,7 +25,7 @@ impl Script {
     pub(crate) fn tell(&self, kind: EventKind) {
         let mut log = self.log.lock().unwrap();
         let seq = log.len() as u64 + 1;
-        log.push(Entry {
+        log.push(EventEntry {
             seq,
             unix_ms: 1_000_000_000_000 * seq,
             kind,
@@ -36,7 +37,7 @@ impl Script {
         let _ = self.news.send(());
     }
 
-    fn set(&self, group: Option<&str>, member: &str, state: State) -> Result<(), String> {
+    fn set(&self, group: Option<&str>, member: &str, state: MemberState) -> Result<(), String> {
         let mut status = self.status.lock().unwrap();
         let members = status.groups.iter_mut().filter(|found| group.is_none_or(|group| group == found.name));
         match members.flat_map(|group| &mut group.members).find(|found| found.name == member) {
@@ -49,8 +50,8 @@ impl Script {
     }
 }
 
-impl Subject for Script {
-    fn status(&self) -> Status {
+impl BalancerBackend for Script {
+    fn status(&self) -> StatusReport {
         let mut status = self.status.lock().unwrap();
         let said = status.clone();
         for member in status.groups.iter_mut().flat_map(|group| &mut group.members) {
@@ -63,11 +64,11 @@ impl Subject for Script {
         Vec::new()
     }
 
-    fn events(&self, since: u64) -> Vec<Entry> {
+    fn events(&self, since: u64) -> Vec<EventEntry> {
         self.log.lock().unwrap().iter().filter(|entry| entry.seq > since).cloned().collect()
     }
 
-    fn changed(&self) -> Changed {
+    fn next_change(&self) -> ChangeFuture {
         let mut news = self.news.subscribe();
         Box::pin(async move {
             let _ = news.recv().await;
@@ -75,21 +76,21 @@ impl Subject for Script {
     }
 
     fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
-        self.set(group, member, State::Draining)
+        self.set(group, member, MemberState::Draining)
     }
 
     fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
-        self.set(group, member, State::Up)
+        self.set(group, member, MemberState::Up)
     }
 
-    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String> {
+    fn set_enabled(&self, what: &SwitchTarget, on: bool) -> Result<Vec<String>, String> {
         match what {
-            Switch::Member { group, name } => {
-                self.set(group.as_deref(), name, if on { State::Up } else { State::Disabled })?;
+            SwitchTarget::Member { group, name } => {
+                self.set(group.as_deref(), name, if on { MemberState::Up } else { MemberState::Disabled })?;
                 Ok(vec![format!("~ member {name}: {on}")])
             }
-            Switch::Listener(address) => Ok(vec![format!("~ listener {address}: {on}")]),
-            Switch::Balancing(_) => Ok(Vec::new()),
+            SwitchTarget::Listener(address) => Ok(vec![format!("~ listener {address}: {on}")]),
+            SwitchTarget::Balancing(_) => Ok(Vec::new()),
         }
     }
 
@@ -100,10 +101,10 @@ impl Subject for Script {
         }
     }
 
-    fn upgrade(&self, wish: &UpgradeWish) -> Result<Upgraded, String> {
+    fn upgrade(&self, wish: &UpgradeRequest) -> Result<CompletedUpgrade, String> {
         match &wish.binary {
             Some(binary) => Err(format!("{binary} cannot be started")),
-            None => Ok(Upgraded { pid: 4711, version: "1.2.3".into(), connections: 7 }),
+            None => Ok(CompletedUpgrade { pid: 4711, version: "1.2.3".into(), connections: 7 }),
         }
     }
 
@@ -117,10 +118,10 @@ impl Subject for Script {
         (group == "web").then_some(explanation)
     }
 
-    fn reference(&self, group: &str) -> Option<Reference> {
+    fn reference(&self, group: &str) -> Option<ObjectReference> {
         let (type_id, ior, corbaloc) =
             ("IDL:Test/Latency:1.0".into(), "IOR:00".into(), "corbaloc::one:1/web".into());
-        (group == "web").then(|| Reference { group: group.into(), type_id, ior, corbaloc })
+        (group == "web").then(|| ObjectReference { group: group.into(), type_id, ior, corbaloc })
     }
 
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
@@ -130,42 +131,47 @@ impl Subject for Script {
         }
     }
 
-    fn report(&self, _: Report) -> Result<Option<Shed>, Refused> {
+    fn report(&self, _: LoadReport) -> Result<Option<ShedDecision>, ReportRejection> {
         Ok(None)
     }
 
-    fn bind(&self, _: &str, _: &Wish) -> Result<Lease, NoLease> {
-        Err(NoLease::Nobody("no command asks for that".into()))
+    fn grant_lease(&self, _: &str, _: &LeaseRequest) -> Result<Lease, LeaseError> {
+        Err(LeaseError::NoMember("no command asks for that".into()))
     }
 
-    fn renew(&self, _: &str, _: &str, _: &Wish) -> Result<Lease, NoLease> {
-        Err(NoLease::Nobody("no command asks for that".into()))
+    fn renew_lease(&self, _: &str, _: &str, _: &LeaseRequest) -> Result<Lease, LeaseError> {
+        Err(LeaseError::NoMember("no command asks for that".into()))
     }
 
-    fn release(&self, _: &str, _: &str) -> Result<(), NoLease> {
-        Err(NoLease::Nobody("no command asks for that".into()))
+    fn release_lease(&self, _: &str, _: &str) -> Result<(), LeaseError> {
+        Err(LeaseError::NoMember("no command asks for that".into()))
     }
 
-    fn leases(&self, _: &str) -> Option<Vec<Lessee>> {
+    fn leases(&self, _: &str) -> Option<Vec<LeaseHolder>> {
         None
     }
 
-    fn renewed(
+    fn renew_registration(
         &self,
         _group: &str,
         _member: &str,
         _asked: &Registration,
-    ) -> Option<Result<Registered, Unregistered>> {
+    ) -> Option<Result<RegisteredMember, RegistrationError>> {
         None
     }
 
-    fn register(&self, group: &str, member: &str, asked: &Registration) -> Result<Registered, Unregistered> {
+    fn register(
+        &self,
+        group: &str,
+        member: &str,
+        asked: &Registration,
+    ) -> Result<RegisteredMember, RegistrationError> {
         let (group, member) = (group.to_owned(), member.to_owned());
         let Registration { ttl_seconds, draining, .. } = *asked;
-        Ok(Registered { address: member.clone(), group, member, ttl_seconds, draining, in_flight: 0 })
+        Ok(RegisteredMember { address: member.clone(), group, member, ttl_seconds, draining, in_flight: 0 })
     }
 
-    fn deregister(&self, _group: &str, _member: &str) -> Result<(), Unregistered> {
+    fn deregister(&self, _group: &str, _member: &str) -> Result<(), RegistrationError> {
         Ok(())
     }
 

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use plimsoll_brain::lottery::PART;
+use plimsoll_brain::lottery::MAX_TABLE_PART_BYTES;
 use plimsoll_brain::mix;
-use plimsoll_cluster::lottery::Lottery;
+use plimsoll_cluster::lottery::LotteryDaemon;
 use plimsoll_wire::rfs::{
-    Commit, Encode as _, Fetch, Keys, Listed, Message, Mode, Offer, Report, Share, Standing, Table,
+    AnswerCommit, AnswerMode, EncodeDatagram as _, KeyRing, LotteryMessage, NodeDescription, NodeReport,
+    NodeState, ServiceOffer, ServiceState, TableFetch, TablePart,
 };
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ const LATER: u64 = 20;
 pub(crate) struct Background {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Beside>,
-    daemons: Vec<Lottery>,
+    daemons: Vec<LotteryDaemon>,
 }
 
 /// The datagrams of the background load.
@@ -52,7 +53,7 @@ pub(crate) struct Beside {
 }
 
 impl Background {
-    pub(crate) fn start(daemon: SocketAddr, members: u16, keys: &Keys) -> Self {
+    pub(crate) fn start(daemon: SocketAddr, members: u16, keys: &KeyRing) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let (stop, keys) = (Arc::clone(&stop), keys.clone());
@@ -63,7 +64,7 @@ impl Background {
         let daemons = (1..members).map(|number| {
             let mut settings = settings(members + number, place(number), keys);
             settings.peers = vec![daemon];
-            Lottery::start(settings).unwrap()
+            LotteryDaemon::start(settings).unwrap()
         });
         Self { stop, thread, daemons: daemons.collect() }
     }
@@ -92,7 +93,8 @@ impl fmt::Display for Beside {
         let each = |count: u64| count as f64 / self.seconds;
         write!(
             f,
-            "a second: {:.0} reports, {:.0} requests to all, {:.0} commits, {:.0} asked again ({:.0} answers); {} daemons gossip",
+            "a second: {:.0} reports, {:.0} requests to all, {:.0} commits, {:.0} asked again ({:.0} \
+             answers); {} daemons gossip",
             each(self.reports),
             each(self.fallbacks),
             each(self.commits),
@@ -104,7 +106,7 @@ impl fmt::Display for Beside {
 }
 
 /// Simulates the others, from one address for members and one for clients.
-fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> Beside {
+fn others(daemon: SocketAddr, members: u16, keys: &KeyRing, stop: &AtomicBool) -> Beside {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let clients = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -128,10 +130,10 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> B
         }
         while beside.fallbacks < (elapsed * FALLBACKS) as u64 {
             let id = mix(beside.fallbacks ^ 1 << 40);
-            send(&clients, &|out| request(id, Mode::Lottery, 2, 0).encode(keys, out).unwrap());
+            send(&clients, &|out| request(id, AnswerMode::Lottery, 2, 0).encode(keys, out).unwrap());
             if all > 0 && beside.fallbacks % 4 < COMMITTED {
                 let member = 2 + (beside.fallbacks % all) as u16;
-                let commit = Commit { member, incarnation: 1, ids: vec![id] };
+                let commit = AnswerCommit { member, incarnation: 1, ids: vec![id] };
                 send(&socket, &|out| commit.encode(keys, out).unwrap());
                 beside.commits += 1;
             }
@@ -140,9 +142,11 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> B
         while beside.repeats < (elapsed * REPEATS) as u64 {
             let id = |turn: u64| mix(turn ^ 1 << 41);
             let turn = beside.repeats;
-            send(&clients, &|out| request(id(turn), Mode::Referral, 0, 0).encode(keys, out).unwrap());
+            send(&clients, &|out| request(id(turn), AnswerMode::Referral, 0, 0).encode(keys, out).unwrap());
             if let Some(again) = turn.checked_sub(LATER) {
-                send(&clients, &|out| request(id(again), Mode::Referral, 1, 0).encode(keys, out).unwrap());
+                send(&clients, &|out| {
+                    request(id(again), AnswerMode::Referral, 1, 0).encode(keys, out).unwrap()
+                });
             }
             beside.repeats += 1;
         }
@@ -150,12 +154,12 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> B
             beside.answers += 1;
         }
         let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
-        if let Ok(Message::Fetch(Fetch { id, part, .. })) =
+        if let Ok(LotteryMessage::Fetch(TableFetch { id, part, .. })) =
             keys.open(&buffer[..len]).and_then(|opened| opened.message())
             && let Some(members) = parts.get(usize::from(part))
         {
             let members = members.to_vec();
-            let table = Table { id, generation: 9, part, parts: parts.len() as u16, members };
+            let table = TablePart { id, generation: 9, part, parts: parts.len() as u16, members };
             let mut out = Vec::new();
             table.encode(keys, &mut out).unwrap();
             socket.send_to(&out, from).unwrap();
@@ -165,25 +169,28 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> B
 }
 
 /// Returns the next report of one of them.
-fn report(sent: u64, all: u64) -> Report {
+fn report(sent: u64, all: u64) -> NodeReport {
     let (member, seq) = (2 + (sent % all) as u16, (sent / all) as u32 + 1);
     // Loads change, and most weights with them.
     let weight = 128 + (mix(sent) % 64) as u16;
-    let share = Share { service: SERVICE, capacity: 100, weight, load: 500, in_flight: 3 };
-    let (state, services, ids) = (Standing::Up, vec![share], vec![mix(sent); 20]);
-    Report { member, incarnation: 1, seq, state, digest: 1, services, ids, heard: vec![] }
+    let share = ServiceState { service: SERVICE, capacity: 100, weight, load: 500, in_flight: 3 };
+    let (state, services, ids) = (NodeState::Up, vec![share], vec![mix(sent); 20]);
+    NodeReport { member, incarnation: 1, seq, state, digest: 1, services, ids, heard: vec![] }
 }
 
 /// Returns the members, part by part.
-fn table(members: u16, address: SocketAddr) -> Vec<Vec<Listed>> {
+fn table(members: u16, address: SocketAddr) -> Vec<Vec<NodeDescription>> {
     let listed = (2..=members).map(|member| {
         let endpoint = SocketAddr::from(([10, 0, (member >> 8) as u8, member as u8], 80));
-        let offers = vec![Offer { service: SERVICE, capacity: 100, endpoint, info: [].into() }];
-        Listed { member, incarnation: 1, address, offers }
+        let offers = vec![ServiceOffer { service: SERVICE, capacity: 100, endpoint, info: [].into() }];
+        NodeDescription { member, incarnation: 1, address, offers }
     });
-    let mut parts: Vec<Vec<Listed>> = vec![Vec::new()];
+    let mut parts: Vec<Vec<NodeDescription>> = vec![Vec::new()];
     for member in listed {
-        let full = |part: &Vec<Listed>| part.iter().map(Listed::bytes).sum::<usize>() + member.bytes() > PART;
+        let full = |part: &Vec<NodeDescription>| {
+            part.iter().map(NodeDescription::encoded_size).sum::<usize>() + member.encoded_size()
+                > MAX_TABLE_PART_BYTES
+        };
         if parts.last().is_some_and(full) {
             parts.push(Vec::new());
         }

@@ -38,8 +38,10 @@ use std::time::{Duration, Instant};
 use background::Background;
 use place::{Cores, Stamped};
 use plimsoll_brain::mix;
-use plimsoll_cluster::lottery::{Lottery, Service, Settings, incarnation};
-use plimsoll_wire::rfs::{Encode as _, Key, Keys, Message, Mode, Request, Status};
+use plimsoll_cluster::lottery::{DaemonSettings, LotteryDaemon, LotteryService, incarnation};
+use plimsoll_wire::rfs::{
+    AnswerMode, AnswerStatus, DatagramKey, EncodeDatagram as _, KeyRing, LotteryMessage, LotteryRequest,
+};
 use rustix::time::{ClockId, clock_gettime};
 use verdict::Found;
 
@@ -58,10 +60,10 @@ fn main() -> ExitCode {
     }
     let members = numbers.first().copied().unwrap_or(100) as u16;
     let time = Duration::from_secs(numbers.get(1).copied().unwrap_or(5));
-    let keys = Keys::new(Key::new(1, &[7; 32]));
+    let keys = KeyRing::new(DatagramKey::new(1, &[7; 32]));
     let cores = Cores::split();
     let before = threads();
-    let lottery = Lottery::start(settings(1, ([127, 0, 0, 1], 0).into(), &keys)).unwrap();
+    let lottery = LotteryDaemon::start(settings(1, ([127, 0, 0, 1], 0).into(), &keys)).unwrap();
     let fresh: Vec<String> = threads().difference(&before).cloned().collect();
     let [thread] = &fresh[..] else { panic!("{fresh:?}") };
     let daemon = lottery.address();
@@ -102,8 +104,8 @@ fn main() -> ExitCode {
 }
 
 /// Returns the settings of the measured daemon, or of one that only exchanges gossip.
-fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
-    Settings {
+fn settings(member: u16, listen: SocketAddr, keys: &KeyRing) -> DaemonSettings {
+    DaemonSettings {
         member,
         incarnation: incarnation(),
         listen,
@@ -113,7 +115,7 @@ fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
         keys: keys.clone(),
         // Only the first has a service for clients.
         services: (member == 1)
-            .then(|| Service {
+            .then(|| LotteryService {
                 name: "web".into(),
                 id: SERVICE,
                 server: ([127, 0, 0, 1], 80).into(),
@@ -134,7 +136,7 @@ fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
 struct Client {
     socket: Stamped,
     asked: SocketAddr,
-    keys: Keys,
+    keys: KeyRing,
     turn: u64,
 }
 
@@ -152,7 +154,7 @@ struct Phase {
 }
 
 impl Client {
-    fn new(asked: SocketAddr, keys: Keys) -> Self {
+    fn new(asked: SocketAddr, keys: KeyRing) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(asked).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -166,7 +168,7 @@ impl Client {
     fn sealed(&mut self, count: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(count * LENGTH);
         for _ in 0..count {
-            request(mix(self.turn), Mode::Referral, 0, self.turn as u32)
+            request(mix(self.turn), AnswerMode::Referral, 0, self.turn as u32)
                 .encode(&self.keys, &mut out)
                 .unwrap();
             self.turn += 1;
@@ -215,7 +217,9 @@ impl Client {
                 let number = u32::from_be_bytes(buffer[place..place + 4].try_into().unwrap());
                 if number.is_multiple_of(1024) && place == ANSWERED {
                     let message = self.keys.open(&buffer[..len]).unwrap().message().unwrap();
-                    assert!(matches!(message, Message::Answer(answer) if answer.status == Status::Ok));
+                    assert!(
+                        matches!(message, LotteryMessage::Answer(answer) if answer.status == AnswerStatus::Ok)
+                    );
                 }
                 let sent = sent_at[number.wrapping_sub(first as u32) as usize];
                 waits.push(came.saturating_sub(sent).as_nanos().min(u128::from(u32::MAX)) as u32);
@@ -241,7 +245,8 @@ impl Client {
         let (answers, each) =
             (waits.len() as f64 / time.as_secs_f64(), cpu.as_secs_f64() / waits.len() as f64);
         println!(
-            "{name:<10}  {answers:>9.0}  {:>7.2} us  {:>14.0}  {:.3} ms {:.3} ms {:.3} ms  {:>4.0} %   {lost}{}",
+            "{name:<10}  {answers:>9.0}  {:>7.2} us  {:>14.0}  {:.3} ms {:.3} ms {:.3} ms  {:>4.0} \
+             %   {lost}{}",
             each * 1e6,
             1.0 / each,
             at(0.5),
@@ -308,8 +313,8 @@ fn drops_since(address: SocketAddr, before: u64) -> u64 {
 /// The time after which a missing answer counts as lost.
 const LOST: Duration = Duration::from_millis(500);
 
-fn request(id: u64, mode: Mode, attempt: u8, client_time: u32) -> Request {
-    Request {
+fn request(id: u64, mode: AnswerMode, attempt: u8, client_time: u32) -> LotteryRequest {
+    LotteryRequest {
         id,
         service: SERVICE,
         attempt,
@@ -318,7 +323,7 @@ fn request(id: u64, mode: Mode, attempt: u8, client_time: u32) -> Request {
         client_time,
         avoid: Vec::new(),
         info: Vec::new(),
-        room: 128,
+        max_answer_bytes: 128,
     }
 }
 

@@ -41,7 +41,8 @@ impl Found {
             (format!("{answers:.0} answers a second of a core; at least {ANSWERS:.0}"), answers >= ANSWERS),
             (
                 format!(
-                    "{added:.3} ms added to the 99th percentile at half of what is answered, to what a server takes that only \
+                    "{added:.3} ms added to the 99th percentile at half of what is answered, to what a \
+                     server takes that only \
                      sends back; at most {ADDED} ms"
                 ),
                 added <= ADDED,

@@ -19,49 +19,54 @@ use super::Location;
 use super::invoke::invoke;
 
 /// The pause after a failed call, at first and at most.
-const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// The interval at which a lasting alert is repeated.
-const AGAIN: Duration = Duration::from_secs(5);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A load alert, called until this is dropped.
 #[derive(Debug)]
-pub(super) struct Alert {
+pub(super) struct LoadAlert {
     pub(super) object: Ior,
     wanted: watch::Sender<bool>,
     /// Whether the last call failed.
-    lost: Arc<AtomicBool>,
+    has_failed: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-impl Alert {
+impl LoadAlert {
     /// Starts the task for an object that has not been called yet.
     pub(super) fn start(runtime: &Handle, location: Location, object: Ior) -> Self {
-        let lost = Arc::new(AtomicBool::new(false));
+        let has_failed = Arc::new(AtomicBool::new(false));
         let (wanted, changes) = watch::channel(false);
-        let task = runtime.spawn(tell(location, object.clone(), changes, Arc::clone(&lost)));
-        Self { object, wanted, lost, task: task.abort_handle() }
+        let task = runtime.spawn(deliver_alert(location, object.clone(), changes, Arc::clone(&has_failed)));
+        Self { object, wanted, has_failed, task: task.abort_handle() }
     }
 
     /// Sets whether the member should shed its clients.
-    pub(super) fn want(&self, alerted: bool) {
+    pub(super) fn set_alerted(&self, alerted: bool) {
         self.wanted.send_replace(alerted);
     }
 
     /// Returns `true` if another object may replace this one: the last call to it failed.
-    pub(super) fn lost(&self) -> bool {
-        self.lost.load(Relaxed)
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
     }
 }
 
-impl Drop for Alert {
+impl Drop for LoadAlert {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn tell(location: Location, object: Ior, mut wanted: watch::Receiver<bool>, lost: Arc<AtomicBool>) {
+async fn deliver_alert(
+    location: Location,
+    object: Ior,
+    mut wanted: watch::Receiver<bool>,
+    lost: Arc<AtomicBool>,
+) {
     let mut said = false;
-    let mut wait = WAITS.0;
+    let mut wait = RETRY_PAUSES.0;
     loop {
         let alerted = *wanted.borrow_and_update();
         if !alerted && !said {
@@ -69,7 +74,7 @@ async fn tell(location: Location, object: Ior, mut wanted: watch::Receiver<bool>
             if wanted.changed().await.is_err() {
                 return;
             }
-            wait = WAITS.0;
+            wait = RETRY_PAUSES.0;
             continue;
         }
         // A failed call may have been received, so the opposite must be sent then, too.
@@ -82,9 +87,9 @@ async fn tell(location: Location, object: Ior, mut wanted: watch::Receiver<bool>
                     tracing::info!("the load alert of {location} was told: {operation}");
                 }
                 said = alerted;
-                wait = WAITS.0;
+                wait = RETRY_PAUSES.0;
                 if alerted {
-                    let _ = timeout(AGAIN, wanted.changed()).await;
+                    let _ = timeout(REPEAT_INTERVAL, wanted.changed()).await;
                 }
             }
             Err(why) => {
@@ -93,9 +98,9 @@ async fn tell(location: Location, object: Ior, mut wanted: watch::Receiver<bool>
                 }
                 said |= alerted;
                 tokio::select! {
-                    () = sleep(wait) => wait = (wait * 2).min(WAITS.1),
+                    () = sleep(wait) => wait = (wait * 2).min(RETRY_PAUSES.1),
                     changed = wanted.changed() => match changed {
-                        Ok(()) => wait = WAITS.0,
+                        Ok(()) => wait = RETRY_PAUSES.0,
                         Err(_) => return,
                     },
                 }

@@ -1,35 +1,35 @@
 //! Encodes the results of the load manager's operations as replies.
 
-use plimsoll_wire::giop::write::{self, Form};
-use plimsoll_wire::giop::{Any, Ior, Status, SystemException, Writer};
+use plimsoll_wire::giop::write::{self, MessageFormat};
+use plimsoll_wire::giop::{CdrWriter, CorbaAny, Ior, ReplyStatus, SystemException};
 
 use super::Location;
-use super::call::Loads;
+use super::call::NumberedLoads;
 use super::properties::Property;
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum OperationResult {
     Nothing,
     Truth(bool),
-    Loads(Loads),
+    Loads(NumberedLoads),
     Object(Ior),
     Objects(Vec<Ior>),
     Locations(Vec<Location>),
     Number(u64),
     Properties(Vec<Property>),
     /// A new group and the handle for its deletion.
-    Created(Ior, Any),
+    Created(Ior, CorbaAny),
 }
 
 /// The failure of an operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Fault {
-    User(Raised),
+pub(super) enum CallError {
+    User(UserException),
     System(SystemException<'static>),
 }
 
-impl Fault {
+impl CallError {
     /// Returns the name of the exception.
     pub(super) fn name(&self) -> String {
         let said = match self {
@@ -42,7 +42,7 @@ impl Fault {
 
 /// The exceptions of the interface.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Raised {
+pub(super) enum UserException {
     MonitorAlreadyPresent,
     LocationNotFound,
     LoadAlertNotFound,
@@ -58,31 +58,38 @@ pub(super) enum Raised {
     CannotMeetCriteria(Property),
 }
 
-impl From<Raised> for Fault {
-    fn from(raised: Raised) -> Self {
+impl From<UserException> for CallError {
+    fn from(raised: UserException) -> Self {
         Self::User(raised)
     }
 }
 
-impl From<SystemException<'static>> for Fault {
+impl From<SystemException<'static>> for CallError {
     fn from(exception: SystemException<'static>) -> Self {
         Self::System(exception)
     }
 }
 
 /// Appends the reply to a request.
-pub(super) fn reply(out: &mut Vec<u8>, form: Form, id: u32, outcome: &Result<Answer, Fault>) {
+pub(super) fn reply(
+    out: &mut Vec<u8>,
+    form: MessageFormat,
+    id: u32,
+    outcome: &Result<OperationResult, CallError>,
+) {
     match outcome {
-        Ok(answer) => write::reply(out, form, id, Status::Done, &[], |writer| answer.write(writer)),
-        Err(Fault::System(why)) => write::exception(out, form, id, why),
-        Err(Fault::User(raised)) => {
-            write::reply(out, form, id, Status::UserException, &[], |writer| raised.write(writer));
+        Ok(answer) => {
+            write::reply(out, form, id, ReplyStatus::NoException, &[], |writer| answer.write(writer))
+        }
+        Err(CallError::System(why)) => write::exception(out, form, id, why),
+        Err(CallError::User(raised)) => {
+            write::reply(out, form, id, ReplyStatus::UserException, &[], |writer| raised.write(writer));
         }
     }
 }
 
-impl Answer {
-    fn write(&self, writer: &mut Writer<'_>) {
+impl OperationResult {
+    fn write(&self, writer: &mut CdrWriter<'_>) {
         match self {
             Self::Nothing => {}
             Self::Truth(truth) => writer.bool(*truth),
@@ -112,7 +119,7 @@ impl Answer {
     }
 }
 
-impl Raised {
+impl UserException {
     fn type_id(&self) -> &'static str {
         match self {
             Self::MonitorAlreadyPresent => "IDL:tao.lb/CosLoadBalancing/MonitorAlreadyPresent:1.0",
@@ -131,7 +138,7 @@ impl Raised {
         }
     }
 
-    fn write(&self, writer: &mut Writer<'_>) {
+    fn write(&self, writer: &mut CdrWriter<'_>) {
         writer.string(self.type_id().as_bytes());
         match self {
             Self::InvalidProperty(property) => property.write(writer),

@@ -1,21 +1,21 @@
 //! Parses requests into the operations of the load manager.
 
-use plimsoll_wire::giop::{Any, BadGiop, Ior, Reader, SystemException};
+use plimsoll_wire::giop::{CdrReader, CorbaAny, GiopError, Ior, SystemException};
 
 use super::Location;
 use super::properties::Property;
 
 /// The maximum number of loads in one call.
-const LOADS: usize = 32;
+const MAX_LOADS: usize = 32;
 /// The maximum length of a repository ID.
-const ID: usize = 1024;
+const MAX_REPOSITORY_ID: usize = 1024;
 
 /// An operation with its arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Call {
+pub(super) enum ManagerCall {
     IsA(Vec<u8>),
     NonExistent,
-    PushLoads(Location, Loads),
+    PushLoads(Location, NumberedLoads),
     Loads(Location),
     EnableAlert(Location),
     DisableAlert(Location),
@@ -38,20 +38,23 @@ pub(super) enum Call {
     GroupById(u64),
     MemberReference(Ior, Location),
     Create(String, Vec<Property>),
-    Delete(Any),
+    Delete(CorbaAny),
 }
 
 /// Loads by their number.
-pub(super) type Loads = Vec<(u32, f32)>;
+pub(super) type NumberedLoads = Vec<(u32, f32)>;
 
-impl Call {
+impl ManagerCall {
     /// Reads an operation's arguments.
     ///
     /// # Errors
     /// The exception for the client: the operation does not exist, is not implemented, or its arguments are
     /// malformed.
-    pub(super) fn read(operation: &[u8], reader: &mut Reader<'_>) -> Result<Self, SystemException<'static>> {
-        let mut arguments = Arguments(reader);
+    pub(super) fn parse(
+        operation: &[u8],
+        reader: &mut CdrReader<'_>,
+    ) -> Result<Self, SystemException<'static>> {
+        let mut arguments = ArgumentReader(reader);
         let call = match operation {
             b"_is_a" => Self::IsA(arguments.text()?),
             b"_non_existent" => Self::NonExistent,
@@ -75,10 +78,10 @@ impl Call {
             b"groups_at_location" => Self::GroupsAt(arguments.location()?),
             b"get_object_group_id" => Self::GroupId(arguments.group()?),
             b"get_object_group_ref" => Self::GroupReference(arguments.group()?),
-            b"get_object_group_ref_from_id" => Self::GroupById(arguments.0.u64().map_err(unread)?),
+            b"get_object_group_ref_from_id" => Self::GroupById(arguments.0.u64().map_err(marshal_error)?),
             b"get_member_ref" => Self::MemberReference(arguments.group()?, arguments.location()?),
             b"create_object" => Self::Create(arguments.type_id()?, arguments.properties()?),
-            b"delete_object" => Self::Delete(Any::read(arguments.0).map_err(unread)?),
+            b"delete_object" => Self::Delete(CorbaAny::read(arguments.0).map_err(marshal_error)?),
             b"create_member"
             | b"set_properties_dynamically"
             | b"set_type_properties"
@@ -98,22 +101,25 @@ impl Call {
 ///
 /// # Errors
 /// It is incomplete.
-pub(super) fn loads(reader: &mut Reader<'_>) -> Result<Option<Loads>, BadGiop> {
+pub(super) fn read_loads(reader: &mut CdrReader<'_>) -> Result<Option<NumberedLoads>, GiopError> {
     let count = reader.count(8)?;
-    if count > LOADS {
+    if count > MAX_LOADS {
         return Ok(None);
     }
-    let loads = (0..count).map(|_| Ok((reader.u32()?, reader.f32()?))).collect::<Result<Loads, BadGiop>>()?;
+    let loads = (0..count)
+        .map(|_| Ok((reader.u32()?, reader.f32()?)))
+        .collect::<Result<NumberedLoads, GiopError>>()?;
     Ok(loads.iter().all(|(_, value)| value.is_finite()).then_some(loads))
 }
 
-impl Call {
+impl ManagerCall {
     /// Returns the operation and its target, if it is a change. Load reports are not: they are frequent, and
     /// describe the state.
-    pub(super) fn changes(&self) -> Option<(&'static str, Option<String>)> {
+    pub(super) fn change_target(&self) -> Option<(&'static str, Option<String>)> {
         let at = |location: &Location| Some(location.text().to_owned());
         let of = |group: &Ior, location: &Location| {
-            let key = group.iiop().map(|profile| String::from_utf8_lossy(&profile.key).into_owned());
+            let key =
+                group.first_iiop_profile().map(|profile| String::from_utf8_lossy(&profile.key).into_owned());
             Some(format!("{} {}", key.unwrap_or_default(), location.text()))
         };
         Some(match self {
@@ -128,7 +134,7 @@ impl Call {
             Self::AddMember(group, location, _) => ("add_member", of(group, location)),
             Self::RemoveMember(group, location) => ("remove_member", of(group, location)),
             Self::Create(type_id, _) => ("create_object", Some(type_id.clone())),
-            Self::Delete(number) => ("delete_object", number.whole().map(|id| id.to_string())),
+            Self::Delete(number) => ("delete_object", number.as_integer().map(|id| id.to_string())),
             Self::IsA(_)
             | Self::NonExistent
             | Self::PushLoads(..)
@@ -147,43 +153,43 @@ impl Call {
     }
 }
 
-struct Arguments<'a, 'b>(&'a mut Reader<'b>);
+struct ArgumentReader<'a, 'b>(&'a mut CdrReader<'b>);
 
-impl Arguments<'_, '_> {
+impl ArgumentReader<'_, '_> {
     fn text(&mut self) -> Result<Vec<u8>, SystemException<'static>> {
-        Ok(self.0.string().map_err(unread)?.to_vec())
+        Ok(self.0.string().map_err(marshal_error)?.to_vec())
     }
 
     fn type_id(&mut self) -> Result<String, SystemException<'static>> {
         let text = self.text()?;
-        let sound = text.len() <= ID && text.iter().all(u8::is_ascii_graphic);
+        let sound = text.len() <= MAX_REPOSITORY_ID && text.iter().all(u8::is_ascii_graphic);
         String::from_utf8(text).ok().filter(|_| sound).ok_or(SystemException::BAD_PARAM)
     }
 
     fn location(&mut self) -> Result<Location, SystemException<'static>> {
-        Location::read(self.0).map_err(unread)?.ok_or(SystemException::BAD_PARAM)
+        Location::read(self.0).map_err(marshal_error)?.ok_or(SystemException::BAD_PARAM)
     }
 
-    fn loads(&mut self) -> Result<Loads, SystemException<'static>> {
-        loads(self.0).map_err(unread)?.ok_or(SystemException::BAD_PARAM)
+    fn loads(&mut self) -> Result<NumberedLoads, SystemException<'static>> {
+        read_loads(self.0).map_err(marshal_error)?.ok_or(SystemException::BAD_PARAM)
     }
 
     fn properties(&mut self) -> Result<Vec<Property>, SystemException<'static>> {
-        Property::read_all(self.0).map_err(unread)?.ok_or(SystemException::BAD_PARAM)
+        Property::read_all(self.0).map_err(marshal_error)?.ok_or(SystemException::BAD_PARAM)
     }
 
     /// Reads a reference to a group, which may be any reference: it is looked up, not called.
     fn group(&mut self) -> Result<Ior, SystemException<'static>> {
-        Ior::read(self.0).map_err(unread)
+        Ior::read(self.0).map_err(marshal_error)
     }
 
     /// Reads a reference to an object that can be called.
     fn object(&mut self) -> Result<Ior, SystemException<'static>> {
         let object = self.group()?;
-        if object.iiop().is_some() { Ok(object) } else { Err(SystemException::BAD_PARAM) }
+        if object.first_iiop_profile().is_some() { Ok(object) } else { Err(SystemException::BAD_PARAM) }
     }
 }
 
-fn unread(_: BadGiop) -> SystemException<'static> {
+fn marshal_error(_: GiopError) -> SystemException<'static> {
     SystemException::MARSHAL
 }

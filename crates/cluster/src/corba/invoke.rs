@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use plimsoll_wire::giop::write::{self, Form, Head};
+use plimsoll_wire::giop::write::{self, GiopRequestHead, MessageFormat};
 use plimsoll_wire::giop::{
-    Assembler, BadGiop, Content, Cut, IiopProfile, Ior, Limits, Message, Order, Reader, Reply, Status,
-    Target, Wanted, cut,
+    AssemblyLimits, ByteOrder, CdrReader, ExpectedResponse, FragmentAssembler, GiopError, GiopMessage,
+    GiopReply, IiopProfile, Ior, MessageContent, NextMessage, ReplyStatus, TargetAddress, next_message,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// The time limit of a call as a whole.
-pub(super) const LIMIT: Duration = Duration::from_secs(2);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of a reply, in bytes.
-const REPLY: usize = 64 << 10;
+const MAX_REPLY: usize = 64 << 10;
 /// The maximum number of redirections to another reference.
-const FORWARDS: usize = 4;
+const MAX_FORWARDS: usize = 4;
 
 const ID: u32 = 1;
 
@@ -27,63 +27,70 @@ const ID: u32 = 1;
 pub(super) async fn invoke<T>(
     object: &Ior,
     operation: &str,
-    read: impl FnOnce(&mut Reader<'_>) -> Result<T, BadGiop>,
+    read: impl FnOnce(&mut CdrReader<'_>) -> Result<T, GiopError>,
 ) -> Result<T, String> {
-    match timeout(LIMIT, follow(object, operation, read)).await {
+    match timeout(CALL_TIMEOUT, follow_forwards(object, operation, read)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs_f64())),
+        Err(_) => Err(format!("no answer within {} s", CALL_TIMEOUT.as_secs_f64())),
     }
 }
 
-async fn follow<T>(
+async fn follow_forwards<T>(
     object: &Ior,
     operation: &str,
-    read: impl FnOnce(&mut Reader<'_>) -> Result<T, BadGiop>,
+    read: impl FnOnce(&mut CdrReader<'_>) -> Result<T, GiopError>,
 ) -> Result<T, String> {
     let mut object = object.clone();
-    for _ in 0..FORWARDS {
-        let profile = object.iiop().ok_or("its reference leads nowhere")?;
-        let message = ask(&profile, operation).await?;
-        let (reply, order) = replied(&message)?;
+    for _ in 0..MAX_FORWARDS {
+        let profile = object.first_iiop_profile().ok_or("its reference leads nowhere")?;
+        let message = exchange(&profile, operation).await?;
+        let (reply, order) = parse_reply(&message)?;
         match reply.status {
-            Status::Done => return read(&mut reply.result(order)).map_err(|bad| bad.to_string()),
-            Status::UserException => return Err("it raised an exception of its own".into()),
-            Status::SystemException => {
+            ReplyStatus::NoException => {
+                return read(&mut reply.body_reader(order)).map_err(|bad| bad.to_string());
+            }
+            ReplyStatus::UserException => return Err("it raised an exception of its own".into()),
+            ReplyStatus::SystemException => {
                 let why = reply.exception(order);
                 let name = why.map(|why| why.name().to_owned()).filter(|name| !name.is_empty());
                 return Err(name.unwrap_or_else(|| "it raised a system exception".into()));
             }
-            Status::Forward | Status::ForwardForGood => {
+            ReplyStatus::Forward | ReplyStatus::ForwardPermanent => {
                 object = reply.forward(order).ok_or("it says that it is elsewhere and not where")?;
             }
-            Status::NeedsAddressing => return Err("it wants to be addressed in another way".into()),
+            ReplyStatus::NeedsAddressing => return Err("it wants to be addressed in another way".into()),
         }
     }
     Err("it is said to be elsewhere again and again".into())
 }
 
 /// Sends a request and waits for the complete reply.
-async fn ask(profile: &IiopProfile, operation: &str) -> Result<Vec<u8>, String> {
+async fn exchange(profile: &IiopProfile, operation: &str) -> Result<Vec<u8>, String> {
     let mut stream = connect(profile).await?;
     let mut out = Vec::new();
-    let form = Form { version: profile.version, order: Order::NATIVE };
-    let target = Target::Key(&profile.key);
-    let head =
-        Head { id: ID, wanted: Wanted::Result, target, operation: operation.as_bytes(), contexts: &[] };
+    let form = MessageFormat { version: profile.version, order: ByteOrder::NATIVE };
+    let target = TargetAddress::Key(&profile.key);
+    let head = GiopRequestHead {
+        id: ID,
+        expected_response: ExpectedResponse::Result,
+        target,
+        operation: operation.as_bytes(),
+        contexts: &[],
+    };
     write::request(&mut out, form, &head, |_| ());
     let broken = |error: std::io::Error| format!("the connection broke: {error}");
     stream.write_all(&out).await.map_err(broken)?;
     let mut unread = Vec::new();
-    let mut assembler = Assembler::new(Limits { messages: 1, bytes: REPLY });
+    let mut assembler = FragmentAssembler::new(AssemblyLimits { messages: 1, bytes: MAX_REPLY });
     loop {
-        match cut(&unread, REPLY).map_err(|bad| bad.to_string())? {
-            Cut::Whole { len, .. } => {
+        match next_message(&unread, MAX_REPLY).map_err(|bad| bad.to_string())? {
+            NextMessage::Whole { len, .. } => {
                 let message: Vec<u8> = unread.drain(..len).collect();
-                if let Some(whole) = assembler.take(&message).map_err(|bad| bad.to_string())? {
+                if let Some(whole) = assembler.accept(&message).map_err(|bad| bad.to_string())? {
                     return Ok(whole.into_owned());
                 }
             }
-            Cut::Partial { .. } => {
+            NextMessage::Partial { .. } => {
                 if stream.read_buf(&mut unread).await.map_err(broken)? == 0 {
                     return Err("it closed the connection without an answer".into());
                 }
@@ -95,7 +102,7 @@ async fn ask(profile: &IiopProfile, operation: &str) -> Result<Vec<u8>, String> 
 /// Connects to the first reachable address.
 async fn connect(profile: &IiopProfile) -> Result<TcpStream, String> {
     let mut last = "it has no address".to_owned();
-    for place in profile.places().take(4) {
+    for place in profile.addresses().take(4) {
         let host = place.host.trim_start_matches('[').trim_end_matches(']');
         match TcpStream::connect((host, place.port)).await {
             Ok(stream) => {
@@ -109,10 +116,10 @@ async fn connect(profile: &IiopProfile) -> Result<TcpStream, String> {
     Err(last)
 }
 
-fn replied(message: &[u8]) -> Result<(Reply<'_>, Order), String> {
-    let read = Message::parse(message).map_err(|bad| bad.to_string())?;
+fn parse_reply(message: &[u8]) -> Result<(GiopReply<'_>, ByteOrder), String> {
+    let read = GiopMessage::parse(message).map_err(|bad| bad.to_string())?;
     match read.content {
-        Content::Reply(reply) if reply.id == ID => Ok((reply, read.header.order)),
+        MessageContent::Reply(reply) if reply.id == ID => Ok((reply, read.header.order)),
         _ => Err("it answered with something that is no answer".into()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use plimsoll_wire::giop::{BadGiop, Reader, Writer};
+use plimsoll_wire::giop::{CdrReader, CdrWriter, GiopError};
 
 /// The maximum length of a location's text, in bytes.
 const LONGEST: usize = 255;
@@ -27,7 +27,7 @@ impl Location {
     }
 
     /// Reads a location; `None` if it is empty, too long, or not printable text.
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, BadGiop> {
+    pub(super) fn read(reader: &mut CdrReader<'_>) -> Result<Option<Self>, GiopError> {
         let mut parts = Vec::new();
         for _ in 0..reader.count(8)? {
             let mut part = || Ok(String::from_utf8_lossy(reader.string()?).into_owned());
@@ -41,7 +41,7 @@ impl Location {
         Ok(sound.then_some(Self { parts, text }))
     }
 
-    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+    pub(super) fn write(&self, writer: &mut CdrWriter<'_>) {
         writer.count(self.parts.len());
         for (id, kind) in &self.parts {
             writer.string(id.as_bytes());

@@ -1,12 +1,12 @@
 //! Properties of groups: names with values of any type, and the ones that this balancer supports.
 
-use plimsoll_wire::giop::{Any, BadGiop, Reader, Writer};
+use plimsoll_wire::giop::{CdrReader, CdrWriter, CorbaAny, GiopError};
 
-use super::answer::Raised;
+use super::answer::UserException;
 use super::{Location, StrategyInfo};
 
 /// The maximum number of properties in one call.
-pub(super) const MOST: usize = 64;
+pub(super) const MAX_PROPERTIES: usize = 64;
 
 const STYLE: &str = "org.omg.PortableGroup.MembershipStyle";
 const INITIAL: &str = "org.omg.PortableGroup.InitialNumberMembers";
@@ -21,32 +21,32 @@ const STRATEGY_TOO: &str = "CosLoadBalancing.StrategyInfo";
 pub(super) struct Property {
     /// The name, in the naming service's format like locations.
     pub(super) name: Location,
-    pub(super) value: Any,
+    pub(super) value: CorbaAny,
 }
 
 impl Property {
     /// Reads a sequence of properties; `None` if one has no valid name, or there are too many.
-    pub(super) fn read_all(reader: &mut Reader<'_>) -> Result<Option<Vec<Self>>, BadGiop> {
+    pub(super) fn read_all(reader: &mut CdrReader<'_>) -> Result<Option<Vec<Self>>, GiopError> {
         let mut all = Vec::new();
         for _ in 0..reader.count(8)? {
             let name = Location::read(reader)?;
-            let value = Any::read(reader)?;
+            let value = CorbaAny::read(reader)?;
             match name {
-                Some(name) if all.len() < MOST => all.push(Self { name, value }),
+                Some(name) if all.len() < MAX_PROPERTIES => all.push(Self { name, value }),
                 _ => return Ok(None),
             }
         }
         Ok(Some(all))
     }
 
-    pub(super) fn write_all(all: &[Self], writer: &mut Writer<'_>) {
+    pub(super) fn write_all(all: &[Self], writer: &mut CdrWriter<'_>) {
         writer.count(all.len());
         for property in all {
             property.write(writer);
         }
     }
 
-    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+    pub(super) fn write(&self, writer: &mut CdrWriter<'_>) {
         self.name.write(writer);
         self.value.write(writer);
     }
@@ -60,42 +60,43 @@ pub(super) fn merged(defaults: &[Property], own: &[Property]) -> Vec<Property> {
 
 /// Returns the strategy in a group's properties; `None` if there is none. The application adds the members,
 /// so properties about their number have no effect.
-pub(super) fn strategy(properties: &[Property]) -> Result<Option<StrategyInfo>, Raised> {
+pub(super) fn strategy(properties: &[Property]) -> Result<Option<StrategyInfo>, UserException> {
     let mut strategy = None;
     for property in properties {
         match property.name.text() {
-            STYLE => match property.value.whole() {
+            STYLE => match property.value.as_integer() {
                 Some(0) => {}
                 // The load manager would create such members by factories, which it does not support.
-                Some(1) => return Err(Raised::CannotMeetCriteria(property.clone())),
-                _ => return Err(Raised::InvalidProperty(property.clone())),
+                Some(1) => return Err(UserException::CannotMeetCriteria(property.clone())),
+                _ => return Err(UserException::InvalidProperty(property.clone())),
             },
-            INITIAL | MINIMUM if property.value.whole().is_some() => {}
-            FACTORIES if property.value == Any::List(Vec::new()) => {}
-            FACTORIES => return Err(Raised::CannotMeetCriteria(property.clone())),
+            INITIAL | MINIMUM if property.value.as_integer().is_some() => {}
+            FACTORIES if property.value == CorbaAny::List(Vec::new()) => {}
+            FACTORIES => return Err(UserException::CannotMeetCriteria(property.clone())),
             STRATEGY | STRATEGY_TOO => {
-                let info = info(&property.value).ok_or_else(|| Raised::InvalidProperty(property.clone()))?;
+                let info = parse_strategy_info(&property.value)
+                    .ok_or_else(|| UserException::InvalidProperty(property.clone()))?;
                 strategy = Some(info);
             }
-            INITIAL | MINIMUM => return Err(Raised::InvalidProperty(property.clone())),
-            _ => return Err(Raised::InvalidCriteria(property.clone())),
+            INITIAL | MINIMUM => return Err(UserException::InvalidProperty(property.clone())),
+            _ => return Err(UserException::InvalidCriteria(property.clone())),
         }
     }
     Ok(strategy)
 }
 
 /// Decodes `struct StrategyInfo { string name; Properties props; }`.
-fn info(value: &Any) -> Option<StrategyInfo> {
-    let Any::Struct(members) = value else { return None };
-    let [Any::Text(name), Any::List(properties)] = members.as_slice() else { return None };
+fn parse_strategy_info(value: &CorbaAny) -> Option<StrategyInfo> {
+    let CorbaAny::Struct(members) = value else { return None };
+    let [CorbaAny::Text(name), CorbaAny::List(properties)] = members.as_slice() else { return None };
     let settings = properties.iter().map(|property| {
-        let Any::Struct(members) = property else { return None };
-        let [Any::List(parts), Any::Any(value)] = members.as_slice() else { return None };
-        let [.., Any::Struct(last)] = parts.as_slice() else { return None };
-        let Some(Any::Text(id)) = last.first() else { return None };
+        let CorbaAny::Struct(members) = property else { return None };
+        let [CorbaAny::List(parts), CorbaAny::Any(value)] = members.as_slice() else { return None };
+        let [.., CorbaAny::Struct(last)] = parts.as_slice() else { return None };
+        let Some(CorbaAny::Text(id)) = last.first() else { return None };
         let id = std::str::from_utf8(id).ok()?;
         let id = id.rsplit('.').next().unwrap_or(id);
-        Some((id.to_owned(), value.number().filter(|number| number.is_finite())?))
+        Some((id.to_owned(), value.as_number().filter(|number| number.is_finite())?))
     });
     let settings = settings.collect::<Option<_>>()?;
     Some(StrategyInfo { name: String::from_utf8(name.clone()).ok()?, settings })

@@ -5,19 +5,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_wire::giop::write::{self, Form};
+use plimsoll_wire::giop::write::{self, MessageFormat};
 use plimsoll_wire::giop::{
-    Assembler, Content, Cut, HEADER, Limits, LocateRequest, Message, Order, Request, SystemException,
-    Version, Wanted, cut,
+    AssemblyLimits, ByteOrder, ExpectedResponse, FragmentAssembler, GiopMessage, GiopRequest, GiopVersion,
+    HEADER_LEN, LocateRequest, MessageContent, NextMessage, SystemException, next_message,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use super::KEY;
-use super::answer::{self, Fault};
-use super::call::Call;
+use super::OBJECT_KEY;
+use super::answer::{self, CallError};
+use super::call::ManagerCall;
 use super::servant::Servant;
 
 /// The maximum number of connections; further ones are closed.
@@ -38,7 +38,7 @@ pub(super) async fn serve(listener: &TcpListener, servant: &Arc<Servant>) {
         match listener.accept().await {
             Ok((stream, from)) => {
                 if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-                    tokio::spawn(connection(stream, from, Arc::clone(servant), slot));
+                    tokio::spawn(serve_connection(stream, from, Arc::clone(servant), slot));
                 }
             }
             // No file descriptors or memory: the connection stays in the backlog, and a retry would fail at
@@ -51,7 +51,7 @@ pub(super) async fn serve(listener: &TcpListener, servant: &Arc<Servant>) {
     }
 }
 
-async fn connection(
+async fn serve_connection(
     mut stream: TcpStream,
     from: SocketAddr,
     servant: Arc<Servant>,
@@ -59,16 +59,16 @@ async fn connection(
 ) {
     let _ = stream.set_nodelay(true);
     // An error concerns the client only.
-    let _ = converse(&mut stream, from, &servant).await;
+    let _ = serve_requests(&mut stream, from, &servant).await;
 }
 
-async fn converse(stream: &mut TcpStream, from: SocketAddr, servant: &Arc<Servant>) -> io::Result<()> {
-    let mut assembler = Assembler::new(Limits { messages: FRAGMENTED, bytes: MESSAGE });
-    let mut unread = Vec::with_capacity(HEADER);
+async fn serve_requests(stream: &mut TcpStream, from: SocketAddr, servant: &Arc<Servant>) -> io::Result<()> {
+    let mut assembler = FragmentAssembler::new(AssemblyLimits { messages: FRAGMENTED, bytes: MESSAGE });
+    let mut unread = Vec::with_capacity(HEADER_LEN);
     loop {
-        let len = match cut(&unread, MESSAGE) {
-            Ok(Cut::Whole { len, .. }) => len,
-            Ok(Cut::Partial { .. }) => {
+        let len = match next_message(&unread, MESSAGE) {
+            Ok(NextMessage::Whole { len, .. }) => len,
+            Ok(NextMessage::Partial { .. }) => {
                 let patience = if unread.is_empty() && assembler.is_empty() { IDLE } else { STALL };
                 match timeout(patience, stream.read_buf(&mut unread)).await {
                     Ok(Ok(0)) => return Ok(()),
@@ -81,8 +81,8 @@ async fn converse(stream: &mut TcpStream, from: SocketAddr, servant: &Arc<Servan
             Err(_) => return send(stream, |out| write::error(out, PLAIN)).await,
         };
         let message: Vec<u8> = unread.drain(..len).collect();
-        let reply = match assembler.take(&message) {
-            Ok(Some(whole)) => take(servant, from, whole.into_owned()).await,
+        let reply = match assembler.accept(&message) {
+            Ok(Some(whole)) => handle_message(servant, from, whole.into_owned()).await,
             Ok(None) => Some(Vec::new()),
             Err(_) => None,
         };
@@ -95,7 +95,7 @@ async fn converse(stream: &mut TcpStream, from: SocketAddr, servant: &Arc<Servan
 }
 
 /// The form of messages where no request determines it.
-const PLAIN: Form = Form { version: Version::V1_0, order: Order::NATIVE };
+const PLAIN: MessageFormat = MessageFormat { version: GiopVersion::V1_0, order: ByteOrder::NATIVE };
 
 async fn send(stream: &mut TcpStream, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
     let mut out = Vec::new();
@@ -105,34 +105,37 @@ async fn send(stream: &mut TcpStream, write: impl FnOnce(&mut Vec<u8>)) -> io::R
 
 /// Handles a complete message. Returns the bytes to send, which may be empty; `None` if a client must not
 /// send it.
-async fn take(servant: &Arc<Servant>, from: SocketAddr, message: Vec<u8>) -> Option<Vec<u8>> {
+async fn handle_message(servant: &Arc<Servant>, from: SocketAddr, message: Vec<u8>) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    let read = Message::parse(&message).ok()?;
-    let form = read.header.form();
+    let read = GiopMessage::parse(&message).ok()?;
+    let form = read.header.format();
     match &read.content {
-        Content::Request(request) => {
-            let outcome = match asked(request, form.order) {
+        MessageContent::Request(request) => {
+            let outcome = match parse_call(request, form.order) {
                 Ok(call) => servant.perform(from, call).await,
-                Err(why) => Err(Fault::System(why)),
+                Err(why) => Err(CallError::System(why)),
             };
-            if request.wanted != Wanted::Nothing {
+            if request.expected_response != ExpectedResponse::Oneway {
                 answer::reply(&mut out, form, request.id, &outcome);
             }
         }
-        Content::LocateRequest(LocateRequest { id, target }) => {
-            write::located(&mut out, form, *id, target.key() == Some(KEY));
+        MessageContent::LocateRequest(LocateRequest { id, target }) => {
+            write::locate_status(&mut out, form, *id, target.key() == Some(OBJECT_KEY));
         }
         // The cancelled request has already been completed.
-        Content::CancelRequest(_) => {}
+        MessageContent::CancelRequest(_) => {}
         _ => return None,
     }
     Some(out)
 }
 
 /// Parses a request to the object.
-pub(super) fn asked(request: &Request<'_>, order: Order) -> Result<Call, SystemException<'static>> {
-    if request.target.key() != Some(KEY) {
+pub(super) fn parse_call(
+    request: &GiopRequest<'_>,
+    order: ByteOrder,
+) -> Result<ManagerCall, SystemException<'static>> {
+    if request.target.key() != Some(OBJECT_KEY) {
         return Err(SystemException::OBJECT_NOT_EXIST);
     }
-    Call::read(request.operation, &mut request.arguments(order))
+    ManagerCall::parse(request.operation, &mut request.argument_reader(order))
 }

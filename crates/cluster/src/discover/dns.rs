@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use hickory_proto::rr::{Name, RData, RecordType};
 
-use super::resolver::{Reply, Resolver, ResolverSettings};
-use super::{Answer, Asking, Listed, Source, Told, Way};
+use super::resolver::{DnsReply, Resolver, ResolverSettings};
+use super::{DiscoveredMember, MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig};
 
 /// The families of addresses to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum AddressFamily {
     /// All.
     Any,
     /// IPv4 addresses only.
@@ -32,7 +32,7 @@ pub struct DnsSettings {
     /// The port of each member; not 0.
     pub port: u16,
     /// The addresses to use.
-    pub family: Family,
+    pub family: AddressFamily,
     /// The name servers.
     pub resolver: ResolverSettings,
     /// The minimum time until the next query.
@@ -41,44 +41,44 @@ pub struct DnsSettings {
     pub max: Duration,
 }
 
-impl Way for DnsSettings {
+impl SourceConfig for DnsSettings {
     fn kind(&self) -> &'static str {
         "dns"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    fn patience(&self) -> Duration {
+    fn query_timeout(&self) -> Duration {
         self.resolver.timeout
     }
 
-    fn again(&self, failures: u32) -> Duration {
-        back_off(self.min, self.max, failures)
+    fn retry_delay(&self, failures: u32) -> Duration {
+        retry_backoff(self.min, self.max, failures)
     }
 
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(Named { settings: Arc::new(self.clone()), known: Families::default() })
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(DnsSource { settings: Arc::new(self.clone()), known: KnownAddresses::default() })
     }
 }
 
-struct Named {
+struct DnsSource {
     settings: Arc<DnsSettings>,
     /// The last known addresses.
-    known: Families,
+    known: KnownAddresses,
 }
 
-impl Source for Named {
-    fn ask(&mut self) -> Asking<'_> {
+impl MemberSource for DnsSource {
+    fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
             let settings = &self.settings;
-            let name = name(&settings.host)?;
+            let name = parse_name(&settings.host)?;
             let resolver = Resolver::new(&settings.resolver, 1).await;
-            let found = addresses(&resolver, &name, settings.family, &mut self.known).await?;
+            let found = look_up_addresses(&resolver, &name, settings.family, &mut self.known).await?;
             let listed = |ip| {
                 let address = SocketAddr::new(ip, settings.port);
-                Listed {
+                DiscoveredMember {
                     name: address.to_string().into(),
                     address,
                     capacity: 1.0,
@@ -86,19 +86,22 @@ impl Source for Named {
                     leaving: false,
                 }
             };
-            let good_for = found.good_for(settings.min, settings.max);
+            let good_for = found.valid_for(settings.min, settings.max);
             let members = found.addresses.into_iter().map(listed).collect();
-            Ok(Answer { told: Told { members: Some(members), note: Some(found.note) }, good_for })
+            Ok(QueryOutcome {
+                list: MemberList { members: Some(members), note: Some(found.note) },
+                valid_for: good_for,
+            })
         })
     }
 }
 
 /// The last known addresses of a name in each family: IPv4, IPv6.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Families([Vec<IpAddr>; 2]);
+pub(super) struct KnownAddresses([Vec<IpAddr>; 2]);
 
 /// The result of a query for addresses.
-pub(super) struct Found {
+pub(super) struct AddressLookup {
     /// The addresses, sorted and unique.
     pub(super) addresses: Vec<IpAddr>,
     /// The TTL in seconds.
@@ -106,13 +109,17 @@ pub(super) struct Found {
     /// The reason if there are no addresses.
     pub(super) note: &'static str,
     /// Whether one family could not be queried: the next query follows soon.
-    part: bool,
+    is_partial: bool,
 }
 
-impl Found {
+impl AddressLookup {
     /// Returns the time until the next query, within bounds.
-    pub(super) fn good_for(&self, min: Duration, max: Duration) -> Duration {
-        if self.part { back_off(min, max, 4) } else { seconds(self.ttl).clamp(min, max.max(min)) }
+    pub(super) fn valid_for(&self, min: Duration, max: Duration) -> Duration {
+        if self.is_partial {
+            retry_backoff(min, max, 4)
+        } else {
+            ttl_duration(self.ttl).clamp(min, max.max(min))
+        }
     }
 }
 
@@ -121,32 +128,40 @@ impl Found {
 ///
 /// # Errors
 /// Both families fail, or one fails and the other has no address.
-pub(super) async fn addresses(
+pub(super) async fn look_up_addresses(
     resolver: &Resolver,
     name: &Name,
-    family: Family,
-    known: &mut Families,
-) -> Result<Found, String> {
+    family: AddressFamily,
+    known: &mut KnownAddresses,
+) -> Result<AddressLookup, String> {
     let four = async {
-        if family == Family::V6 { Ok(None) } else { resolver.ask(name, RecordType::A).await.map(Some) }
+        if family == AddressFamily::V6 {
+            Ok(None)
+        } else {
+            resolver.query(name, RecordType::A).await.map(Some)
+        }
     };
     let six = async {
-        if family == Family::V4 { Ok(None) } else { resolver.ask(name, RecordType::AAAA).await.map(Some) }
+        if family == AddressFamily::V4 {
+            Ok(None)
+        } else {
+            resolver.query(name, RecordType::AAAA).await.map(Some)
+        }
     };
     let (four, six) = tokio::join!(four, six);
-    together([four, six], known)
+    merge_families([four, six], known)
 }
 
-pub(super) fn together(
-    asked: [Result<Option<Reply>, String>; 2],
-    known: &mut Families,
-) -> Result<Found, String> {
+pub(super) fn merge_families(
+    asked: [Result<Option<DnsReply>, String>; 2],
+    known: &mut KnownAddresses,
+) -> Result<AddressLookup, String> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     let (mut replies, mut failed) = (Vec::new(), None);
     for (asked, known) in asked.into_iter().zip(&mut known.0) {
         match asked {
             Ok(reply) => {
-                *known = reply.iter().flat_map(|reply| &reply.data).filter_map(ip).collect();
+                *known = reply.iter().flat_map(|reply| &reply.data).filter_map(record_address).collect();
                 replies.extend(reply);
             }
             Err(why) => failed = failed.or(Some(why)),
@@ -154,29 +169,29 @@ pub(super) fn together(
         addresses.extend(known.iter());
     }
     // A missing name concerns both families.
-    let no_name = replies.iter().any(|reply| reply.no_name);
+    let no_name = replies.iter().any(|reply| reply.name_missing);
     match failed {
         Some(why) if !no_name && (replies.is_empty() || addresses.is_empty()) => Err(why),
-        failed => Ok(found(addresses, &replies, failed.is_some() && !no_name)),
+        failed => Ok(lookup_result(addresses, &replies, failed.is_some() && !no_name)),
     }
 }
 
-fn found(mut addresses: Vec<IpAddr>, replies: &[Reply], part: bool) -> Found {
+fn lookup_result(mut addresses: Vec<IpAddr>, replies: &[DnsReply], part: bool) -> AddressLookup {
     addresses.sort_unstable();
     addresses.dedup();
-    let note = match replies.iter().any(|reply| reply.no_name) {
+    let note = match replies.iter().any(|reply| reply.name_missing) {
         true => "there is no such name (NXDOMAIN)",
         false => "the name has no address",
     };
     // Only families with addresses count: the negative TTL of an empty one may be long.
     let told = replies.iter().filter(|reply| addresses.is_empty() || !reply.data.is_empty());
     let ttl = told.map(|reply| reply.ttl).min().unwrap_or(0);
-    Found { addresses, ttl, note, part }
+    AddressLookup { addresses, ttl, note, is_partial: part }
 }
 
 /// Returns the address in a record, unless it is unspecified or multicast (DNS filters return such
 /// addresses).
-pub(super) fn ip(data: &RData) -> Option<IpAddr> {
+pub(super) fn record_address(data: &RData) -> Option<IpAddr> {
     let ip: IpAddr = match data {
         RData::A(a) => a.0.into(),
         RData::AAAA(aaaa) => aaaa.0.into(),
@@ -186,18 +201,18 @@ pub(super) fn ip(data: &RData) -> Option<IpAddr> {
 }
 
 /// Parses a name as fully qualified.
-pub(super) fn name(text: &str) -> Result<Name, String> {
+pub(super) fn parse_name(text: &str) -> Result<Name, String> {
     let mut name = Name::from_ascii(text).map_err(|error| format!("`{text}` is no name: {error}"))?;
     name.set_fqdn(true);
     Ok(name)
 }
 
-pub(super) fn seconds(ttl: u32) -> Duration {
+pub(super) fn ttl_duration(ttl: u32) -> Duration {
     Duration::from_secs(u64::from(ttl))
 }
 
 /// Returns the delay after failures: it doubles with each one, up to 30 s, so that a recovery is noticed.
-pub(super) fn back_off(min: Duration, max: Duration, failures: u32) -> Duration {
+pub(super) fn retry_backoff(min: Duration, max: Duration, failures: u32) -> Duration {
     const LONGEST: Duration = Duration::from_secs(30);
     let doubled = min.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(max.min(LONGEST)).max(min)
@@ -209,8 +224,8 @@ mod tests {
 
     use super::*;
 
-    fn reply(data: Vec<RData>, ttl: u32, no_name: bool) -> Option<Reply> {
-        Some(Reply { data, ttl, no_name, beside: Vec::new() })
+    fn reply(data: Vec<RData>, ttl: u32, no_name: bool) -> Option<DnsReply> {
+        Some(DnsReply { data, ttl, name_missing: no_name, additional: Vec::new() })
     }
 
     #[test]
@@ -228,8 +243,8 @@ mod tests {
         assert_eq!(both(reply(Vec::new(), 3, false), None).note, "the name has no address");
     }
 
-    fn both(four: Option<Reply>, six: Option<Reply>) -> Found {
-        together([Ok(four), Ok(six)], &mut Families::default()).unwrap()
+    fn both(four: Option<DnsReply>, six: Option<DnsReply>) -> AddressLookup {
+        merge_families([Ok(four), Ok(six)], &mut KnownAddresses::default()).unwrap()
     }
 
     #[test]
@@ -237,43 +252,49 @@ mod tests {
         let a = |last: u8| reply(vec![RData::A(A([10, 0, 0, last].into()))], 60, false);
         let aaaa = || reply(vec![RData::AAAA(AAAA("fd00::1".parse().unwrap()))], 60, false);
         let fails = || Err("it failed (SERVFAIL)".to_owned());
-        let shown =
-            |found: &Found| -> Vec<String> { found.addresses.iter().map(ToString::to_string).collect() };
+        let shown = |found: &AddressLookup| -> Vec<String> {
+            found.addresses.iter().map(ToString::to_string).collect()
+        };
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
         // The first response counts, and the next query comes before the other family's TTL expires.
-        let mut known = Families::default();
-        let found = together([Ok(a(1)), fails()], &mut known).unwrap();
+        let mut known = KnownAddresses::default();
+        let found = merge_families([Ok(a(1)), fails()], &mut known).unwrap();
         assert_eq!(shown(&found), ["10.0.0.1"]);
-        assert!(found.good_for(min, max) < Duration::from_secs(60));
+        assert!(found.valid_for(min, max) < Duration::from_secs(60));
         // The failed family's addresses stay.
-        together([Ok(a(1)), Ok(aaaa())], &mut known).unwrap();
-        let found = together([Ok(a(2)), fails()], &mut known).unwrap();
+        merge_families([Ok(a(1)), Ok(aaaa())], &mut known).unwrap();
+        let found = merge_families([Ok(a(2)), fails()], &mut known).unwrap();
         assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
-        let found = together([fails(), Ok(aaaa())], &mut known).unwrap();
+        let found = merge_families([fails(), Ok(aaaa())], &mut known).unwrap();
         assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
         // The query fails if both families fail, or if one is empty and the other fails.
-        assert!(together([fails(), fails()], &mut known).is_err());
-        assert!(together([Ok(reply(Vec::new(), 5, false)), fails()], &mut Families::default()).is_err());
+        assert!(merge_families([fails(), fails()], &mut known).is_err());
+        assert!(
+            merge_families([Ok(reply(Vec::new(), 5, false)), fails()], &mut KnownAddresses::default())
+                .is_err()
+        );
         // A missing name has no address of the other family either.
-        assert!(together([Ok(reply(Vec::new(), 5, true)), fails()], &mut Families::default()).is_ok());
+        assert!(
+            merge_families([Ok(reply(Vec::new(), 5, true)), fails()], &mut KnownAddresses::default()).is_ok()
+        );
     }
 
     #[test]
     fn addresses_that_are_nobodys_are_none() {
         for bad in [[0, 0, 0, 0], [224, 0, 0, 1]] {
-            assert_eq!(ip(&RData::A(A(bad.into()))), None);
+            assert_eq!(record_address(&RData::A(A(bad.into()))), None);
         }
-        assert_eq!(ip(&RData::AAAA(AAAA("::".parse().unwrap()))), None);
-        assert!(ip(&RData::A(A([127, 0, 0, 1].into()))).is_some());
+        assert_eq!(record_address(&RData::AAAA(AAAA("::".parse().unwrap()))), None);
+        assert!(record_address(&RData::A(A([127, 0, 0, 1].into()))).is_some());
     }
 
     #[test]
     fn failures_are_asked_about_ever_later() {
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
-        let waits: Vec<u64> = (1..=7).map(|failures| back_off(min, max, failures).as_secs()).collect();
+        let waits: Vec<u64> = (1..=7).map(|failures| retry_backoff(min, max, failures).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(back_off(min, max, u32::MAX).as_secs(), 30);
-        assert_eq!(back_off(Duration::from_secs(60), max, 3).as_secs(), 60);
-        assert_eq!(back_off(min, Duration::from_secs(3), 9).as_secs(), 3);
+        assert_eq!(retry_backoff(min, max, u32::MAX).as_secs(), 30);
+        assert_eq!(retry_backoff(Duration::from_secs(60), max, 3).as_secs(), 60);
+        assert_eq!(retry_backoff(min, Duration::from_secs(3), 9).as_secs(), 3);
     }
 }

@@ -7,24 +7,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_wire::etcd::{EventType, KeyValue, WatchResponse};
+use plimsoll_wire::etcd::{EtcdKeyValue, EventType, WatchResponse};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::look_up::look_up;
-use super::{Answer, Asking, MOST, Reader, Source, Stated, Told, Way};
-use crate::etcd::{Client, EtcdSettings, Failed, Watching};
+use super::resolve_hosts::resolve_members;
+use super::{
+    ListParser, MAX_MEMBERS, MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig,
+    UnresolvedMember,
+};
+use crate::etcd::{EtcdClient, EtcdError, EtcdSettings, WatchStream};
 
 /// The interval at which an idle watch reports that it is alive.
-const QUIET: Duration = Duration::from_secs(10);
+const IDLE_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// The time limit of name lookups, besides the time for etcd.
-const NAMES: Duration = Duration::from_secs(10);
+const NAME_LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The delay before all keys are read again because the known state is outdated.
-const STALE: Duration = Duration::from_millis(250);
+const REREAD_DELAY: Duration = Duration::from_millis(250);
 /// The time in which changes are combined into one update.
-const MOMENT: Duration = Duration::from_millis(20);
+const COALESCE_WINDOW: Duration = Duration::from_millis(20);
 
 /// The maximum of that time if more changes follow.
-const MOST_MOMENTS: Duration = Duration::from_millis(100);
+const MAX_COALESCE_WINDOW: Duration = Duration::from_millis(100);
 
 /// Keys of etcd.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,82 +37,84 @@ pub struct EtcdSource {
     /// The prefix of the keys.
     pub prefix: String,
     /// The parser of a value, which yields one member.
-    pub read: Reader,
+    pub read: ListParser,
 }
 
-impl Way for EtcdSource {
+impl SourceConfig for EtcdSource {
     fn kind(&self) -> &'static str {
         "etcd"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         self.prefix.clone()
     }
 
-    fn patience(&self) -> Duration {
+    fn query_timeout(&self) -> Duration {
         // The time to connect and authenticate (at each endpoint), to read, and to begin a watch.
         let each = u32::try_from(self.etcd.endpoints.len()).unwrap_or(u32::MAX);
-        self.etcd.timeout.saturating_mul(each.saturating_mul(2).saturating_add(3)) + QUIET + NAMES
+        self.etcd.timeout.saturating_mul(each.saturating_mul(2).saturating_add(3))
+            + IDLE_REPORT_INTERVAL
+            + NAME_LOOKUP_TIMEOUT
     }
 
-    fn again(&self, failures: u32) -> Duration {
+    fn retry_delay(&self, failures: u32) -> Duration {
         (Duration::from_millis(250) * 2_u32.saturating_pow(failures.min(8) - 1)).min(Duration::from_secs(10))
     }
 
-    fn open(&self) -> Box<dyn Source> {
-        let client = Client::new(self.etcd.clone());
-        Box::new(Watched { settings: Arc::new(self.clone()), client, known: None, watching: None })
+    fn open(&self) -> Box<dyn MemberSource> {
+        let client = EtcdClient::new(self.etcd.clone());
+        Box::new(EtcdWatcher { settings: Arc::new(self.clone()), client, known: None, watching: None })
     }
 }
 
-struct Watched {
+struct EtcdWatcher {
     settings: Arc<EtcdSource>,
-    client: Client,
-    known: Option<Known>,
-    watching: Option<Watching>,
+    client: EtcdClient,
+    known: Option<KeySnapshot>,
+    watching: Option<WatchStream>,
 }
 
 /// The known state.
-struct Known {
+struct KeySnapshot {
     cluster: u64,
     revision: i64,
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Whether it has been reported.
-    told: bool,
+    is_reported: bool,
 }
 
-impl Source for Watched {
-    fn ask(&mut self) -> Asking<'_> {
+impl MemberSource for EtcdWatcher {
+    fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
-            let changed = self.wait().await;
+            let changed = self.wait_for_update().await;
             if let Err(failed) = changed {
                 self.watching = None;
                 return Err(failed.to_string());
             }
             let told = match &mut self.known {
-                Some(known) if !known.told => {
-                    let stated = stated(self.settings.read, &known.values)?;
-                    let members = look_up(stated).await?;
-                    known.told = true;
-                    Told { members: Some(members), note: None }
+                Some(known) if !known.is_reported => {
+                    let stated = parse_members(self.settings.read, &known.values)?;
+                    let members = resolve_members(stated).await?;
+                    known.is_reported = true;
+                    MemberList { members: Some(members), note: None }
                 }
-                _ => Told::default(),
+                _ => MemberList::default(),
             };
             // Otherwise two clusters behind one name would be queried in turn without end.
-            let good_for = if self.known.is_none() { STALE } else { Duration::ZERO };
-            Ok(Answer { told, good_for })
+            let good_for = if self.known.is_none() { REREAD_DELAY } else { Duration::ZERO };
+            Ok(QueryOutcome { list: told, valid_for: good_for })
         })
     }
 }
 
-impl Watched {
+impl EtcdWatcher {
     /// Returns when there is something to report, or after a quiet time.
-    async fn wait(&mut self) -> Result<(), Failed> {
+    async fn wait_for_update(&mut self) -> Result<(), EtcdError> {
         if self.known.is_none() {
-            let (header, kvs) = self.client.read(self.settings.prefix.as_bytes(), MOST).await?;
-            let values = kvs.into_iter().map(|KeyValue { key, value, .. }| (key, value)).collect();
+            let (header, kvs) = self.client.read(self.settings.prefix.as_bytes(), MAX_MEMBERS).await?;
+            let values = kvs.into_iter().map(|EtcdKeyValue { key, value, .. }| (key, value)).collect();
             let (cluster, revision) = (header.cluster_id, header.revision);
-            self.known = Some(Known { cluster, revision, values, told: false });
+            self.known = Some(KeySnapshot { cluster, revision, values, is_reported: false });
             return Ok(());
         }
         let Some(known) = &mut self.known else { return Ok(()) };
@@ -118,30 +123,30 @@ impl Watched {
             none => {
                 let prefix = self.settings.prefix.as_bytes();
                 let mut begun = self.client.watch(prefix, known.next_revision()).await?;
-                let late = |_| Err(Failed::Unsure("a watch that does not begin".into()));
-                let first = timeout(self.client.patience(), begun.next()).await.unwrap_or_else(late)?;
+                let late = |_| Err(EtcdError::OutcomeUnknown("a watch that does not begin".into()));
+                let first = timeout(self.client.timeout(), begun.next()).await.unwrap_or_else(late)?;
                 let header = first.header.unwrap_or_default();
                 // Another cluster, or a restored one: the known state is outdated.
                 if header.cluster_id != known.cluster || header.revision < known.revision {
                     self.known = None;
                     return Ok(());
                 }
-                if !known.take(first)? {
+                if !known.apply(first)? {
                     self.known = None;
                     return Ok(());
                 }
                 none.insert(begun)
             }
         };
-        let Ok(first) = timeout(QUIET, watching.next()).await else { return Ok(()) };
-        let (mut told, until) = (first?, Instant::now() + MOST_MOMENTS);
+        let Ok(first) = timeout(IDLE_REPORT_INTERVAL, watching.next()).await else { return Ok(()) };
+        let (mut told, until) = (first?, Instant::now() + MAX_COALESCE_WINDOW);
         loop {
-            if !known.take(told)? {
+            if !known.apply(told)? {
                 (self.known, self.watching) = (None, None);
                 return Ok(());
             }
             sleep(Duration::ZERO).await;
-            match timeout_at(until.min(Instant::now() + MOMENT), watching.next()).await {
+            match timeout_at(until.min(Instant::now() + COALESCE_WINDOW), watching.next()).await {
                 Ok(next) => told = next?,
                 Err(_) => return Ok(()),
             }
@@ -149,43 +154,46 @@ impl Watched {
     }
 }
 
-impl Known {
+impl KeySnapshot {
     /// Returns the first unknown revision.
     fn next_revision(&self) -> i64 {
         self.revision.saturating_add(1)
     }
 
     /// Applies a response of the watch. Returns `false` if all keys must be read again.
-    fn take(&mut self, told: WatchResponse) -> Result<bool, Failed> {
+    fn apply(&mut self, told: WatchResponse) -> Result<bool, EtcdError> {
         if told.compact_revision > 0 {
             return Ok(false);
         }
         if told.canceled {
-            return Err(Failed::Unsure(format!("the watch was ended: {}", told.cancel_reason)));
+            return Err(EtcdError::OutcomeUnknown(format!("the watch was ended: {}", told.cancel_reason)));
         }
         if told.events.is_empty() && !told.created {
             self.revision = self.revision.max(told.header.map_or(0, |header| header.revision));
         }
         for event in told.events {
             let kind = event.kind();
-            let Some(KeyValue { key, mod_revision, value, .. }) = event.kv else { continue };
+            let Some(EtcdKeyValue { key, mod_revision, value, .. }) = event.kv else { continue };
             self.revision = self.revision.max(mod_revision);
-            self.told = false;
+            self.is_reported = false;
             match kind {
                 EventType::Put => drop(self.values.insert(key, value)),
                 EventType::Delete => drop(self.values.remove(&key)),
             }
         }
-        if self.values.len() > MOST {
-            return Err(Failed::Refused(0, super::look_up::too_many(self.values.len())));
+        if self.values.len() > MAX_MEMBERS {
+            return Err(EtcdError::Rejected(0, super::resolve_hosts::too_many_message(self.values.len())));
         }
         Ok(true)
     }
 }
 
 /// Parses the members in the values. A member under several keys is listed once.
-fn stated(read: Reader, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<Stated>, String> {
-    let mut all: Vec<Stated> = Vec::new();
+fn parse_members(
+    read: ListParser,
+    values: &BTreeMap<Vec<u8>, Vec<u8>>,
+) -> Result<Vec<UnresolvedMember>, String> {
+    let mut all: Vec<UnresolvedMember> = Vec::new();
     for (key, value) in values {
         let name = String::from_utf8_lossy(key);
         for one in (read.0)(&name, value)? {
@@ -198,4 +206,4 @@ fn stated(read: Reader, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<State
 }
 
 #[cfg(any(test, fuzzing))]
-pub(crate) mod law;
+pub(crate) mod invariants;

@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
-use super::look_up::look_up;
-use super::{Answer, Asking, Reader, Source, Told, Way};
+use super::resolve_hosts::resolve_members;
+use super::{ListParser, MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig};
 
 /// The maximum size; larger files are taken for mistakes.
 const LARGEST: u64 = 4 << 20;
 
 /// The time limit for the file system, and for lookups of the names in the file.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The attempts to read a file that changes meanwhile, and the pause between two.
-const LOOKS: usize = 5;
+const READ_ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A file of members.
@@ -35,7 +35,7 @@ pub struct FileSettings {
     /// The interval of checks.
     pub interval: Duration,
     /// The parser of the contents.
-    pub read: Reader,
+    pub read: ListParser,
 }
 
 impl FileSettings {
@@ -43,68 +43,68 @@ impl FileSettings {
     ///
     /// # Errors
     /// The file cannot be read, or is invalid: one line.
-    pub fn look(&self) -> Result<usize, String> {
-        Ok(look(self, None)?.map_or(0, |(_, stated)| stated.len()))
+    pub fn member_count(&self) -> Result<usize, String> {
+        Ok(read_if_changed(self, None)?.map_or(0, |(_, stated)| stated.len()))
     }
 }
 
-impl Way for FileSettings {
+impl SourceConfig for FileSettings {
     fn kind(&self) -> &'static str {
         "file"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn patience(&self) -> Duration {
-        PATIENCE
+    fn query_timeout(&self) -> Duration {
+        READ_TIMEOUT
     }
 
-    fn again(&self, _: u32) -> Duration {
+    fn retry_delay(&self, _: u32) -> Duration {
         self.interval
     }
 
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(Watched { settings: Arc::new(self.clone()), seen: None })
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(FileSource { settings: Arc::new(self.clone()), last_reported: None })
     }
 }
 
-struct Watched {
+struct FileSource {
     settings: Arc<FileSettings>,
     /// The state of the file whose members were last reported.
-    seen: Option<Stamp>,
+    last_reported: Option<FileFingerprint>,
 }
 
-impl Source for Watched {
-    fn ask(&mut self) -> Asking<'_> {
+impl MemberSource for FileSource {
+    fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
-            let (settings, seen) = (Arc::clone(&self.settings), self.seen);
-            let looked = spawn_blocking(move || look(&settings, seen)).await;
+            let (settings, seen) = (Arc::clone(&self.settings), self.last_reported);
+            let looked = spawn_blocking(move || read_if_changed(&settings, seen)).await;
             let members = match looked.map_err(|error| error.to_string())?? {
                 None => None,
                 Some((stamp, stated)) => {
-                    let listed = look_up(stated).await?;
-                    self.seen = Some(stamp);
+                    let listed = resolve_members(stated).await?;
+                    self.last_reported = Some(stamp);
                     Some(listed)
                 }
             };
-            let told = Told { members, note: None };
-            Ok(Answer { told, good_for: self.settings.interval })
+            let told = MemberList { members, note: None };
+            Ok(QueryOutcome { list: told, valid_for: self.settings.interval })
         })
     }
 }
 
 /// The properties that identify a state of the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Stamp {
+struct FileFingerprint {
     file: (u64, u64),
     size: u64,
     written: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileFingerprint {
     fn of(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
         Ok(Self {
@@ -116,14 +116,14 @@ impl Stamp {
     }
 }
 
-type Looked = Option<(Stamp, Vec<super::Stated>)>;
+type ChangedMembers = Option<(FileFingerprint, Vec<super::UnresolvedMember>)>;
 
 /// Reads the members, unless the file is in the state `seen`.
-fn look(settings: &FileSettings, seen: Option<Stamp>) -> Result<Looked, String> {
-    for _ in 0..LOOKS {
+fn read_if_changed(settings: &FileSettings, seen: Option<FileFingerprint>) -> Result<ChangedMembers, String> {
+    for _ in 0..READ_ATTEMPTS {
         let wrong = |error: io::Error| format!("cannot read it: {error}");
         let mut file = File::open(&settings.path).map_err(wrong)?;
-        let before = Stamp::of(&file).map_err(wrong)?;
+        let before = FileFingerprint::of(&file).map_err(wrong)?;
         if seen == Some(before) {
             return Ok(None);
         }
@@ -132,8 +132,8 @@ fn look(settings: &FileSettings, seen: Option<Stamp>) -> Result<Looked, String> 
         if bytes.len() as u64 > LARGEST {
             return Err(format!("it is larger than {} MiB", LARGEST >> 20));
         }
-        if Stamp::of(&file).map_err(wrong)? == before {
-            let stated = (settings.read.0)(&name(&settings.path), &bytes)?;
+        if FileFingerprint::of(&file).map_err(wrong)? == before {
+            let stated = (settings.read.0)(&display_path(&settings.path), &bytes)?;
             return Ok(Some((before, stated)));
         }
         std::thread::sleep(PAUSE);
@@ -141,6 +141,6 @@ fn look(settings: &FileSettings, seen: Option<Stamp>) -> Result<Looked, String> 
     Err("it changes while it is read: write another file and rename it".into())
 }
 
-fn name(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.display().to_string()
 }

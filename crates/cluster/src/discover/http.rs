@@ -1,6 +1,6 @@
 //! A list of members on an HTTP server. It is polled at an interval; an entity tag (`ETag`, RFC 9110 section
 //! 8.8.3) shows whether it has changed. A poll is one connection, one GET and one response of at most
-//! [`BODY`] bytes, within the timeout as a whole. A server that responds without end is a failed source.
+//! [`MAX_BODY`] bytes, within the timeout as a whole. A server that responds without end is a failed source.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::look_up::look_up;
-use super::{Answer, Asking, Reader, Source, Told, Way};
-use crate::pull::Ends;
+use super::resolve_hosts::resolve_members;
+use super::{ListParser, MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig};
+use crate::scrape::AbortOnDrop;
 
 /// The maximum length of a response, in bytes.
-const BODY: usize = 4 << 20;
+const MAX_BODY: usize = 4 << 20;
 
 /// A list of members on an HTTP server.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,28 +33,28 @@ pub struct HttpSettings {
     /// The time limit of a poll as a whole.
     pub timeout: Duration,
     /// The parser of the response.
-    pub read: Reader,
+    pub read: ListParser,
 }
 
-impl Way for HttpSettings {
+impl SourceConfig for HttpSettings {
     fn kind(&self) -> &'static str {
         "http"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         format!("http://{}{}", self.authority(), self.path)
     }
 
-    fn patience(&self) -> Duration {
+    fn query_timeout(&self) -> Duration {
         self.timeout
     }
 
-    fn again(&self, _: u32) -> Duration {
+    fn retry_delay(&self, _: u32) -> Duration {
         self.interval
     }
 
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(Asked { settings: Arc::new(self.clone()), tag: None })
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(HttpSource { settings: Arc::new(self.clone()), tag: None })
     }
 }
 
@@ -68,26 +68,26 @@ impl HttpSettings {
     }
 }
 
-struct Asked {
+struct HttpSource {
     settings: Arc<HttpSettings>,
     /// The tag of the response whose members were last reported.
     tag: Option<HeaderValue>,
 }
 
-impl Source for Asked {
-    fn ask(&mut self) -> Asking<'_> {
+impl MemberSource for HttpSource {
+    fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
             let members = match get(&self.settings, self.tag.as_ref()).await? {
                 None => None,
                 Some((tag, body)) => {
                     let stated = (self.settings.read.0)("the answer", &body)?;
-                    let listed = look_up(stated).await?;
+                    let listed = resolve_members(stated).await?;
                     self.tag = tag;
                     Some(listed)
                 }
             };
-            let told = Told { members, note: None };
-            Ok(Answer { told, good_for: self.settings.interval })
+            let told = MemberList { members, note: None };
+            Ok(QueryOutcome { list: told, valid_for: self.settings.interval })
         })
     }
 }
@@ -105,7 +105,7 @@ async fn get(
         .await
         .map_err(|error| error.to_string())?;
     // Ends with the poll, on success and on failure.
-    let _driver = Ends(tokio::spawn(connection).abort_handle());
+    let _driver = AbortOnDrop(tokio::spawn(connection).abort_handle());
     let mut request = Request::get(&settings.path)
         .header(HOST, settings.authority())
         .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
@@ -122,9 +122,9 @@ async fn get(
         status => return Err(format!("it answered {}", status.as_u16())),
     }
     let tag = response.headers().get(ETAG).cloned();
-    let body = Limited::new(response.into_body(), BODY).collect().await.map_err(|error| {
+    let body = Limited::new(response.into_body(), MAX_BODY).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            format!("the answer is longer than {} MiB", BODY >> 20)
+            format!("the answer is longer than {} MiB", MAX_BODY >> 20)
         } else {
             format!("the answer broke off: {error}")
         }

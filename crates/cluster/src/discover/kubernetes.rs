@@ -4,35 +4,36 @@
 //! arrive at once. A watch that ends resumes after the last seen version, which bookmarks keep fresh. If the
 //! server has discarded that version (410 Gone), the slices are listed again.
 //!
-//! `api` makes the requests, `watched` keeps the state, and `slices` computes the members as a pure function.
-//! kube-rs provides the client and the parser for kubeconfigs. All of it requires the feature `kubernetes`.
+//! `api` makes the requests, `slice_watcher` keeps the state, and `slices` computes the members as a pure
+//! function. kube-rs provides the client and the parser for kubeconfigs. All of it requires the feature
+//! `kubernetes`.
 
 #[cfg(feature = "kubernetes")]
 mod api;
 #[cfg(all(feature = "kubernetes", any(test, fuzzing)))]
-pub(crate) mod law;
+pub(crate) mod invariants;
+#[cfg(feature = "kubernetes")]
+mod slice_watcher;
 #[cfg(feature = "kubernetes")]
 mod slices;
 #[cfg(feature = "kubernetes")]
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "kubernetes")]
-mod watched;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Family, Source, Way};
-use crate::pull::chance;
+use super::{AddressFamily, MemberSource, SourceConfig};
+use crate::scrape::random_unit;
 
 /// Whether the feature `kubernetes` is enabled. Without it a source of this kind fails at each query.
-pub const KUBERNETES: bool = cfg!(feature = "kubernetes");
+pub const KUBERNETES_ENABLED: bool = cfg!(feature = "kubernetes");
 
 /// The maximum age of a watch. The server ends it then and it is renewed, which detects dead connections.
-const WINDOW: Duration = Duration::from_secs(60);
+const WATCH_WINDOW: Duration = Duration::from_secs(60);
 /// A watch without any event for the window and this time is dead.
-const SLACK: Duration = Duration::from_secs(15);
+const WATCH_SLACK: Duration = Duration::from_secs(15);
 /// The maximum delay after failures.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -45,8 +46,9 @@ pub struct KubernetesSource {
     pub namespace: Option<String>,
     /// The port of the endpoints; the only one if `None`.
     pub port: Option<ServicePort>,
-    /// The addresses to use. With [`Family::Any`] a pod with both families counts once, by its IPv4 address.
-    pub family: Family,
+    /// The addresses to use. With [`AddressFamily::Any`] a pod with both families counts once, by its IPv4
+    /// address.
+    pub family: AddressFamily,
     /// The API server.
     pub api: KubernetesApi,
     /// The time limit of a response, and for the beginning of a watch.
@@ -93,47 +95,47 @@ impl fmt::Display for ServicePort {
     }
 }
 
-impl Way for KubernetesSource {
+impl SourceConfig for KubernetesSource {
     fn kind(&self) -> &'static str {
         "kubernetes"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
         let port = self.port.as_ref().map(|port| format!(":{port}")).unwrap_or_default();
         format!("{namespace}{}{port}", self.service)
     }
 
-    fn patience(&self) -> Duration {
+    fn query_timeout(&self) -> Duration {
         // The time to read a kubeconfig (which may run a program), to list a page or two, and to begin and
         // await a watch.
-        self.timeout.saturating_mul(4) + WINDOW + SLACK
+        self.timeout.saturating_mul(4) + WATCH_WINDOW + WATCH_SLACK
     }
 
-    fn again(&self, failures: u32) -> Duration {
+    fn retry_delay(&self, failures: u32) -> Duration {
         let most = (Duration::from_millis(250) * 2_u32.saturating_pow(failures.clamp(1, 8) - 1)).min(LONGEST);
         // Balancers that lost the same server must not return in step.
-        most.mul_f64(0.5 + 0.5 * chance())
+        most.mul_f64(0.5 + 0.5 * random_unit())
     }
 
     #[cfg(feature = "kubernetes")]
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(watched::Watched::new(self.clone(), WINDOW, WINDOW + SLACK))
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(slice_watcher::SliceWatcher::new(self.clone(), WATCH_WINDOW, WATCH_WINDOW + WATCH_SLACK))
     }
 
     #[cfg(not(feature = "kubernetes"))]
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(Absent)
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(DisabledSource)
     }
 }
 
 /// The source without the feature; the configuration checks reject it earlier.
 #[cfg(not(feature = "kubernetes"))]
-struct Absent;
+struct DisabledSource;
 
 #[cfg(not(feature = "kubernetes"))]
-impl Source for Absent {
-    fn ask(&mut self) -> super::Asking<'_> {
+impl MemberSource for DisabledSource {
+    fn query(&mut self) -> super::QueryFuture<'_> {
         Box::pin(async { Err("this plimsoll was built without Kubernetes".into()) })
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, Asking, Source, Told, Way};
+use super::{MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig};
 
 /// The settings of registered members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,32 +12,34 @@ pub struct RegisteredSettings {
     pub store: String,
 }
 
-impl Way for RegisteredSettings {
+impl SourceConfig for RegisteredSettings {
     fn kind(&self) -> &'static str {
         "registered"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         self.store.clone()
     }
 
-    fn patience(&self) -> Duration {
+    fn query_timeout(&self) -> Duration {
         Duration::from_secs(60)
     }
 
-    fn again(&self, _: u32) -> Duration {
+    fn retry_delay(&self, _: u32) -> Duration {
         Duration::from_secs(60)
     }
 
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(Silent)
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(RegisteredSource)
     }
 }
 
-struct Silent;
+struct RegisteredSource;
 
-impl Source for Silent {
-    fn ask(&mut self) -> Asking<'_> {
-        Box::pin(async { Ok(Answer { told: Told::default(), good_for: Duration::from_secs(3600) }) })
+impl MemberSource for RegisteredSource {
+    fn query(&mut self) -> QueryFuture<'_> {
+        Box::pin(async {
+            Ok(QueryOutcome { list: MemberList::default(), valid_for: Duration::from_secs(3600) })
+        })
     }
 }

@@ -15,20 +15,20 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::lottery::seed;
+use crate::lottery::random_seed;
 
 /// The maximum length of a UDP response, in bytes: it passes every network unfragmented (the DNS flag day of
 /// 2020).
-const LARGEST: u16 = 1232;
+const MAX_UDP_LENGTH: u16 = 1232;
 
 /// The number of queries to each server.
-const ROUNDS: u32 = 2;
+const QUERIES_PER_SERVER: u32 = 2;
 
 /// The maximum number of aliases to follow.
-const ALIASES: usize = 8;
+const MAX_ALIASES: usize = 8;
 
 /// The maximum number of servers from resolv.conf (its own limit).
-const SERVERS: usize = 3;
+const MAX_SERVERS: usize = 3;
 
 /// The system's list of name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -47,20 +47,20 @@ pub struct ResolverSettings {
 pub(super) struct Resolver {
     servers: Vec<SocketAddr>,
     /// The time limit of one query to one server.
-    patience: Duration,
+    query_timeout: Duration,
 }
 
 /// The records of a name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Reply {
+pub(super) struct DnsReply {
     /// The records of the requested type.
     pub(super) data: Vec<RData>,
     /// The additional records of the response.
-    pub(super) beside: Vec<Record>,
+    pub(super) additional: Vec<Record>,
     /// The TTL in seconds.
     pub(super) ttl: u32,
     /// Whether the name does not exist.
-    pub(super) no_name: bool,
+    pub(super) name_missing: bool,
 }
 
 impl Resolver {
@@ -69,25 +69,26 @@ impl Resolver {
         let servers = match settings.servers.as_slice() {
             [] => {
                 let text = tokio::task::spawn_blocking(|| std::fs::read_to_string(RESOLV_CONF)).await;
-                listed(&text.ok().and_then(Result::ok).unwrap_or_default())
+                parse_nameservers(&text.ok().and_then(Result::ok).unwrap_or_default())
             }
             servers => servers.to_vec(),
         };
-        let tries = ROUNDS * u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1) * questions.max(1);
+        let tries =
+            QUERIES_PER_SERVER * u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1) * questions.max(1);
         // A little less than the whole time limit, so that the error names the silent server.
         let patience = settings.timeout.mul_f64(0.9) / tries;
-        Self { servers, patience }
+        Self { servers, query_timeout: patience }
     }
 
     /// Queries the records of a type.
     ///
     /// # Errors
     /// All servers fail: one line about the server that was asked last.
-    pub(super) async fn ask(&self, name: &Name, kind: RecordType) -> Result<Reply, String> {
+    pub(super) async fn query(&self, name: &Name, kind: RecordType) -> Result<DnsReply, String> {
         let mut why = "there is no name server to ask".to_owned();
-        for _ in 0..ROUNDS {
+        for _ in 0..QUERIES_PER_SERVER {
             for server in &self.servers {
-                match self.ask_one(*server, name, kind).await {
+                match self.query_server(*server, name, kind).await {
                     Ok(reply) => return Ok(reply),
                     Err(trouble) => why = format!("{server} about {name} {kind}: {trouble}"),
                 }
@@ -97,67 +98,72 @@ impl Resolver {
     }
 
     /// Queries one server, and again if it returns an alias without the records of its target.
-    async fn ask_one(&self, server: SocketAddr, name: &Name, kind: RecordType) -> Result<Reply, String> {
+    async fn query_server(
+        &self,
+        server: SocketAddr,
+        name: &Name,
+        kind: RecordType,
+    ) -> Result<DnsReply, String> {
         let (mut name, mut ttl) = (name.clone(), u32::MAX);
-        for _ in 0..=ALIASES {
-            let question = Question::new(name, kind);
-            let bytes = question.bytes()?;
-            let asked = timeout(self.patience, exchange(server, &question, &bytes)).await;
-            let message = asked.unwrap_or_else(|_| Err(format!("no answer in {:?}", self.patience)))?;
-            match question.read(&message)? {
-                Read::Reply(mut reply) => {
+        for _ in 0..=MAX_ALIASES {
+            let question = DnsQuery::new(name, kind);
+            let bytes = question.encode()?;
+            let asked = timeout(self.query_timeout, exchange(server, &question, &bytes)).await;
+            let message = asked.unwrap_or_else(|_| Err(format!("no answer in {:?}", self.query_timeout)))?;
+            match question.parse(&message)? {
+                ParsedReply::Reply(mut reply) => {
                     reply.ttl = reply.ttl.min(ttl);
                     return Ok(reply);
                 }
-                Read::Elsewhere(other, until) => (name, ttl) = (other, ttl.min(until)),
+                ParsedReply::Alias(other, until) => (name, ttl) = (other, ttl.min(until)),
             }
         }
-        Err(format!("more than {ALIASES} aliases"))
+        Err(format!("more than {MAX_ALIASES} aliases"))
     }
 }
 
 /// Parses the servers in a resolv.conf; that of this machine if there is none (resolv.conf(5)).
-fn listed(text: &str) -> Vec<SocketAddr> {
+fn parse_nameservers(text: &str) -> Vec<SocketAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
         let address = words.next().filter(|word| *word == "nameserver").and_then(|_| words.next())?;
         Some(SocketAddr::from((address.parse::<IpAddr>().ok()?, 53)))
     };
-    let servers: Vec<SocketAddr> = text.lines().filter_map(server).take(SERVERS).collect();
+    let servers: Vec<SocketAddr> = text.lines().filter_map(server).take(MAX_SERVERS).collect();
     if servers.is_empty() { vec![(Ipv4Addr::LOCALHOST, 53).into()] } else { servers }
 }
 
 /// One query.
-struct Question {
+struct DnsQuery {
     id: u16,
     name: Name,
     kind: RecordType,
 }
 
 /// The contents of a response.
-enum Read {
-    Reply(Reply),
+enum ParsedReply {
+    Reply(DnsReply),
     /// An alias of a name without records in the response, with its TTL in seconds.
-    Elsewhere(Name, u32),
+    Alias(Name, u32),
 }
 
-impl Question {
+impl DnsQuery {
     fn new(name: Name, kind: RecordType) -> Self {
-        Self { id: seed() as u16, name, kind }
+        Self { id: random_seed() as u16, name, kind }
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, String> {
+    fn encode(&self) -> Result<Vec<u8>, String> {
         let mut message = Message::new(self.id, MessageType::Query, OpCode::Query);
         message.metadata.recursion_desired = true;
         message.add_query(Query::query(self.name.clone(), self.kind));
         let mut edns = Edns::new();
-        edns.set_max_payload(LARGEST).set_version(0);
+        edns.set_max_payload(MAX_UDP_LENGTH).set_version(0);
         message.set_edns(edns);
         message.to_vec().map_err(|error| error.to_string())
     }
 
     /// Returns `true` if the message is a response to this query.
-    fn answered(&self, message: &Message) -> bool {
+    fn is_answered_by(&self, message: &Message) -> bool {
         let [query] = message.queries.as_slice() else { return false };
         message.metadata.id == self.id
             && message.metadata.message_type == MessageType::Response
@@ -167,7 +173,7 @@ impl Question {
     }
 
     /// Parses a response.
-    fn read(&self, message: &Message) -> Result<Read, String> {
+    fn parse(&self, message: &Message) -> Result<ParsedReply, String> {
         let no_name = match message.metadata.response_code {
             ResponseCode::NoError => false,
             ResponseCode::NXDomain => true,
@@ -185,16 +191,16 @@ impl Question {
             message.answers.iter().filter(fits)
         };
         let (mut name, mut ttl) = (self.name.clone(), u32::MAX);
-        for _ in 0..=ALIASES {
+        for _ in 0..=MAX_ALIASES {
             let found: Vec<&Record> = of(&name, self.kind).collect();
             if !found.is_empty() {
                 let ttl = found.iter().map(|record| record.ttl).fold(ttl, u32::min);
                 let data = found.iter().map(|record| record.data.clone()).collect();
-                return Ok(Read::Reply(Reply {
+                return Ok(ParsedReply::Reply(DnsReply {
                     data,
-                    beside: message.additionals.clone(),
+                    additional: message.additionals.clone(),
                     ttl,
-                    no_name: false,
+                    name_missing: false,
                 }));
             }
             let alias = of(&name, RecordType::CNAME).next();
@@ -204,7 +210,7 @@ impl Question {
             (name, ttl) = (other.0.clone(), ttl.min(until));
         }
         if !no_name && !name.eq_ignore_root(&self.name) {
-            return Ok(Read::Elsewhere(name, ttl));
+            return Ok(ParsedReply::Alias(name, ttl));
         }
         // RFC 2308, section 5.
         let nothing = message.authorities.iter().filter_map(|record| match &record.data {
@@ -212,12 +218,12 @@ impl Question {
             _ => None,
         });
         let ttl = nothing.min().unwrap_or(0).min(ttl);
-        Ok(Read::Reply(Reply { no_name, ttl, ..Reply::default() }))
+        Ok(ParsedReply::Reply(DnsReply { name_missing: no_name, ttl, ..DnsReply::default() }))
     }
 }
 
 /// Sends a query over UDP, and over TCP if the response is truncated.
-async fn exchange(server: SocketAddr, question: &Question, bytes: &[u8]) -> Result<Message, String> {
+async fn exchange(server: SocketAddr, question: &DnsQuery, bytes: &[u8]) -> Result<Message, String> {
     let wrong = |error: std::io::Error| error.to_string();
     let any: SocketAddr = match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -230,9 +236,9 @@ async fn exchange(server: SocketAddr, question: &Question, bytes: &[u8]) -> Resu
     loop {
         let len = socket.recv(&mut buffer).await.map_err(wrong)?;
         match Message::from_vec(&buffer[..len]) {
-            Ok(message) if question.answered(&message) => {
+            Ok(message) if question.is_answered_by(&message) => {
                 if message.metadata.truncation {
-                    return exchange_long(server, question, bytes).await;
+                    return exchange_tcp(server, question, bytes).await;
                 }
                 return Ok(message);
             }
@@ -242,7 +248,7 @@ async fn exchange(server: SocketAddr, question: &Question, bytes: &[u8]) -> Resu
     }
 }
 
-async fn exchange_long(server: SocketAddr, question: &Question, bytes: &[u8]) -> Result<Message, String> {
+async fn exchange_tcp(server: SocketAddr, question: &DnsQuery, bytes: &[u8]) -> Result<Message, String> {
     let wrong = |error: std::io::Error| format!("over TCP: {error}");
     let mut stream = TcpStream::connect(server).await.map_err(wrong)?;
     let length = u16::try_from(bytes.len()).map_err(|_| "the question is too long".to_owned())?;
@@ -251,10 +257,14 @@ async fn exchange_long(server: SocketAddr, question: &Question, bytes: &[u8]) ->
     let mut answer = vec![0; usize::from(length)];
     stream.read_exact(&mut answer).await.map_err(wrong)?;
     let message = Message::from_vec(&answer).map_err(|error| format!("over TCP: {error}"))?;
-    if question.answered(&message) { Ok(message) } else { Err("over TCP: it answers something else".into()) }
+    if question.is_answered_by(&message) {
+        Ok(message)
+    } else {
+        Err("over TCP: it answers something else".into())
+    }
 }
 
 #[cfg(any(test, fuzzing))]
-pub(crate) mod law;
+pub(crate) mod invariants;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, Asking, Source, Told, Way};
+use super::{MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig};
 
 /// The settings of the scaler's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,35 +12,37 @@ pub struct ScaledSettings {
     pub provider: &'static str,
 }
 
-impl Way for ScaledSettings {
+impl SourceConfig for ScaledSettings {
     fn kind(&self) -> &'static str {
         "scaler"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         self.provider.to_owned()
     }
 
-    fn patience(&self) -> Duration {
+    fn query_timeout(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    fn again(&self, _: u32) -> Duration {
-        ASKED
+    fn retry_delay(&self, _: u32) -> Duration {
+        QUERY_INTERVAL
     }
 
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(Pushed)
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(ScalerSource)
     }
 }
 
-struct Pushed;
+struct ScalerSource;
 
-impl Source for Pushed {
-    fn ask(&mut self) -> Asking<'_> {
-        Box::pin(async { Ok(Answer { told: Told { members: None, note: None }, good_for: ASKED }) })
+impl MemberSource for ScalerSource {
+    fn query(&mut self) -> QueryFuture<'_> {
+        Box::pin(async {
+            Ok(QueryOutcome { list: MemberList { members: None, note: None }, valid_for: QUERY_INTERVAL })
+        })
     }
 }
 
 /// The interval of queries, which change nothing.
-const ASKED: Duration = Duration::from_secs(5);
+const QUERY_INTERVAL: Duration = Duration::from_secs(5);

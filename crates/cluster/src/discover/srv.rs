@@ -11,16 +11,20 @@ use hickory_proto::rr::rdata::SRV;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::task::JoinSet;
 
-use super::dns::{Families, Family, addresses, back_off, ip, name, seconds};
-use super::look_up::too_many;
+use super::dns::{
+    AddressFamily, KnownAddresses, look_up_addresses, parse_name, record_address, retry_backoff, ttl_duration,
+};
+use super::resolve_hosts::too_many_message;
 use super::resolver::{Resolver, ResolverSettings};
-use super::{Answer, Asking, Listed, MOST, Source, Told, Way};
+use super::{
+    DiscoveredMember, MAX_MEMBERS, MemberList, MemberSource, QueryFuture, QueryOutcome, SourceConfig,
+};
 
 /// The maximum number of targets that are queried at once.
 const AT_ONCE: usize = 16;
 
 /// The capacity of a server with weight 0 among others with a weight.
-const LITTLE: f64 = 0.01;
+const ZERO_WEIGHT_CAPACITY: f64 = 0.01;
 
 /// The servers of a service.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +32,7 @@ pub struct SrvSettings {
     /// The name, such as `_http._tcp.example.org`.
     pub name: String,
     /// The addresses of targets to use.
-    pub family: Family,
+    pub family: AddressFamily,
     /// The name servers.
     pub resolver: ResolverSettings,
     /// The minimum time until the next query.
@@ -37,46 +41,46 @@ pub struct SrvSettings {
     pub max: Duration,
 }
 
-impl Way for SrvSettings {
+impl SourceConfig for SrvSettings {
     fn kind(&self) -> &'static str {
         "srv"
     }
 
-    fn what(&self) -> String {
+    fn target(&self) -> String {
         self.name.clone()
     }
 
-    fn patience(&self) -> Duration {
+    fn query_timeout(&self) -> Duration {
         self.resolver.timeout
     }
 
-    fn again(&self, failures: u32) -> Duration {
-        back_off(self.min, self.max, failures)
+    fn retry_delay(&self, failures: u32) -> Duration {
+        retry_backoff(self.min, self.max, failures)
     }
 
-    fn open(&self) -> Box<dyn Source> {
-        Box::new(Service { settings: Arc::new(self.clone()), families: BTreeMap::new() })
+    fn open(&self) -> Box<dyn MemberSource> {
+        Box::new(SrvSource { settings: Arc::new(self.clone()), families: BTreeMap::new() })
     }
 }
 
-struct Service {
+struct SrvSource {
     settings: Arc<SrvSettings>,
     /// The last known addresses of each target.
-    families: BTreeMap<Name, Families>,
+    families: BTreeMap<Name, KnownAddresses>,
 }
 
-impl Source for Service {
-    fn ask(&mut self) -> Asking<'_> {
+impl MemberSource for SrvSource {
+    fn query(&mut self) -> QueryFuture<'_> {
         Box::pin(async move {
             let settings = &self.settings;
             let resolver = Arc::new(Resolver::new(&settings.resolver, 2).await);
-            let reply = resolver.ask(&name(&settings.name)?, RecordType::SRV).await?;
-            let servers = chosen(&reply.data);
-            if servers.len() > MOST {
-                return Err(too_many(servers.len()));
+            let reply = resolver.query(&parse_name(&settings.name)?, RecordType::SRV).await?;
+            let servers = lowest_priority(&reply.data);
+            if servers.len() > MAX_MEMBERS {
+                return Err(too_many_message(servers.len()));
             }
             let mut ttl = reply.ttl;
-            let mut known = beside(&reply.beside, settings.family, &mut ttl);
+            let mut known = additional_addresses(&reply.additional, settings.family, &mut ttl);
             let mut targets: Vec<Name> = servers.iter().map(|server| server.target.to_lowercase()).collect();
             targets.sort_unstable();
             targets.dedup();
@@ -87,7 +91,7 @@ impl Source for Service {
                     let (resolver, family) = (Arc::clone(&resolver), settings.family);
                     let mut families = self.families.get(&target).cloned().unwrap_or_default();
                     tasks.spawn(async move {
-                        let found = addresses(&resolver, &target, family, &mut families).await;
+                        let found = look_up_addresses(&resolver, &target, family, &mut families).await;
                         (target, families, found)
                     });
                 }
@@ -96,21 +100,21 @@ impl Source for Service {
                     self.families.insert(target.clone(), families);
                     let found = found?;
                     // A target with a failed family is queried again soon.
-                    let good_for = found.good_for(settings.min, settings.max).as_secs();
+                    let good_for = found.valid_for(settings.min, settings.max).as_secs();
                     ttl = ttl.min(found.ttl).min(u32::try_from(good_for).unwrap_or(u32::MAX));
                     known.insert(target, found.addresses);
                 }
             }
             // Targets that are no longer listed are forgotten.
             self.families.retain(|target, _| targets.contains(target));
-            let note = match (reply.no_name, servers.is_empty()) {
+            let note = match (reply.name_missing, servers.is_empty()) {
                 (true, _) => "there is no such name (NXDOMAIN)",
                 (false, true) => "the name has no server",
                 (false, false) => "none of its servers has an address",
             };
-            Ok(Answer {
-                told: Told { members: Some(members(&servers, &known)?), note: Some(note) },
-                good_for: seconds(ttl).clamp(settings.min, settings.max.max(settings.min)),
+            Ok(QueryOutcome {
+                list: MemberList { members: Some(members(&servers, &known)?), note: Some(note) },
+                valid_for: ttl_duration(ttl).clamp(settings.min, settings.max.max(settings.min)),
             })
         })
     }
@@ -118,7 +122,7 @@ impl Source for Service {
 
 /// Returns the servers with the lowest priority. A target `.` means that there is no such service, and a port
 /// 0 that no server runs there.
-pub(super) fn chosen(data: &[RData]) -> Vec<SRV> {
+pub(super) fn lowest_priority(data: &[RData]) -> Vec<SRV> {
     let servers = data.iter().filter_map(|data| match data {
         RData::SRV(server) if !server.target.is_root() && server.port != 0 => Some(server),
         _ => None,
@@ -135,15 +139,19 @@ pub(super) fn chosen(data: &[RData]) -> Vec<SRV> {
 }
 
 /// Returns the addresses in the additional records, by target, and lowers `ttl` to theirs.
-pub(super) fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTreeMap<Name, Vec<IpAddr>> {
+pub(super) fn additional_addresses(
+    records: &[Record],
+    family: AddressFamily,
+    ttl: &mut u32,
+) -> BTreeMap<Name, Vec<IpAddr>> {
     let mut known: BTreeMap<Name, Vec<IpAddr>> = BTreeMap::new();
     for record in records {
         let wanted = |ip: &IpAddr| match family {
-            Family::Any => true,
-            Family::V4 => ip.is_ipv4(),
-            Family::V6 => ip.is_ipv6(),
+            AddressFamily::Any => true,
+            AddressFamily::V4 => ip.is_ipv4(),
+            AddressFamily::V6 => ip.is_ipv6(),
         };
-        if let Some(ip) = ip(&record.data).filter(wanted) {
+        if let Some(ip) = record_address(&record.data).filter(wanted) {
             known.entry(record.name.to_lowercase()).or_default().push(ip);
             *ttl = (*ttl).min(record.ttl);
         }
@@ -155,25 +163,28 @@ pub(super) fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTree
 ///
 /// # Errors
 /// There are too many: a few thousand ports of a name with as many addresses would exhaust the memory.
-pub(super) fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Result<Vec<Listed>, String> {
+pub(super) fn members(
+    servers: &[SRV],
+    known: &BTreeMap<Name, Vec<IpAddr>>,
+) -> Result<Vec<DiscoveredMember>, String> {
     let meant = servers.iter().any(|server| server.weight > 0);
     let mut places: BTreeMap<SocketAddr, f64> = BTreeMap::new();
     for server in servers {
         let Some(addresses) = known.get(&server.target.to_lowercase()) else { continue };
         let weight = match (meant, server.weight) {
             (false, _) => 1.0,
-            (true, 0) => LITTLE,
+            (true, 0) => ZERO_WEIGHT_CAPACITY,
             (true, weight) => f64::from(weight),
         };
         for ip in addresses {
             // The weight selects the target, and each of its addresses gets an equal part.
             *places.entry((*ip, server.port).into()).or_default() += weight / addresses.len() as f64;
         }
-        if places.len() > MOST {
-            return Err(format!("it lists more than {MOST} members: split the group"));
+        if places.len() > MAX_MEMBERS {
+            return Err(format!("it lists more than {MAX_MEMBERS} members: split the group"));
         }
     }
-    let listed = |(address, capacity): (SocketAddr, f64)| Listed {
+    let listed = |(address, capacity): (SocketAddr, f64)| DiscoveredMember {
         name: address.to_string().into(),
         address,
         capacity,
@@ -190,18 +201,18 @@ mod tests {
     use super::*;
 
     fn server(priority: u16, weight: u16, port: u16, target: &str) -> RData {
-        RData::SRV(SRV::new(priority, weight, port, name(target).unwrap()))
+        RData::SRV(SRV::new(priority, weight, port, parse_name(target).unwrap()))
     }
 
     fn shown(data: &[RData]) -> Vec<(String, f64)> {
         let address = |host: &str, last: u8| {
-            Record::from_rdata(name(host).unwrap(), 5, RData::A(A([10, 0, 0, last].into())))
+            Record::from_rdata(parse_name(host).unwrap(), 5, RData::A(A([10, 0, 0, last].into())))
         };
         let records = [address("A.example", 1), address("b.example", 2), address("b.example", 3)];
         let mut ttl = 60;
-        let known = beside(&records, Family::Any, &mut ttl);
+        let known = additional_addresses(&records, AddressFamily::Any, &mut ttl);
         assert_eq!(ttl, 5);
-        let members = members(&chosen(data), &known).unwrap();
+        let members = members(&lowest_priority(data), &known).unwrap();
         members.into_iter().map(|member| (member.name.to_string(), member.capacity)).collect()
     }
 
@@ -224,7 +235,7 @@ mod tests {
         assert_eq!(shown(&alike)[0].1, 1.0);
         assert_eq!(shown(&alike)[1].1, 0.5);
         let some = [server(1, 0, 80, "a.example"), server(1, 4, 80, "b.example")];
-        assert_eq!(shown(&some)[0].1, LITTLE);
+        assert_eq!(shown(&some)[0].1, ZERO_WEIGHT_CAPACITY);
         // A repeated address has the sum of the weights.
         let twice = [server(1, 3, 80, "a.example"), server(1, 4, 80, "a.example")];
         assert_eq!(shown(&twice), [("10.0.0.1:80".to_owned(), 7.0)]);

@@ -14,16 +14,16 @@ use tokio_rustls::client::TlsStream;
 use super::TlsFiles;
 
 /// The system's authorities on Debian and its derivatives.
-const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
+const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Reads the files and performs the handshake.
-pub(super) async fn wrap(
+pub(super) async fn handshake(
     files: &TlsFiles,
     host: &str,
     stream: TcpStream,
 ) -> Result<TlsStream<TcpStream>, String> {
     let files = files.clone();
-    let config = tokio::task::spawn_blocking(move || config(&files)).await;
+    let config = tokio::task::spawn_blocking(move || client_config(&files)).await;
     let config = config.map_err(|error| error.to_string())??;
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| format!("`{host}` is no name for a certificate"))?;
@@ -35,9 +35,9 @@ pub(super) async fn wrap(
 ///
 /// # Errors
 /// One line that names the file.
-pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
+pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    let ca = files.ca.as_deref().unwrap_or_else(|| Path::new(SYSTEM));
+    let ca = files.ca.as_deref().unwrap_or_else(|| Path::new(SYSTEM_AUTHORITIES));
     for authority in certificates(ca)? {
         // The system's list may contain authorities that the library rejects; the configured file must be
         // valid.
@@ -51,7 +51,7 @@ pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
         .with_safe_default_protocol_versions()
         .map_err(|why| why.to_string())?
         .with_root_certificates(roots);
-    let mut config = match &files.own {
+    let mut config = match &files.client_identity {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
@@ -86,7 +86,9 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let empty = folder.join("empty.pem");
         std::fs::write(&empty, "").unwrap();
-        let said = |ca: &Path| config(&TlsFiles { ca: Some(ca.into()), own: None }).map(drop).unwrap_err();
+        let said = |ca: &Path| {
+            client_config(&TlsFiles { ca: Some(ca.into()), client_identity: None }).map(drop).unwrap_err()
+        };
         assert!(said(&empty).contains("empty.pem: there is none"), "{}", said(&empty));
         let missing = folder.join("missing.pem");
         assert!(said(&missing).contains("missing.pem"), "{}", said(&missing));

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use plimsoll_brain::Vitals;
-use plimsoll_brain::fleet::{Company, ListedMember, What};
-use plimsoll_wire::rfs::Key;
+use plimsoll_brain::fleet::{FleetMember, FleetUpdateKind, PeerPresence};
+use plimsoll_wire::rfs::DatagramKey;
 
 use super::*;
-use crate::lottery::socket::Outbox;
+use crate::lottery::socket::SendQueue;
 
 const MILLI: u64 = 1_000_000;
 
@@ -15,38 +15,38 @@ fn address(who: usize) -> SocketAddr {
     ([10, 0, 0, who as u8 + 1], 7946).into()
 }
 
-fn settings(who: usize) -> Settings {
-    Settings {
+fn settings(who: usize) -> FleetSettings {
+    FleetSettings {
         name: format!("lb{}", who + 1),
         listen: address(who),
         address: None,
         seeds: Vec::new(),
-        keys: Keys::new(Key::new(1, &[7; 32])),
+        keys: KeyRing::new(DatagramKey::new(1, &[7; 32])),
         interval: Duration::from_millis(20),
         bytes_per_second: 1_000_000,
         probers: 1,
-        forget: Duration::from_secs(60),
+        forget_after: Duration::from_secs(60),
     }
 }
 
-struct Node {
-    desk: Desk,
+struct SimulatedNode {
+    node: FleetNode,
     vitals: Arc<Vitals>,
 }
 
-struct World {
+struct FleetSimulation {
     now: u64,
-    nodes: Vec<Option<Node>>,
-    changes: Vec<(usize, Became, String)>,
-    news: Vec<(usize, What, String)>,
+    nodes: Vec<Option<SimulatedNode>>,
+    changes: Vec<(usize, PeerTransition, String)>,
+    news: Vec<(usize, FleetUpdateKind, String)>,
     /// The percentage of lost datagrams.
     loss: u64,
     dice: u64,
-    flying: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
+    in_transit: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     count: u64,
 }
 
-impl World {
+impl FleetSimulation {
     fn new(count: usize, loss: u64) -> Self {
         let mut world = Self {
             now: MILLI,
@@ -55,7 +55,7 @@ impl World {
             news: Vec::new(),
             loss,
             dice: 7,
-            flying: BTreeMap::new(),
+            in_transit: BTreeMap::new(),
             count: 0,
         };
         (0..count).for_each(|who| world.start(who, 1));
@@ -63,67 +63,72 @@ impl World {
     }
 
     fn start(&mut self, who: usize, life: u32) {
-        let mut desk = Desk::new(&settings(who), address(who), life, who as u64 + 1, Time(self.now));
+        let mut desk = FleetNode::new(&settings(who), address(who), life, who as u64 + 1, Time(self.now));
         let vitals = Arc::<Vitals>::default();
-        let member = ListedMember {
+        let member = FleetMember {
             name: "10.1.0.1:80".into(),
             vitals: Arc::clone(&vitals),
             limit: 30,
-            checked: true,
+            health_checked: true,
         };
-        let group = Listed { name: "web".into(), company: Arc::<Company>::default(), members: vec![member] };
-        desk.list(vec![group], Time(self.now));
-        self.nodes[who] = Some(Node { desk, vitals });
+        let group = FleetGroup {
+            name: "web".into(),
+            presence: Arc::<PeerPresence>::default(),
+            members: vec![member],
+        };
+        desk.set_groups(vec![group], Time(self.now));
+        self.nodes[who] = Some(SimulatedNode { node: desk, vitals });
     }
 
     fn run(&mut self, millis: u64) {
         let end = self.now + millis * MILLI;
         while self.now < end {
             self.now += MILLI;
-            while let Some(first) = self.flying.first_entry().filter(|first| first.key().0 <= self.now) {
+            while let Some(first) = self.in_transit.first_entry().filter(|first| first.key().0 <= self.now) {
                 let (to, bytes) = first.remove();
                 if let Some(node) = &mut self.nodes[to] {
-                    node.desk.take(Time(self.now), &bytes);
+                    node.node.receive(Time(self.now), &bytes);
                 }
             }
             for who in 0..self.nodes.len() {
                 let Some(node) = &mut self.nodes[who] else { continue };
-                let mut out = Outbox::default();
+                let mut out = SendQueue::default();
                 // The thread also replies to received datagrams before it waits.
-                node.desk.wake(Time(self.now), &[address(0), address(1)], &mut out);
-                self.gather(who, out);
+                node.node.run_due(Time(self.now), &[address(0), address(1)], &mut out);
+                self.collect_datagrams(who, out);
             }
         }
     }
 
-    fn gather(&mut self, who: usize, mut out: Outbox) {
+    fn collect_datagrams(&mut self, who: usize, mut out: SendQueue) {
         let mut sent = Vec::new();
-        out.empty(|to, bytes| sent.push((to, bytes.to_vec())));
+        out.drain(|to, bytes| sent.push((to, bytes.to_vec())));
         for (to, bytes) in sent {
             self.dice = plimsoll_brain::mix(self.dice);
             self.count += 1;
             if self.dice % 100 >= self.loss
                 && let Some(to) = (0..self.nodes.len()).find(|one| address(*one) == to)
             {
-                self.flying.insert((self.now + MILLI, self.count), (to, bytes));
+                self.in_transit.insert((self.now + MILLI, self.count), (to, bytes));
             }
         }
         let Some(node) = &mut self.nodes[who] else { return };
-        while let Some((news, by)) = node.desk.poll_news() {
-            self.news.push((who, news.what, by));
+        while let Some((news, by)) = node.node.poll_news() {
+            self.news.push((who, news.kind, by));
         }
-        self.changes.extend(node.desk.changes().into_iter().map(|change| (who, change.what, change.name)));
+        self.changes
+            .extend(node.node.take_changes().into_iter().map(|change| (who, change.transition, change.name)));
     }
 
     fn leave(&mut self, who: usize) {
         let Some(mut node) = self.nodes[who].take() else { return };
-        let mut out = Outbox::default();
-        node.desk.leave(Time(self.now), &mut out);
-        self.gather(who, out);
+        let mut out = SendQueue::default();
+        node.node.leave(Time(self.now), &mut out);
+        self.collect_datagrams(who, out);
     }
 
     fn states(&self, who: usize) -> Vec<(String, String)> {
-        let status = self.nodes[who].as_ref().map(|node| node.desk.status(Time(self.now)));
+        let status = self.nodes[who].as_ref().map(|node| node.node.status(Time(self.now)));
         status.into_iter().flat_map(|status| status.balancers).map(|one| (one.name, one.state)).collect()
     }
 
@@ -146,37 +151,38 @@ fn up(names: &[&str]) -> Vec<(String, String)> {
 fn all_find_one_another_and_act_on_one_view() {
     // With more loss the membership sometimes takes live balancers for dead.
     for loss in [0, 4] {
-        let mut world = World::new(3, loss);
+        let mut world = FleetSimulation::new(3, loss);
         world.run(3_000);
         assert_eq!(world.states(0), up(&["lb2", "lb3"]), "{loss}");
         assert_eq!(world.states(2), up(&["lb1", "lb2"]), "{loss}");
-        let joined = world.changes.iter().filter(|(_, what, _)| *what == Became::Joined).count();
+        let joined = world.changes.iter().filter(|(_, what, _)| *what == PeerTransition::Joined).count();
         assert_eq!(joined, 6, "{:?}", world.changes);
         world.begin(1, 12);
         world.run(3_000);
         for who in [0, 2] {
-            let others = world.vitals(who).others();
+            let others = world.vitals(who).peer_in_flight();
             assert!((11.0..=12.5).contains(&others), "{others}");
         }
         let parts: Vec<u32> = (0..3).filter_map(|who| world.vitals(who).part()).collect();
         assert_eq!(parts.iter().sum::<u32>(), 30, "{parts:?}");
         assert!(parts[1] >= 20, "{parts:?}");
-        let lost = world.nodes[0].as_ref().expect("it runs").desk.status(Time(world.now)).balancers[0].loss;
+        let lost = world.nodes[0].as_ref().expect("it runs").node.status(Time(world.now)).balancers[0].loss;
         assert!((lost - loss as f64 / 100.0).abs() < 0.05, "{lost}");
     }
 }
 
 #[test]
 fn one_that_dies_takes_what_it_had_with_it_and_one_that_comes_back_is_heard() {
-    let mut world = World::new(3, 0);
+    let mut world = FleetSimulation::new(3, 0);
     world.run(2_000);
     world.begin(1, 12);
     world.run(2_000);
     world.nodes[1] = None;
     world.run(1_900);
-    assert_eq!(world.vitals(0).others(), 0.0);
+    assert_eq!(world.vitals(0).peer_in_flight(), 0.0);
     assert_eq!(world.states(0)[0], ("lb2".to_owned(), "lost".to_owned()));
-    let lost = |(_, what, name): &&(usize, Became, String)| *what == Became::Lost && name == "lb2";
+    let lost =
+        |(_, what, name): &&(usize, PeerTransition, String)| *what == PeerTransition::Lost && name == "lb2";
     assert_eq!(world.changes.iter().filter(lost).count(), 2, "{:?}", world.changes);
     // Its share stays reserved: it may be alive.
     let parts: u32 = [0, 2].iter().filter_map(|who| world.vitals(*who).part()).sum();
@@ -193,7 +199,7 @@ fn one_that_dies_takes_what_it_had_with_it_and_one_that_comes_back_is_heard() {
 
 #[test]
 fn one_that_leaves_says_so() {
-    let mut world = World::new(3, 4);
+    let mut world = FleetSimulation::new(3, 4);
     world.run(4_000);
     world.leave(2);
     world.run(50);
@@ -201,25 +207,34 @@ fn one_that_leaves_says_so() {
     let parts: u32 = [0, 1].iter().filter_map(|who| world.vitals(*who).part()).sum();
     assert_eq!(parts, 30);
     world.run(3_000);
-    let left = |(_, what, name): &&(usize, Became, String)| name == "lb3" && *what == Became::Left;
+    let left =
+        |(_, what, name): &&(usize, PeerTransition, String)| name == "lb3" && *what == PeerTransition::Left;
     assert_eq!(world.changes.iter().filter(left).count(), 2, "{:?}", world.changes);
-    assert!(!world.changes.iter().any(|(_, what, name)| name == "lb3" && *what == Became::Lost));
+    assert!(!world.changes.iter().any(|(_, what, name)| name == "lb3" && *what == PeerTransition::Lost));
 }
 
 #[test]
 fn checks_are_told_with_who_made_them() {
-    let mut world = World::new(2, 0);
+    let mut world = FleetSimulation::new(2, 0);
     world.run(2_000);
-    let duties: Vec<usize> =
-        world.news.iter().filter(|(_, what, _)| *what == What::Duty(false)).map(|(who, ..)| *who).collect();
+    let duties: Vec<usize> = world
+        .news
+        .iter()
+        .filter(|(_, what, _)| *what == FleetUpdateKind::ProbeDuty(false))
+        .map(|(who, ..)| *who)
+        .collect();
     let [rests] = duties[..] else { panic!("{:?}", world.news) };
     let checks = 1 - rests;
     world.news.clear();
-    let notice = Notice { group: "web".into(), member: "10.1.0.1:80".into(), what: Did::Checked(false) };
+    let notice = MemberNotice {
+        group: "web".into(),
+        member: "10.1.0.1:80".into(),
+        action: MemberAction::HealthChecked(false),
+    };
     let now = Time(world.now);
-    world.nodes[checks].as_mut().expect("it runs").desk.notice(&notice, now);
+    world.nodes[checks].as_mut().expect("it runs").node.record_action(&notice, now);
     world.run(100);
-    let [(who, What::Checked { passed: false, age, .. }, by)] = &world.news[..] else {
+    let [(who, FleetUpdateKind::HealthChecked { passed: false, age, .. }, by)] = &world.news[..] else {
         panic!("{:?}", world.news)
     };
     assert_eq!((*who, &**by), (rests, ["lb1", "lb2"][checks]));
@@ -228,21 +243,21 @@ fn checks_are_told_with_who_made_them() {
 
 #[test]
 fn what_was_recorded_and_what_others_made_is_refused() {
-    let mut world = World::new(2, 0);
+    let mut world = FleetSimulation::new(2, 0);
     world.run(2_000);
     let mut recorded: Vec<Vec<u8>> = Vec::new();
     for _ in 0..100 {
         world.run(1);
-        recorded.extend(world.flying.values().filter(|(to, _)| *to == 0).map(|(_, bytes)| bytes.clone()));
+        recorded.extend(world.in_transit.values().filter(|(to, _)| *to == 0).map(|(_, bytes)| bytes.clone()));
     }
     world.run(2_000);
     assert!(!recorded.is_empty());
     let node = world.nodes[0].as_mut().expect("it runs");
-    let refused = |desk: &Desk| desk.status(Time(world.now)).refused;
-    let before = refused(&node.desk);
-    recorded.iter().for_each(|bytes| node.desk.take(Time(world.now), bytes));
-    node.desk.take(Time(world.now), b"PF and nothing else");
-    assert_eq!(refused(&node.desk) - before, recorded.len() as u64 + 1);
+    let refused = |desk: &FleetNode| desk.status(Time(world.now)).refused;
+    let before = refused(&node.node);
+    recorded.iter().for_each(|bytes| node.node.receive(Time(world.now), bytes));
+    node.node.receive(Time(world.now), b"PF and nothing else");
+    assert_eq!(refused(&node.node) - before, recorded.len() as u64 + 1);
 }
 
 #[test]
@@ -251,7 +266,7 @@ fn whatever_one_who_has_the_key_says_nothing_breaks() {
     use proptest::prelude::any;
     use proptest::test_runner::{Config, TestRunner};
 
-    let mut world = World::new(2, 0);
+    let mut world = FleetSimulation::new(2, 0);
     world.run(2_000);
     assert_eq!(world.states(0), up(&["lb2"]), "the other is known, and what it says is heard");
     let world = std::cell::RefCell::new(world);
@@ -276,10 +291,10 @@ fn whatever_one_who_has_the_key_says_nothing_breaks() {
         bytes.extend_from_slice(&body);
         settings(0).keys.seal(0, &mut bytes);
         let node = world.nodes[0].as_mut().expect("it runs");
-        node.desk.take(now, &bytes);
-        let mut out = Outbox::default();
-        node.desk.wake(now, &[], &mut out);
-        let status = node.desk.status(now);
+        node.node.receive(now, &bytes);
+        let mut out = SendQueue::default();
+        node.node.run_due(now, &[], &mut out);
+        let status = node.node.status(now);
         proptest::prop_assert!(status.refused <= status.received, "{status:?}");
         Ok(())
     });
@@ -288,77 +303,89 @@ fn whatever_one_who_has_the_key_says_nothing_breaks() {
 
 #[test]
 fn another_process_goes_on_as_the_same_balancer() {
-    let mut world = World::new(3, 0);
+    let mut world = FleetSimulation::new(3, 0);
     world.run(3_000);
     world.begin(1, 12);
     world.run(1_000);
     let changes = world.changes.len();
-    let past = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
+    let past = world.nodes[1].as_ref().expect("it runs").node.handoff_state(Time(world.now));
     assert_eq!(past.others.len(), 2);
     // Datagrams that arrive meanwhile wait in the socket; here they are lost.
     world.nodes[1] = None;
     world.run(100);
     world.start(1, past.life);
     let now = Time(world.now);
-    world.nodes[1].as_mut().expect("it runs").desk.recall(past.clone(), now);
+    world.nodes[1].as_mut().expect("it runs").node.restore(past.clone(), now);
     world.begin(1, 12);
     world.run(1_000);
-    assert!((11.0..=12.5).contains(&world.vitals(0).others()), "{}", world.vitals(0).others());
+    assert!(
+        (11.0..=12.5).contains(&world.vitals(0).peer_in_flight()),
+        "{}",
+        world.vitals(0).peer_in_flight()
+    );
     world.run(8_000);
     assert_eq!(world.changes.len(), changes, "{:?}", &world.changes[changes..]);
     for who in 0..3 {
         assert_eq!(world.states(who).iter().filter(|(_, state)| state == "up").count(), 2, "{who}");
-        let refused = world.nodes[who].as_ref().expect("it runs").desk.status(Time(world.now)).refused;
+        let refused = world.nodes[who].as_ref().expect("it runs").node.status(Time(world.now)).refused;
         assert_eq!(refused, 0, "{who}");
     }
     // A balancer that died during the handoff was known only to the previous process: it is lost.
-    let past = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
+    let past = world.nodes[1].as_ref().expect("it runs").node.handoff_state(Time(world.now));
     world.nodes[1] = None;
     world.nodes[2] = None;
     world.start(1, past.life);
     let now = Time(world.now);
-    world.nodes[1].as_mut().expect("it runs").desk.recall(past, now);
+    world.nodes[1].as_mut().expect("it runs").node.restore(past, now);
     world.run(6_000);
-    let lost =
-        |(who, what, name): &&(usize, Became, String)| *who == 1 && *what == Became::Lost && name == "lb3";
+    let lost = |(who, what, name): &&(usize, PeerTransition, String)| {
+        *who == 1 && *what == PeerTransition::Lost && name == "lb3"
+    };
     assert_eq!(world.changes.iter().filter(lost).count(), 1, "{:?}", &world.changes[changes..]);
 }
 
 #[test]
 fn one_whose_numbers_end_begins_another_life_and_is_heard_on() {
-    let mut world = World::new(3, 0);
+    let mut world = FleetSimulation::new(3, 0);
     world.run(3_000);
     let now = Time(world.now);
-    let desk = &mut world.nodes[1].as_mut().expect("it runs").desk;
-    let past = desk.past(now);
+    let desk = &mut world.nodes[1].as_mut().expect("it runs").node;
+    let past = desk.handoff_state(now);
     let nearly = 0xf000_0000 - 30;
-    desk.recall(Past { seqs: (nearly, nearly), others: Vec::new(), lost: Vec::new(), ..past.clone() }, now);
+    desk.restore(
+        FleetHandoff { seqs: (nearly, nearly), others: Vec::new(), lost: Vec::new(), ..past.clone() },
+        now,
+    );
     world.run(5_000);
     world.begin(1, 12);
     world.run(1_000);
-    let then = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
+    let then = world.nodes[1].as_ref().expect("it runs").node.handoff_state(Time(world.now));
     assert!(then.life > past.life && then.seqs.0 < 10_000 && then.seqs.1 < 10_000, "{then:?}");
     for who in [0, 2] {
-        assert!((11.0..=12.5).contains(&world.vitals(who).others()), "{}", world.vitals(who).others());
+        assert!(
+            (11.0..=12.5).contains(&world.vitals(who).peer_in_flight()),
+            "{}",
+            world.vitals(who).peer_in_flight()
+        );
         assert!(world.states(who).iter().all(|(_, state)| state == "up"), "{:?}", world.states(who));
     }
 }
 
 #[test]
 fn one_that_was_lost_keeps_its_part_beyond_another_process() {
-    let mut world = World::new(3, 0);
+    let mut world = FleetSimulation::new(3, 0);
     world.run(3_000);
-    let part = |world: &World| world.vitals(1).part();
+    let part = |world: &FleetSimulation| world.vitals(1).part();
     assert_eq!(part(&world), Some(10));
     world.nodes[2] = None;
     world.run(10_000);
     assert_eq!((world.states(1).len(), part(&world)), (2, Some(10)));
-    let upgrade = |world: &mut World| {
-        let desk = &world.nodes[1].as_ref().expect("it runs").desk;
-        let written = serde_json::to_string(&desk.past(Time(world.now))).unwrap();
-        let past: Past = serde_json::from_str(&written).unwrap();
+    let upgrade = |world: &mut FleetSimulation| {
+        let desk = &world.nodes[1].as_ref().expect("it runs").node;
+        let written = serde_json::to_string(&desk.handoff_state(Time(world.now))).unwrap();
+        let past: FleetHandoff = serde_json::from_str(&written).unwrap();
         world.start(1, past.life);
-        world.nodes[1].as_mut().expect("it runs").desk.recall(past, Time(world.now));
+        world.nodes[1].as_mut().expect("it runs").node.restore(past, Time(world.now));
     };
     let before = world.changes.len();
     // Two handoffs: the next process also receives inherited state.
@@ -372,6 +399,6 @@ fn one_that_was_lost_keeps_its_part_beyond_another_process() {
     // For the rest of its time, and no longer.
     world.run(31_000);
     assert_eq!((world.states(1), part(&world)), (up(&["lb1"]), Some(15)));
-    let old: Past = serde_json::from_str("{\"life\":1,\"seqs\":[1,2],\"others\":[]}").unwrap();
+    let old: FleetHandoff = serde_json::from_str("{\"life\":1,\"seqs\":[1,2],\"others\":[]}").unwrap();
     assert_eq!(old.lost, []);
 }

@@ -4,33 +4,34 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_brain::{Health, Verdict};
+use plimsoll_brain::{HealthStatus, HealthVerdict};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Order, Service};
-use crate::pull::chance;
+use super::{DaemonCommand, LotteryService};
+use crate::scrape::random_unit;
 
 /// The results of the checks, by service. They survive changes of the settings, except those of the check
 /// itself.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found(Arc<Mutex<HashMap<u32, Health>>>);
+pub(super) struct CheckResults(Arc<Mutex<HashMap<u32, HealthStatus>>>);
 
-impl Found {
+impl CheckResults {
     /// Returns the state of a service.
-    fn of(&self, service: u32) -> Health {
+    fn health_of(&self, service: u32) -> HealthStatus {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        found.get(&service).cloned().unwrap_or_else(Health::unchecked)
+        found.get(&service).cloned().unwrap_or_else(HealthStatus::unchecked)
     }
 
-    fn keep(&self, service: u32, health: &Health) {
+    fn store(&self, service: u32, health: &HealthStatus) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(service, health.clone());
     }
 
     /// Drops the results of changed checks; `services` are the new settings, `before` the previous ones.
-    pub(super) fn turn(&self, services: &[Service], before: &[Service]) {
+    pub(super) fn turn(&self, services: &[LotteryService], before: &[LotteryService]) {
         let same = |id: u32| {
-            let find = |all: &[Service]| all.iter().find(|service| service.id == id).map(checked);
+            let find =
+                |all: &[LotteryService]| all.iter().find(|service| service.id == id).map(check_fingerprint);
             find(services).is_some_and(|now| find(before).is_some_and(|then| then == now))
         };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| same(*id));
@@ -38,29 +39,33 @@ impl Found {
 }
 
 /// Returns the settings of a service that its check depends on.
-fn checked(service: &Service) -> String {
+fn check_fingerprint(service: &LotteryService) -> String {
     format!("{} {:?}", service.server, service.check)
 }
 
 /// Checks a server while its daemon runs.
-pub(super) async fn watch(service: Service, found: Found, orders: Option<mpsc::Sender<Order>>) {
+pub(super) async fn watch(
+    service: LotteryService,
+    found: CheckResults,
+    orders: Option<mpsc::Sender<DaemonCommand>>,
+) {
     let (Some(check), Some(orders)) = (&service.check, orders) else { return };
-    let mut health = found.of(service.id);
+    let mut health = found.health_of(service.id);
     loop {
         let begun = Instant::now();
-        let outcome = check.by.ask(service.server).await;
+        let outcome = check.by.check(service.server).await;
         let turned = health.record(outcome.as_ref().copied().map_err(String::as_str), &check.spec);
-        found.keep(service.id, &health);
-        let ready = health.verdict == Verdict::Up;
+        found.store(service.id, &health);
+        let ready = health.verdict == HealthVerdict::Up;
         if turned.is_some() {
             let state = if ready { "up" } else { "down" };
             tracing::info!("service {}: server {} is {state}: {}", service.name, service.server, health.why);
         }
         // Sent even if nothing changed: it costs nothing.
-        if orders.send(Order::Ready { service: service.id, ready }).await.is_err() {
+        if orders.send(DaemonCommand::Ready { service: service.id, ready }).await.is_err() {
             return;
         }
-        sleep_until(begun + check.interval.mul_f64(0.9 + 0.2 * chance())).await;
+        sleep_until(begun + check.interval.mul_f64(0.9 + 0.2 * random_unit())).await;
     }
 }
 
@@ -72,14 +77,14 @@ mod tests {
 
     use plimsoll_brain::HealthSpec;
 
-    use super::super::{Ask, Check};
+    use super::super::{HealthCheck, HealthChecker};
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Passes(AtomicBool);
+    struct ToggledChecker(AtomicBool);
 
-    impl Ask for Passes {
-        fn ask(
+    impl HealthChecker for ToggledChecker {
+        fn check(
             &self,
             _: std::net::SocketAddr,
         ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
@@ -90,13 +95,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_found_outlasts_other_settings() {
-        let passes = Arc::new(Passes(true.into()));
-        let check = |fall| Check {
-            by: Arc::clone(&passes) as Arc<dyn Ask>,
+        let passes = Arc::new(ToggledChecker(true.into()));
+        let check = |fall| HealthCheck {
+            by: Arc::clone(&passes) as Arc<dyn HealthChecker>,
             interval: Duration::from_secs(3600),
             spec: HealthSpec { rise: 2, fall },
         };
-        let service = |fall| Service {
+        let service = |fall| LotteryService {
             name: "web".into(),
             id: 80,
             server: ([127, 0, 0, 1], 80).into(),
@@ -104,11 +109,11 @@ mod tests {
             info: [].into(),
             check: Some(check(fall)),
         };
-        let found = Found::default();
-        let first = async |service: Service| {
+        let found = CheckResults::default();
+        let first = async |service: LotteryService| {
             let (orders, mut inbox) = mpsc::channel(1);
             let watching = tokio::spawn(watch(service, found.clone(), Some(orders)));
-            let Some(Order::Ready { ready, .. }) = inbox.recv().await else { panic!() };
+            let Some(DaemonCommand::Ready { ready, .. }) = inbox.recv().await else { panic!() };
             watching.abort();
             // The last result is kept.
             drop(watching.await);
@@ -116,7 +121,7 @@ mod tests {
         };
         assert!(first(service(3)).await);
         passes.0.store(false, Ordering::Relaxed);
-        found.turn(&[Service { capacity: 2, ..service(3) }], &[service(3)]);
+        found.turn(&[LotteryService { capacity: 2, ..service(3) }], &[service(3)]);
         assert!(first(service(3)).await, "one failure of three");
         assert!(first(service(3)).await, "two");
         assert!(!first(service(3)).await, "three");

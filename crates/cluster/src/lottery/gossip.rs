@@ -24,28 +24,28 @@ use std::time::Duration;
 
 use foca::{Config, Foca, Identity, NoCustomBroadcast, Notification, PeriodicParams, Timer};
 use plimsoll_brain::Time;
-use plimsoll_wire::rfs::Gossip as Datagram;
+use plimsoll_wire::rfs::GossipDatagram as Datagram;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 
-pub(crate) use codec::About;
-use codec::Codec;
+pub(crate) use codec::DatagramSubject;
+use codec::GossipCodec;
 
 /// The identity of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct NodeIdentity {
     pub(crate) member: u16,
     /// The incarnation, which grows with each restart.
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) address: SocketAddr,
 }
 
-impl Identity for Node {
+impl Identity for NodeIdentity {
     type Addr = SocketAddr;
 
     /// Returns the identity after others declared this daemon dead: a new incarnation.
     fn renew(&self) -> Option<Self> {
-        Some(Self { life: self.life.checked_add(1)?, ..*self })
+        Some(Self { incarnation: self.incarnation.checked_add(1)?, ..*self })
     }
 
     fn addr(&self) -> SocketAddr {
@@ -53,177 +53,178 @@ impl Identity for Node {
     }
 
     fn win_addr_conflict(&self, other: &Self) -> bool {
-        (self.life, self.member) > (other.life, other.member)
+        (self.incarnation, self.member) > (other.incarnation, other.member)
     }
 }
 
 /// Returns a number for the incarnation of the sender. It depends on member, incarnation and address, so two
 /// daemons with one number that began in the same second have different ones.
-pub(crate) fn life(said: &[u8]) -> u64 {
-    plimsoll_brain::hash(codec::speaker(said))
+pub(crate) fn sender_incarnation(said: &[u8]) -> u64 {
+    plimsoll_brain::hash(codec::sender_bytes(said))
 }
 
 /// Returns the subject of a gossip datagram; `None` if it is malformed.
-pub(crate) fn about(said: &[u8]) -> Option<About> {
-    codec::about(said)
+pub(crate) fn subject(said: &[u8]) -> Option<DatagramSubject> {
+    codec::subject(said)
 }
 
 /// A membership event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    Up(Node),
-    Down(Node),
+pub(crate) enum MembershipEvent {
+    Up(NodeIdentity),
+    Down(NodeIdentity),
     /// The others declared this daemon dead: its new incarnation.
     Renewed(u32),
 }
 
 /// A daemon's membership.
-pub(crate) struct Gossip {
-    foca: Foca<Node, Codec, SmallRng, NoCustomBroadcast>,
-    outside: Outside,
+pub(crate) struct SwimMembership {
+    foca: Foca<NodeIdentity, GossipCodec, SmallRng, NoCustomBroadcast>,
+    runtime: FocaRuntime,
     /// The time of the next join requests.
-    ask: Time,
+    next_join_at: Time,
     /// The index of the next daemon to ask.
-    turn: usize,
-    left: bool,
+    next_join_index: usize,
+    has_left: bool,
 }
 
 /// The interval of join requests to unseen daemons, and the number at once.
-const ASK: Duration = Duration::from_millis(500);
-const ASKED: usize = 16;
+const JOIN_INTERVAL: Duration = Duration::from_millis(500);
+const JOINS_AT_ONCE: usize = 16;
 
 /// The sequence number at which a new incarnation begins: numbers are finite, and lower ones count as
 /// replays. It is below the maximum, so that serial comparison finds the numbers of the next incarnation
 /// newer.
-pub(crate) const LAST: u32 = 0xf000_0000;
+pub(crate) const MAX_SEQUENCE: u32 = 0xf000_0000;
 
 /// The maximum number of pending datagrams.
-const LETTERS: usize = 1024;
+const MAX_PENDING: usize = 1024;
 
 /// The delay of a timer from which the daemon counts as having been suspended.
-const LATE: Duration = Duration::from_millis(100);
+const SUSPENSION_DELAY: Duration = Duration::from_millis(100);
 
-impl Gossip {
+impl SwimMembership {
     /// Creates the membership of a daemon that is still alone.
-    pub(crate) fn new(own: Node, seed: u64, now: Time) -> Self {
-        let foca = Foca::new(own, settings(), SmallRng::seed_from_u64(seed), Codec);
-        let outside = Outside { now, ..Outside::default() };
-        Self { foca, outside, ask: now, turn: 0, left: false }
+    pub(crate) fn new(own: NodeIdentity, seed: u64, now: Time) -> Self {
+        let foca = Foca::new(own, foca_config(), SmallRng::seed_from_u64(seed), GossipCodec);
+        let runtime = FocaRuntime { now, ..FocaRuntime::default() };
+        Self { foca, runtime, next_join_at: now, next_join_index: 0, has_left: false }
     }
 
     /// Returns the last sequence number.
-    pub(crate) fn seq(&self) -> u32 {
-        self.outside.seq
+    pub(crate) fn sequence(&self) -> u32 {
+        self.runtime.seq
     }
 
     /// Continues the sequence numbers of a previous process.
-    pub(crate) fn count_from(&mut self, seq: u32) {
-        self.outside.seq = seq;
+    pub(crate) fn resume_sequence(&mut self, seq: u32) {
+        self.runtime.seq = seq;
     }
 
     /// Processes gossip of another daemon; malformed gossip is ignored.
-    pub(crate) fn take(&mut self, now: Time, said: &[u8]) {
-        self.outside.now = now;
-        if !self.left {
+    pub(crate) fn receive(&mut self, now: Time, said: &[u8]) {
+        self.runtime.now = now;
+        if !self.has_left {
             // The gossip is useless, or comes from a daemon with this daemon's address.
-            let _ = self.foca.handle_data(said, &mut self.outside);
+            let _ = self.foca.handle_data(said, &mut self.runtime);
         }
     }
 
     /// Performs the work that is due; `known` are possible addresses of daemons.
-    pub(crate) fn wake(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
-        self.outside.stand_still(now);
-        if self.outside.seq >= LAST {
-            self.renew(now, self.life());
-            self.outside.seq = 0;
+    pub(crate) fn run_due(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
+        self.runtime.postpone_timers(now);
+        if self.runtime.seq >= MAX_SEQUENCE {
+            self.renew_after(now, self.incarnation());
+            self.runtime.seq = 0;
         }
-        while let Some(event) = self.outside.due(now) {
+        while let Some(event) = self.runtime.next_timer(now) {
             // foca continues after an error, and no other reaction is possible.
-            let _ = self.foca.handle_timer(event, &mut self.outside);
+            let _ = self.foca.handle_timer(event, &mut self.runtime);
         }
-        if now >= self.ask && !self.left {
-            self.ask = now + ASK;
-            self.join(known);
+        if now >= self.next_join_at && !self.has_left {
+            self.next_join_at = now + JOIN_INTERVAL;
+            self.send_joins(known);
         }
     }
 
     /// Returns the time at which work is next due.
-    pub(crate) fn next(&self) -> Time {
-        let timer = self.outside.timers.first_key_value().map(|((at, _), _)| *at);
-        timer.map_or(self.ask, |timer| timer.min(self.ask))
+    pub(crate) fn next_due(&self) -> Time {
+        let timer = self.runtime.timers.first_key_value().map(|((at, _), _)| *at);
+        timer.map_or(self.next_join_at, |timer| timer.min(self.next_join_at))
     }
 
     /// Returns the next datagram and its destination.
     pub(crate) fn poll_transmit(&mut self) -> Option<(SocketAddr, Datagram)> {
-        let (to, said) = self.outside.letters.pop_front()?;
-        let Node { member, life, .. } = *self.foca.identity();
-        self.outside.seq = self.outside.seq.saturating_add(1);
-        Some((to, Datagram { member, incarnation: life, seq: self.outside.seq, said }))
+        let (to, said) = self.runtime.datagrams.pop_front()?;
+        let NodeIdentity { member, incarnation: life, .. } = *self.foca.identity();
+        self.runtime.seq = self.runtime.seq.saturating_add(1);
+        Some((to, Datagram { member, incarnation: life, seq: self.runtime.seq, payload: said }))
     }
 
     /// Returns the next membership event.
-    pub(crate) fn poll_news(&mut self) -> Option<News> {
-        self.outside.news.pop_front()
+    pub(crate) fn poll_event(&mut self) -> Option<MembershipEvent> {
+        self.runtime.events.pop_front()
     }
 
     /// Returns the other daemons that are alive.
-    pub(crate) fn others(&self) -> impl Iterator<Item = Node> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = NodeIdentity> {
         self.foca.iter_members().map(|member| *member.id())
     }
 
     /// Returns this daemon's incarnation.
-    pub(crate) fn life(&self) -> u32 {
-        self.foca.identity().life
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.foca.identity().incarnation
     }
 
     /// Begins an incarnation later than `life`, unless this one already is.
-    pub(crate) fn renew(&mut self, now: Time, life: u32) {
-        self.outside.now = now;
+    pub(crate) fn renew_after(&mut self, now: Time, life: u32) {
+        self.runtime.now = now;
         let own = *self.foca.identity();
-        if own.life <= life
+        if own.incarnation <= life
             && let Some(life) = life.checked_add(1)
-            && self.foca.change_identity(Node { life, ..own }, &mut self.outside).is_ok()
+            && self.foca.change_identity(NodeIdentity { incarnation: life, ..own }, &mut self.runtime).is_ok()
         {
-            self.outside.joined = false;
-            self.outside.news.push_back(News::Renewed(life));
+            self.runtime.has_joined = false;
+            self.runtime.events.push_back(MembershipEvent::Renewed(life));
         }
     }
 
     /// Announces to some of the others that this daemon leaves; they inform the rest. It takes no part from
     /// now on.
     pub(crate) fn leave(&mut self, now: Time) {
-        self.outside.now = now;
-        self.left = true;
+        self.runtime.now = now;
+        self.has_left = true;
         // There may be no others.
-        let _ = self.foca.leave_cluster(&mut self.outside);
-        self.outside.timers.clear();
+        let _ = self.foca.leave_cluster(&mut self.runtime);
+        self.runtime.timers.clear();
     }
 
     /// Sends join requests to unseen daemons, or to all of them before any has accepted one.
-    fn join(&mut self, known: impl Iterator<Item = SocketAddr>) {
+    fn send_joins(&mut self, known: impl Iterator<Item = SocketAddr>) {
         let own = self.foca.identity().address;
         let seen: Vec<SocketAddr> = self.others().map(|node| node.address).collect();
         let missing =
-            |address: &SocketAddr| *address != own && !(self.outside.joined && seen.contains(address));
+            |address: &SocketAddr| *address != own && !(self.runtime.has_joined && seen.contains(address));
         let mut missing: Vec<SocketAddr> = known.filter(missing).collect();
         missing.sort_unstable();
         missing.dedup();
         if missing.is_empty() {
             return;
         }
-        let turn = self.turn % missing.len();
+        let turn = self.next_join_index % missing.len();
         missing.rotate_left(turn);
-        self.turn = self.turn.wrapping_add(ASKED);
-        for address in missing.into_iter().take(ASKED) {
+        self.next_join_index = self.next_join_index.wrapping_add(JOINS_AT_ONCE);
+        for address in missing.into_iter().take(JOINS_AT_ONCE) {
             // The identity is unknown: only the address counts.
-            let _ = self.foca.announce(Node { member: 0, life: 0, address }, &mut self.outside);
+            let _ =
+                self.foca.announce(NodeIdentity { member: 0, incarnation: 0, address }, &mut self.runtime);
         }
     }
 }
 
 /// Returns the parameters. With these, 5, 30 and 100 daemons detect a crash in 0.8 to 1.2 s, and at 5 % loss
 /// no live daemon is declared dead.
-fn settings() -> Config {
+fn foca_config() -> Config {
     let each = |frequency: u64, members: usize| {
         let num_members = NonZeroUsize::new(members).unwrap_or(NonZeroUsize::MIN);
         Some(PeriodicParams { frequency: Duration::from_millis(frequency), num_members })
@@ -233,7 +234,7 @@ fn settings() -> Config {
     config.probe_rtt = Duration::from_millis(60);
     config.suspect_to_down_after = Duration::from_millis(400);
     config.max_transmissions = NonZeroU8::new(10).unwrap_or(NonZeroU8::MIN);
-    config.max_packet_size = NonZeroUsize::new(Datagram::MOST).unwrap_or(NonZeroUsize::MIN);
+    config.max_packet_size = NonZeroUsize::new(Datagram::MAX_PAYLOAD).unwrap_or(NonZeroUsize::MIN);
     config.notify_down_members = true;
     // Rumours of an ended incarnation have faded by then.
     config.remove_down_after = Some(Duration::from_secs(60));
@@ -247,20 +248,20 @@ fn settings() -> Config {
 
 /// The environment that foca requires.
 #[derive(Debug, Default)]
-struct Outside {
+struct FocaRuntime {
     now: Time,
-    timers: BTreeMap<(Time, u64), Timer<Node>>,
+    timers: BTreeMap<(Time, u64), Timer<NodeIdentity>>,
     count: u64,
-    letters: VecDeque<(SocketAddr, Vec<u8>)>,
-    news: VecDeque<News>,
+    datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
+    events: VecDeque<MembershipEvent>,
     seq: u32,
     /// Whether another daemon has accepted the current incarnation.
-    joined: bool,
+    has_joined: bool,
 }
 
-impl Outside {
+impl FocaRuntime {
     /// Returns the next timer that is due.
-    fn due(&mut self, now: Time) -> Option<Timer<Node>> {
+    fn next_timer(&mut self, now: Time) -> Option<Timer<NodeIdentity>> {
         let first = self.timers.first_entry()?;
         if first.key().0 > now {
             return None;
@@ -271,9 +272,9 @@ impl Outside {
     }
 
     /// Postpones all timers by the time for which nothing was done.
-    fn stand_still(&mut self, now: Time) {
+    fn postpone_timers(&mut self, now: Time) {
         let late = self.timers.first_key_value().map(|((due, _), _)| now.since(*due)).unwrap_or_default();
-        if late > LATE {
+        if late > SUSPENSION_DELAY {
             let timers = std::mem::take(&mut self.timers);
             self.timers =
                 timers.into_iter().map(|((due, count), event)| ((due + late, count), event)).collect();
@@ -281,31 +282,31 @@ impl Outside {
     }
 }
 
-impl foca::Runtime<Node> for Outside {
-    fn notify(&mut self, notification: Notification<'_, Node>) {
+impl foca::Runtime<NodeIdentity> for FocaRuntime {
+    fn notify(&mut self, notification: Notification<'_, NodeIdentity>) {
         match notification {
-            Notification::MemberUp(node) => self.news.push_back(News::Up(*node)),
-            Notification::MemberDown(node) => self.news.push_back(News::Down(*node)),
+            Notification::MemberUp(node) => self.events.push_back(MembershipEvent::Up(*node)),
+            Notification::MemberDown(node) => self.events.push_back(MembershipEvent::Down(*node)),
             Notification::Rename(before, after) => {
-                self.news.extend([News::Down(*before), News::Up(*after)]);
+                self.events.extend([MembershipEvent::Down(*before), MembershipEvent::Up(*after)]);
             }
-            Notification::Active => self.joined = true,
-            Notification::Idle | Notification::Defunct => self.joined = false,
+            Notification::Active => self.has_joined = true,
+            Notification::Idle | Notification::Defunct => self.has_joined = false,
             Notification::Rejoin(node) => {
-                self.joined = false;
-                self.news.push_back(News::Renewed(node.life));
+                self.has_joined = false;
+                self.events.push_back(MembershipEvent::Renewed(node.incarnation));
             }
         }
     }
 
-    fn send_to(&mut self, to: Node, data: &[u8]) {
+    fn send_to(&mut self, to: NodeIdentity, data: &[u8]) {
         // They are sent after each call, and no call creates nearly as many.
-        if self.letters.len() < LETTERS {
-            self.letters.push_back((to.address, data.to_vec()));
+        if self.datagrams.len() < MAX_PENDING {
+            self.datagrams.push_back((to.address, data.to_vec()));
         }
     }
 
-    fn submit_after(&mut self, event: Timer<Node>, after: Duration) {
+    fn submit_after(&mut self, event: Timer<NodeIdentity>, after: Duration) {
         self.count += 1;
         self.timers.insert((self.now + after, self.count), event);
     }

@@ -10,33 +10,37 @@ use tokio::net::UdpSocket;
 use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::time::sleep_until;
 
-use super::Order;
-use super::desk::Desk;
-use super::socket::{BATCH, Inbox, Sockets};
+use super::DaemonCommand;
+use super::node::DaemonNode;
+use super::socket::{AsyncSockets, MAX_BATCH, ReceiveBuffers};
 
 /// Serves until all senders of commands are gone.
-pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Receiver<Order>) {
+pub(super) async fn serve(
+    mut desk: DaemonNode,
+    sockets: AsyncSockets,
+    mut orders: mpsc::Receiver<DaemonCommand>,
+) {
     let begin = Instant::now();
     let now = || Time(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let mut inbox = Inbox::stamped();
+    let mut inbox = ReceiveBuffers::with_timestamps();
     loop {
         let at = now();
-        desk.wake(at);
+        desk.run_due(at);
         let mut take = |from, waited: Option<Duration>, bytes: &[u8]| {
             if let Some(waited) = waited {
-                desk.late(at, waited);
+                desk.record_delay(at, waited);
             }
-            desk.take(at, from, bytes);
+            desk.receive(at, from, bytes);
         };
-        let mut more = inbox.receive(&sockets.one, &mut take) == BATCH;
-        if let Some(group) = &sockets.group {
-            more |= inbox.receive(group, &mut take) == BATCH;
+        let mut more = inbox.receive(&sockets.unicast, &mut take) == MAX_BATCH;
+        if let Some(group) = &sockets.multicast {
+            more |= inbox.receive(group, &mut take) == MAX_BATCH;
         }
-        desk.tend(at);
-        desk.flush(&sockets.one);
+        desk.maintain(at);
+        desk.flush(&sockets.unicast);
         loop {
             match orders.try_recv() {
-                Ok(order) => desk.obey(at, order),
+                Ok(order) => desk.execute(at, order),
                 Err(TryRecvError::Empty) => break,
                 // Checked even while requests arrive faster than they are answered.
                 Err(TryRecvError::Disconnected) => return,
@@ -45,15 +49,15 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
         if more {
             continue;
         }
-        desk.flush(&sockets.one);
-        let due = desk.due().map(|due| begin + Duration::from_nanos(due.0));
+        desk.flush(&sockets.unicast);
+        let due = desk.next_due().map(|due| begin + Duration::from_nanos(due.0));
         let due = due.unwrap_or_else(Instant::now);
         tokio::select! {
-            _ = sockets.one.readable() => {}
-            () = heard(sockets.group.as_ref()) => {}
+            _ = sockets.unicast.readable() => {}
+            () = multicast_readable(sockets.multicast.as_ref()) => {}
             () = sleep_until(due.into()) => {}
             order = orders.recv() => match order {
-                Some(order) => desk.obey(now(), order),
+                Some(order) => desk.execute(now(), order),
                 None => return,
             }
         }
@@ -61,7 +65,7 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
 }
 
 /// Waits for a datagram to the multicast group.
-async fn heard(group: Option<&UdpSocket>) {
+async fn multicast_readable(group: Option<&UdpSocket>) {
     match group {
         Some(group) => drop(group.readable().await),
         None => std::future::pending().await,

@@ -22,7 +22,7 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, setsockopt, sockopt,
 };
 use nix::sys::time::TimeSpec;
-use plimsoll_wire::rfs::LONGEST_REPORT;
+use plimsoll_wire::rfs::MAX_REPORT_LEN;
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 use socket2::{Domain, Protocol, Type};
@@ -30,31 +30,31 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 /// The maximum number of datagrams per system call.
-pub(crate) const BATCH: usize = 64;
+pub(crate) const MAX_BATCH: usize = 64;
 
 /// One byte more than the maximum length, so that longer datagrams are detected.
-const SPACE: usize = LONGEST_REPORT + 1;
+const BUFFER_LENGTH: usize = MAX_REPORT_LEN + 1;
 
 /// The requested size of the receive buffer, in bytes, for while the daemon is busy; the kernel may grant
 /// less.
-const KEPT: usize = 4 << 20;
+const RECEIVE_BUFFER_SIZE: usize = 4 << 20;
 
 /// A daemon's bound sockets.
 #[derive(Debug)]
-pub(crate) struct Socket {
-    one: std::net::UdpSocket,
-    group: Option<std::net::UdpSocket>,
+pub(crate) struct DaemonSocket {
+    unicast: std::net::UdpSocket,
+    multicast: Option<std::net::UdpSocket>,
     address: SocketAddr,
 }
 
 /// A daemon's sockets in a runtime.
 #[derive(Debug)]
-pub(crate) struct Sockets {
-    pub(crate) one: UdpSocket,
-    pub(crate) group: Option<UdpSocket>,
+pub(crate) struct AsyncSockets {
+    pub(crate) unicast: UdpSocket,
+    pub(crate) multicast: Option<UdpSocket>,
 }
 
-impl Socket {
+impl DaemonSocket {
     /// Binds the sockets. Multicast datagrams leave through the interface with the address of `listen`, and
     /// stay in the local network.
     ///
@@ -65,31 +65,31 @@ impl Socket {
         one.bind(&listen.into())?;
         let group = match group {
             Some(group) => {
-                let interface = interface(listen, group);
-                send_by(&one, listen, interface)?;
-                Some(join(group, listen, interface)?)
+                let interface = multicast_interface(listen, group);
+                send_through(&one, listen, interface)?;
+                Some(join_group(group, listen, interface)?)
             }
             None => None,
         };
         let one: std::net::UdpSocket = one.into();
         let address = one.local_addr()?;
-        Ok(Self { one, group: group.map(Into::into), address })
+        Ok(Self { unicast: one, multicast: group.map(Into::into), address })
     }
 
     /// Takes a socket that another process bound, for a daemon without a multicast group.
     ///
     /// # Errors
     /// The socket is not a datagram socket.
-    pub(crate) fn given(one: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn from_fd(one: OwnedFd) -> io::Result<Self> {
         let one = std::net::UdpSocket::from(one);
         one.set_nonblocking(true)?;
         let address = one.local_addr()?;
-        Ok(Self { one, group: None, address })
+        Ok(Self { unicast: one, multicast: None, address })
     }
 
     /// Requests timestamps of arrival from the kernel. Without them no datagram counts as late.
-    pub(crate) fn stamp(&self) {
-        for socket in [Some(&self.one), self.group.as_ref()].into_iter().flatten() {
+    pub(crate) fn enable_timestamps(&self) {
+        for socket in [Some(&self.unicast), self.multicast.as_ref()].into_iter().flatten() {
             let _ = setsockopt(socket, sockopt::ReceiveTimestampns, &true);
         }
     }
@@ -98,8 +98,8 @@ impl Socket {
     ///
     /// # Errors
     /// The system provides no more file descriptors.
-    pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
-        Ok(self.one.try_clone()?.into())
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(self.unicast.try_clone()?.into())
     }
 
     /// Returns the bound address.
@@ -111,9 +111,9 @@ impl Socket {
     ///
     /// # Errors
     /// The system provides no event queue.
-    pub(crate) fn register(self) -> io::Result<Sockets> {
-        let group = self.group.map(UdpSocket::from_std).transpose()?;
-        Ok(Sockets { one: UdpSocket::from_std(self.one)?, group })
+    pub(crate) fn register(self) -> io::Result<AsyncSockets> {
+        let group = self.multicast.map(UdpSocket::from_std).transpose()?;
+        Ok(AsyncSockets { unicast: UdpSocket::from_std(self.unicast)?, multicast: group })
     }
 }
 
@@ -125,14 +125,14 @@ fn open(address: SocketAddr) -> io::Result<socket2::Socket> {
     }
     socket.set_nonblocking(true)?;
     // A smaller buffer does not prevent the start.
-    let _ = socket.set_recv_buffer_size(KEPT);
+    let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_SIZE);
     Ok(socket)
 }
 
 /// Returns the interface number for an IPv6 multicast group: the scope of the address or of the group, or
 /// else the interface with the address. 0 lets the system choose. Link-local groups (`ff02::`) require an
 /// interface.
-fn interface(by: SocketAddr, group: SocketAddr) -> u32 {
+fn multicast_interface(by: SocketAddr, group: SocketAddr) -> u32 {
     let scope = |address: SocketAddr| match address {
         SocketAddr::V6(address) => address.scope_id(),
         SocketAddr::V4(_) => 0,
@@ -141,7 +141,7 @@ fn interface(by: SocketAddr, group: SocketAddr) -> u32 {
         (0, 0) => {
             let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
             let SocketAddr::V6(by) = by else { return 0 };
-            having(&table, u128::from(*by.ip())).unwrap_or_default()
+            interface_with_address(&table, u128::from(*by.ip())).unwrap_or_default()
         }
         (0, scope) | (scope, _) => scope,
     }
@@ -149,7 +149,7 @@ fn interface(by: SocketAddr, group: SocketAddr) -> u32 {
 
 /// Finds the interface with an address in the kernel's table: address, number of the interface, and more, in
 /// hexadecimal.
-fn having(table: &str, address: u128) -> Option<u32> {
+fn interface_with_address(table: &str, address: u128) -> Option<u32> {
     table.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         let found = u128::from_str_radix(words.next()?, 16).ok()?;
@@ -158,7 +158,7 @@ fn having(table: &str, address: u128) -> Option<u32> {
 }
 
 /// Sends multicast datagrams through the interface of an address.
-fn send_by(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io::Result<()> {
+fn send_through(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io::Result<()> {
     match by {
         SocketAddr::V4(by) => {
             socket.set_multicast_if_v4(by.ip())?;
@@ -172,7 +172,7 @@ fn send_by(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io::Resu
 }
 
 /// Opens a socket that receives a group's datagrams. Several daemons of a host may join the same group.
-fn join(mut group: SocketAddr, by: SocketAddr, interface: u32) -> io::Result<socket2::Socket> {
+fn join_group(mut group: SocketAddr, by: SocketAddr, interface: u32) -> io::Result<socket2::Socket> {
     let socket = open(group)?;
     socket.set_reuse_address(true)?;
     if let SocketAddr::V6(group) = &mut group {
@@ -188,24 +188,27 @@ fn join(mut group: SocketAddr, by: SocketAddr, interface: u32) -> io::Result<soc
 }
 
 /// The buffers for one system call, which stay with their thread.
-pub(crate) struct Inbox {
+pub(crate) struct ReceiveBuffers {
     headers: MultiHeaders<SockaddrStorage>,
-    buffers: Vec<[u8; SPACE]>,
+    buffers: Vec<[u8; BUFFER_LENGTH]>,
 }
 
-impl Inbox {
+impl ReceiveBuffers {
     pub(crate) fn new() -> Self {
-        Self { headers: MultiHeaders::preallocate(BATCH, None), buffers: vec![[0; SPACE]; BATCH] }
+        Self {
+            headers: MultiHeaders::preallocate(MAX_BATCH, None),
+            buffers: vec![[0; BUFFER_LENGTH]; MAX_BATCH],
+        }
     }
 
-    /// Creates the buffers for [timestamped](Socket::stamp) sockets.
-    pub(crate) fn stamped() -> Self {
+    /// Creates the buffers for [timestamped](DaemonSocket::enable_timestamps) sockets.
+    pub(crate) fn with_timestamps() -> Self {
         let space = cmsg_space!(TimeSpec);
-        Self { headers: MultiHeaders::preallocate(BATCH, Some(space)), ..Self::new() }
+        Self { headers: MultiHeaders::preallocate(MAX_BATCH, Some(space)), ..Self::new() }
     }
 
-    /// Receives up to [`BATCH`] datagrams and returns their number. If there are fewer, none is left, and the
-    /// socket becomes readable when more arrive. A datagram that is too long is truncated, and still too
+    /// Receives up to [`MAX_BATCH`] datagrams and returns their number. If there are fewer, none is left, and
+    /// the socket becomes readable when more arrive. A datagram that is too long is truncated, and still too
     /// long. `each` also receives the time since the datagram's arrival, if it has a timestamp.
     pub(crate) fn receive(
         &mut self,
@@ -220,7 +223,7 @@ impl Inbox {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let all = socket.try_io(Interest::READABLE, || {
             for message in recvmmsg(fd, headers, slices, MsgFlags::MSG_DONTWAIT, None)? {
-                let waited = waited(&message, now);
+                let waited = arrival_delay(&message, now);
                 count += 1;
                 let from = message.address.and_then(|from| {
                     let four = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
@@ -232,7 +235,7 @@ impl Inbox {
                 }
             }
             // One more system call that finds nothing would cost as much as an answer.
-            if count < BATCH { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            if count < MAX_BATCH { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         // Other errors concern a single datagram, and another call follows.
         drop(all);
@@ -241,7 +244,7 @@ impl Inbox {
 }
 
 /// Returns the time since a datagram's arrival, by this host's clock, which may have been set meanwhile.
-fn waited(message: &RecvMsg<'_, '_, SockaddrStorage>, now: Duration) -> Option<Duration> {
+fn arrival_delay(message: &RecvMsg<'_, '_, SockaddrStorage>, now: Duration) -> Option<Duration> {
     let stamp = message.cmsgs().ok()?.find_map(|control| match control {
         ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
         _ => None,
@@ -251,31 +254,31 @@ fn waited(message: &RecvMsg<'_, '_, SockaddrStorage>, now: Duration) -> Option<D
 
 /// The pending datagrams.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct SendQueue {
     bytes: Vec<u8>,
-    letters: Vec<(Range<usize>, SocketAddr)>,
+    datagrams: Vec<(Range<usize>, SocketAddr)>,
 }
 
-impl Outbox {
+impl SendQueue {
     /// Returns the buffer to write the next datagram to.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// Queues the bytes from `start` on for an address.
-    pub(crate) fn post(&mut self, start: usize, to: SocketAddr) {
-        self.letters.push((start..self.bytes.len(), to));
+    pub(crate) fn queue(&mut self, start: usize, to: SocketAddr) {
+        self.datagrams.push((start..self.bytes.len(), to));
     }
 
     /// Returns the number of pending datagrams.
     pub(crate) fn len(&self) -> usize {
-        self.letters.len()
+        self.datagrams.len()
     }
 
     /// Removes the datagrams instead of sending them, for tests without sockets.
     #[cfg(test)]
-    pub(crate) fn empty(&mut self, mut each: impl FnMut(SocketAddr, &[u8])) {
-        for (at, to) in std::mem::take(&mut self.letters) {
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(SocketAddr, &[u8])) {
+        for (at, to) in std::mem::take(&mut self.datagrams) {
             each(to, &self.bytes[at]);
         }
         self.bytes.clear();
@@ -285,7 +288,7 @@ impl Outbox {
     /// be on the network.
     pub(crate) fn send(&mut self, socket: &UdpSocket) -> usize {
         let mut sent = 0;
-        for letters in self.letters.chunks(BATCH) {
+        for letters in self.datagrams.chunks(MAX_BATCH) {
             let parts: Vec<[IoSlice<'_>; 1]> =
                 letters.iter().map(|(at, _)| [IoSlice::new(&self.bytes[at.clone()])]).collect();
             let addresses: Vec<SocketAddrAny> = letters.iter().map(|(_, to)| (*to).into()).collect();
@@ -307,7 +310,7 @@ impl Outbox {
             }
         }
         self.bytes.clear();
-        self.letters.clear();
+        self.datagrams.clear();
         sent
     }
 }
@@ -316,8 +319,8 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    async fn pair(host: &str) -> (Sockets, Sockets) {
-        let bind = || Socket::bind(SocketAddr::new(host.parse().unwrap(), 0), None).unwrap();
+    async fn pair(host: &str) -> (AsyncSockets, AsyncSockets) {
+        let bind = || DaemonSocket::bind(SocketAddr::new(host.parse().unwrap(), 0), None).unwrap();
         (bind().register().unwrap(), bind().register().unwrap())
     }
 
@@ -327,9 +330,15 @@ mod tests {
                      fd000000000000000000000000000001 0c 40 00 80     eth0\n\
                      fe800000000000000000000000000001 0c 40 20 80     eth0\n";
         let address = |text: &str| u128::from(text.parse::<std::net::Ipv6Addr>().unwrap());
-        assert_eq!(having(table, address("fd00::1")), Some(12));
-        assert_eq!((having(table, address("::1")), having(table, address("fd00::2"))), (Some(1), None));
-        let by = |by: &str, group: &str| interface(by.parse().unwrap(), group.parse().unwrap());
+        assert_eq!(interface_with_address(table, address("fd00::1")), Some(12));
+        assert_eq!(
+            (
+                interface_with_address(table, address("::1")),
+                interface_with_address(table, address("fd00::2"))
+            ),
+            (Some(1), None)
+        );
+        let by = |by: &str, group: &str| multicast_interface(by.parse().unwrap(), group.parse().unwrap());
         assert_eq!(by("[fe80::1%7]:1", "[ff02::1]:1"), 7);
         assert_eq!(by("[2001:db8::1]:1", "[ff02::1%8]:1"), 8);
         assert_eq!((by("[2001:db8::1]:1", "[ff02::1]:1"), by("10.0.0.1:1", "239.0.0.1:1")), (0, 0));
@@ -343,42 +352,42 @@ mod tests {
                 continue;
             }
             let (from, to) = pair(host).await;
-            let address = to.one.local_addr().unwrap();
-            let mut outbox = Outbox::default();
+            let address = to.unicast.local_addr().unwrap();
+            let mut outbox = SendQueue::default();
             for number in 0..100_u8 {
                 let start = outbox.bytes().len();
                 outbox.bytes().extend(std::iter::repeat_n(number, usize::from(number)));
-                outbox.post(start, address);
+                outbox.queue(start, address);
             }
             // A datagram that cannot be sent does not affect the others.
             let other = if host == "::1" { "127.0.0.1:9" } else { "[::1]:9" };
-            outbox.post(0, other.parse().unwrap());
-            outbox.post(0, address);
+            outbox.queue(0, other.parse().unwrap());
+            outbox.queue(0, address);
             let long = outbox.bytes().len();
-            assert!(long > SPACE && outbox.len() == 102);
-            assert_eq!((outbox.send(&from.one), outbox.len()), (101, 0), "{host}");
-            let (mut inbox, mut came) = (Inbox::new(), Vec::new());
+            assert!(long > BUFFER_LENGTH && outbox.len() == 102);
+            assert_eq!((outbox.send(&from.unicast), outbox.len()), (101, 0), "{host}");
+            let (mut inbox, mut came) = (ReceiveBuffers::new(), Vec::new());
             while came.len() < 101 {
-                to.one.readable().await.unwrap();
-                inbox.receive(&to.one, |sender, waited, bytes| {
-                    assert_eq!((sender, waited), (from.one.local_addr().unwrap(), None));
+                to.unicast.readable().await.unwrap();
+                inbox.receive(&to.unicast, |sender, waited, bytes| {
+                    assert_eq!((sender, waited), (from.unicast.local_addr().unwrap(), None));
                     came.push(bytes.to_vec());
                 });
             }
             for (number, bytes) in came[..100].iter().enumerate() {
                 assert_eq!(bytes, &vec![number as u8; number]);
             }
-            assert_eq!(came[100].len(), SPACE, "what is too long is seen to be");
+            assert_eq!(came[100].len(), BUFFER_LENGTH, "what is too long is seen to be");
         }
     }
 
     #[tokio::test]
     async fn what_was_read_late_is_known_to_be() {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let socket = Socket::bind(listen, None).unwrap();
-        socket.stamp();
+        let socket = DaemonSocket::bind(listen, None).unwrap();
+        socket.enable_timestamps();
         let (to, from) = (socket.register().unwrap(), std::net::UdpSocket::bind(listen).unwrap());
-        let (address, mut inbox) = (to.one.local_addr().unwrap(), Inbox::stamped());
+        let (address, mut inbox) = (to.unicast.local_addr().unwrap(), ReceiveBuffers::with_timestamps());
         // The kernel begins to set timestamps a moment after the request; until then datagrams count as
         // arrived when read. The same buffer is used twice: the kernel writes the used length into it.
         let (mut rounds, mut seen) = (0, 0);
@@ -393,8 +402,8 @@ mod tests {
             std::thread::sleep(Duration::from_millis(30)); // sleeps: they wait so long, or longer
             let mut waits = Vec::new();
             while waits.len() < 3 {
-                to.one.readable().await.unwrap();
-                inbox.receive(&to.one, |_, waited, _| waits.push(waited));
+                to.unicast.readable().await.unwrap();
+                inbox.receive(&to.unicast, |_, waited, _| waits.push(waited));
             }
             // bound: from before they were sent until they were read
             // A clock that is adjusted while this runs may be off by a thousandth.

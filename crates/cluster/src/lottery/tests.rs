@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use plimsoll_client::{AsyncClient as Client, KeySource, Settings as ClientSettings, Unserved};
-use plimsoll_wire::rfs::Key;
+use plimsoll_client::{AsyncClient as Client, ClientSettings, KeySource, PickError};
+use plimsoll_wire::rfs::DatagramKey;
 use tokio::time::timeout;
 
 use super::*;
@@ -13,17 +13,17 @@ const SERVICE: u32 = 80;
 /// A time limit that no test reaches on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn keys() -> Keys {
-    Keys::new(Key::new(1, &[7; 32]))
+fn keys() -> KeyRing {
+    KeyRing::new(DatagramKey::new(1, &[7; 32]))
 }
 
-fn daemon(member: u16, peers: Vec<SocketAddr>) -> Lottery {
+fn daemon(member: u16, peers: Vec<SocketAddr>) -> LotteryDaemon {
     rated(member, peers, 0)
 }
 
 /// Starts a daemon with a limit on requests per second from one source.
-fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
-    let service = Service {
+fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> LotteryDaemon {
+    let service = LotteryService {
         name: "web".into(),
         id: SERVICE,
         server: ([127, 0, 0, 1], member).into(),
@@ -31,7 +31,7 @@ fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
         info: format!("member {member}").into_bytes().into(),
         check: None,
     };
-    let settings = Settings {
+    let settings = DaemonSettings {
         member,
         incarnation: incarnation(),
         listen: ([127, 0, 0, 1], 0).into(),
@@ -44,7 +44,7 @@ fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
         slow_start: Duration::ZERO,
         rate,
     };
-    Lottery::start(settings).unwrap()
+    LotteryDaemon::start(settings).unwrap()
 }
 
 /// Creates a client that does not give up on a busy machine.
@@ -77,13 +77,13 @@ async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
         // The probability of this by chance is 2^-50.
         assert_eq!(client.pick(SERVICE, b"").await.as_ref(), Ok(&first));
     }
-    client.failed(first.member);
+    client.record_failure(first.member);
     let next = client.pick(SERVICE, b"").await.unwrap();
     assert_ne!(next.member, first.member);
-    assert_eq!(client.pick(SERVICE + 1, b"").await, Err(Unserved::Unknown));
+    assert_eq!(client.pick(SERVICE + 1, b"").await, Err(PickError::UnknownService));
     let answered = two.statistics().await.unwrap();
     // The first pick of each client goes there, and there were three clients or more.
-    assert!(answered.lots.referred >= 3 && answered.forged == 0 && answered.unsent == 0, "{answered:?}");
+    assert!(answered.protocol.referred >= 3 && answered.forged == 0 && answered.unsent == 0, "{answered:?}");
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn many_picks_at_once_have_an_answer_each() {
     let one = daemon(1, Vec::new());
     let client = Arc::new(client(vec![one.address()]));
     timeout(PATIENCE, async { while client.pick(SERVICE, b"").await.is_err() {} }).await.unwrap();
-    client.failed(1);
+    client.record_failure(1);
     let mut picks = tokio::task::JoinSet::new();
     for _ in 0..200 {
         let client = Arc::clone(&client);
@@ -105,45 +105,45 @@ async fn many_picks_at_once_have_an_answer_each() {
 async fn where_nobody_is_nobody_is_found() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = asking(vec![silent.local_addr().unwrap()], 8);
-    assert_eq!(client.pick(SERVICE, b"").await, Err(Unserved::Silence));
+    assert_eq!(client.pick(SERVICE, b"").await, Err(PickError::NoResponse));
 }
 
 #[test]
 fn who_reads_late_lets_others_answer_first() {
-    use plimsoll_brain::lottery::{Message, Mode, Request};
-    use plimsoll_wire::rfs::Encode as _;
-    let mut desk = trust::desk();
+    use plimsoll_brain::lottery::{AnswerMode, LotteryMessage, LotteryRequest};
+    use plimsoll_wire::rfs::EncodeDatagram as _;
+    let mut desk = threat_tests::desk();
     let now = plimsoll_brain::Time(703_000_000);
-    let ask = |desk: &mut Desk, ids: std::ops::Range<u64>| {
+    let ask = |desk: &mut DaemonNode, ids: std::ops::Range<u64>| {
         for id in ids {
             let id = plimsoll_brain::mix(id);
-            let request = Request {
+            let request = LotteryRequest {
                 id,
                 service: SERVICE,
                 attempt: 0,
-                mode: Mode::Lottery,
+                mode: AnswerMode::Lottery,
                 generation: 0,
                 client_time: 0,
                 avoid: vec![],
                 info: vec![],
-                room: 200,
+                max_answer_bytes: 200,
             };
             let mut bytes = Vec::new();
-            Message::Request(request).encode(&keys(), &mut bytes).unwrap();
-            desk.take(now, ([10, 0, 9, 9], 9).into(), &bytes);
+            LotteryMessage::Request(request).encode(&keys(), &mut bytes).unwrap();
+            desk.receive(now, ([10, 0, 9, 9], 9).into(), &bytes);
         }
-        desk.letters();
-        trust::statistics(desk).lots
+        desk.take_datagrams();
+        threat_tests::statistics(desk).protocol
     };
     // Two members are equal: about half of fifty requests are its own, fewer than eight with a probability of
     // 1e-7.
     let lots = ask(&mut desk, 0..50);
-    assert!(lots.won >= 8 && lots.doubted == 0, "{lots:?}");
+    assert!(lots.won >= 8 && lots.deferred_by_lag == 0, "{lots:?}");
     // The others wait for the second.
     let before = lots;
-    desk.late(now, Duration::from_secs(2));
+    desk.record_delay(now, Duration::from_secs(2));
     let lots = ask(&mut desk, 50..100);
-    assert_eq!((lots.won, lots.doubted, lots.waiting), (before.won, 50, before.waiting), "{lots:?}");
+    assert_eq!((lots.won, lots.deferred_by_lag, lots.waiting), (before.won, 50, before.waiting), "{lots:?}");
 }
 
 #[tokio::test]
@@ -162,14 +162,16 @@ async fn daemons_that_answer_little_know_one_another_still() {
 
 #[test]
 fn the_longest_infos_fit_into_what_carries_them() {
-    use plimsoll_wire::rfs::{Answer, Encode as _, LEAST_ROOM, Listed, Offer, Status, Table};
+    use plimsoll_wire::rfs::{
+        AnswerStatus, EncodeDatagram as _, LotteryAnswer, MIN_ROOM, NodeDescription, ServiceOffer, TablePart,
+    };
     let six = SocketAddr::from(([1; 8], 1));
-    let info: Arc<[u8]> = vec![b'x'; INFO].into();
-    let (none, endpoint, room) = (Vec::new(), Some(six), LEAST_ROOM);
-    let answer = Answer {
+    let info: Arc<[u8]> = vec![b'x'; MAX_INFO_LENGTH].into();
+    let (none, endpoint, room) = (Vec::new(), Some(six), MIN_ROOM);
+    let answer = LotteryAnswer {
         id: 1,
         service: SERVICE,
-        status: Status::Ok,
+        status: AnswerStatus::Ok,
         rank: 0,
         ttl: 0,
         member: 1,
@@ -177,26 +179,26 @@ fn the_longest_infos_fit_into_what_carries_them() {
         client_time: 0,
         generation: 0,
         info: Arc::clone(&info),
-        further: none,
-        room,
+        fallbacks: none,
+        max_bytes: room,
     };
     assert_eq!(answer.encode(&keys(), &mut Vec::new()), Ok(()));
     // The stated number fits, and one more byte does not.
     let other = SocketAddr::from(([2; 8], 1));
-    let offer = |info: Arc<[u8]>| Offer { service: SERVICE, capacity: 1, endpoint: other, info };
-    let listed = |offers| Listed { member: 1, incarnation: 1, address: six, offers };
-    for services in [0, 1, 15, SERVICES] {
-        let infos = || std::iter::repeat_n(INFO.min(services), services);
+    let offer = |info: Arc<[u8]>| ServiceOffer { service: SERVICE, capacity: 1, endpoint: other, info };
+    let listed = |offers| NodeDescription { member: 1, incarnation: 1, address: six, offers };
+    for services in [0, 1, 15, MAX_SERVICES] {
+        let infos = || std::iter::repeat_n(MAX_INFO_LENGTH.min(services), services);
         let offers = infos().map(|len| offer(vec![b'x'; len].into())).collect();
-        assert_eq!(listed(offers).bytes(), table_bytes(infos()).0);
+        assert_eq!(listed(offers).encoded_size(), table_bytes(infos()).0);
     }
-    let most = table_bytes(std::iter::repeat_n(0, SERVICES));
+    let most = table_bytes(std::iter::repeat_n(0, MAX_SERVICES));
     assert!(most.0 <= most.1, "without infos any number that is allowed fits");
     let member = listed(vec![offer(info); 15]);
-    let (bytes, room) = table_bytes(std::iter::repeat_n(INFO, 15));
-    assert_eq!((member.bytes(), bytes <= room), (bytes, true));
-    let table = Table { id: 1, generation: 1, part: 0, parts: 1, members: vec![member] };
+    let (bytes, room) = table_bytes(std::iter::repeat_n(MAX_INFO_LENGTH, 15));
+    assert_eq!((member.encoded_size(), bytes <= room), (bytes, true));
+    let table = TablePart { id: 1, generation: 1, part: 0, parts: 1, members: vec![member] };
     assert_eq!(table.encode(&keys(), &mut Vec::new()), Ok(()));
-    let (bytes, room) = table_bytes(std::iter::repeat_n(INFO, 16));
+    let (bytes, room) = table_bytes(std::iter::repeat_n(MAX_INFO_LENGTH, 16));
     assert!(bytes > room);
 }

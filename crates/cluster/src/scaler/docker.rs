@@ -11,9 +11,9 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::http::{Ask, Door, refusal};
-use super::place::{Place, Taken, filled};
-use super::{Doing, Instance, Provider, Stop, Wish};
+use super::http::{HttpRequest, ServerEndpoint, error_message};
+use super::ports::{AddressRange, ReservedAddresses, fill_placeholders};
+use super::{Instance, InstanceProvider, InstanceSpec, ProviderFuture, StopRequest};
 
 /// Containers of one image.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,48 +29,49 @@ pub struct DockerSettings {
     /// The server's port in the container.
     pub port: u16,
     /// The published addresses.
-    pub place: Place,
+    pub publish: AddressRange,
     /// The time limit of a graceful shutdown.
-    pub patience: Duration,
+    pub stop_timeout: Duration,
     /// The additional time limit of one request as a whole.
     pub timeout: Duration,
 }
 
 /// The containers of one group.
-pub(super) struct Containers {
+pub(super) struct DockerContainers {
     settings: DockerSettings,
     group: String,
-    taken: Taken,
+    reserved: ReservedAddresses,
 }
 
-impl Containers {
+impl DockerContainers {
     pub(super) fn open(settings: &DockerSettings, group: &str) -> Self {
-        Self { settings: settings.clone(), group: group.to_owned(), taken: Taken::default() }
+        Self { settings: settings.clone(), group: group.to_owned(), reserved: ReservedAddresses::default() }
     }
 
-    async fn ask(
+    async fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<Value>,
     ) -> Result<(StatusCode, Value), String> {
-        let door = Door::Unix(self.settings.socket.clone());
-        let path = format!("/{VERSION}{path}");
+        let door = ServerEndpoint::Unix(self.settings.socket.clone());
+        let path = format!("/{API_VERSION}{path}");
         let body = body.map(|body| ("application/json", body));
-        let patience = self.settings.timeout + self.settings.patience;
-        let (status, body) = door.ask(Ask { method, path: &path, body, fields: &[] }, patience).await?;
+        let patience = self.settings.timeout + self.settings.stop_timeout;
+        let (status, body) =
+            door.request(HttpRequest { method, path: &path, body, fields: &[] }, patience).await?;
         // 304: the container is already in that state.
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)));
         }
-        Err(refusal(status, &body))
+        Err(error_message(status, &body))
     }
 
     /// Builds the request to create a container.
-    fn container(&self, wish: &Wish, address: SocketAddr) -> Value {
+    fn creation_request(&self, wish: &InstanceSpec, address: SocketAddr) -> Value {
         let DockerSettings { image, command, environment, port, .. } = &self.settings;
         let fill = |words: &[String]| -> Vec<String> {
-            words.iter().map(|word| filled(word, address, wish.index, &self.group)).collect()
+            words.iter().map(|word| fill_placeholders(word, address, wish.index, &self.group)).collect()
         };
         let port = format!("{port}/tcp");
         let published = json!([{"HostIp": address.ip().to_string(), "HostPort": address.port().to_string()}]);
@@ -91,14 +92,15 @@ impl Containers {
         wanted
     }
 
-    async fn begin(&self, wish: &Wish, address: SocketAddr) -> Result<Instance, String> {
-        let (_, made) =
-            self.ask(Method::POST, "/containers/create", Some(self.container(wish, address))).await?;
+    async fn create_and_start(&self, wish: &InstanceSpec, address: SocketAddr) -> Result<Instance, String> {
+        let (_, made) = self
+            .request(Method::POST, "/containers/create", Some(self.creation_request(wish, address)))
+            .await?;
         let id = made["Id"]
             .as_str()
             .filter(|id| is_id(id))
             .ok_or("it says no `Id` of the container that it made")?;
-        if let Err(why) = self.ask(Method::POST, &format!("/containers/{id}/start"), None).await {
+        if let Err(why) = self.request(Method::POST, &format!("/containers/{id}/start"), None).await {
             // The failed container is removed if possible.
             let _ = self.remove(id).await;
             return Err(why);
@@ -107,37 +109,37 @@ impl Containers {
     }
 
     async fn remove(&self, id: &str) -> Result<(), String> {
-        self.ask(Method::DELETE, &format!("/containers/{id}?force=true"), None).await.map(drop)
+        self.request(Method::DELETE, &format!("/containers/{id}?force=true"), None).await.map(drop)
     }
 }
 
-impl Provider for Containers {
-    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+impl InstanceProvider for DockerContainers {
+    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
-            let address = self.taken.take(&self.settings.place)?;
-            self.begin(&wish, address).await.inspect_err(|_| self.taken.give_back(&address))
+            let address = self.reserved.reserve(&self.settings.publish)?;
+            self.create_and_start(&wish, address).await.inspect_err(|_| self.reserved.release(&address))
         })
     }
 
-    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
+    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
         Box::pin(async move {
-            let (id, seconds) = (&stop.one.id, self.settings.patience.as_secs());
+            let (id, seconds) = (&stop.instance.id, self.settings.stop_timeout.as_secs());
             let gone = |why: String| if why.starts_with("it answered 404") { Ok(()) } else { Err(why) };
-            let told = self.ask(Method::POST, &format!("/containers/{id}/stop?t={seconds}"), None).await;
+            let told = self.request(Method::POST, &format!("/containers/{id}/stop?t={seconds}"), None).await;
             told.map(drop).or_else(gone)?;
             self.remove(id).await.or_else(gone)?;
-            self.taken.give_back(&stop.one.address);
+            self.reserved.release(&stop.instance.address);
             Ok(())
         })
     }
 
-    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+    fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
         Box::pin(async move {
             // Containers that have ended by themselves are removed here, as no other process does so.
             let statuses = ["running", "exited", "dead"];
             let filter = json!({"label": [format!("plimsoll.group={}", self.group)], "status": statuses});
             let path = format!("/containers/json?filters={}", escaped(&filter.to_string()));
-            let (_, list) = self.ask(Method::GET, &path, None).await?;
+            let (_, list) = self.request(Method::GET, &path, None).await?;
             let list = list.as_array().ok_or("its list of containers is none")?;
             let over = |one: &&Value| matches!(one["State"].as_str(), Some("exited" | "dead"));
             for one in list.iter().filter(over) {
@@ -153,18 +155,18 @@ impl Provider for Containers {
                 let label = |name: &str| labels[name].as_str();
                 let address = label("plimsoll.address")?.parse().ok()?;
                 let index = label("plimsoll.index")?.parse().ok()?;
-                self.taken.keep(address);
+                self.reserved.mark_used(address);
                 Some(Instance { index, id: id.to_owned(), address })
             };
             Ok(Some(list.iter().filter(|one| !over(one)).filter_map(instance).collect()))
         })
     }
 
-    fn gone(&self, one: &Instance) {
-        self.taken.give_back(&one.address);
+    fn record_exit(&self, one: &Instance) {
+        self.reserved.release(&one.address);
     }
 
-    fn last_words(&self, _: &str) -> Option<String> {
+    fn exit_reason(&self, _: &str) -> Option<String> {
         Some("its container does not run any more".into())
     }
 }
@@ -183,4 +185,4 @@ fn escaped(text: &str) -> String {
         .collect()
 }
 
-const VERSION: &str = "v1.41";
+const API_VERSION: &str = "v1.41";

@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::{Doing, Instance, LONGEST_ANSWER, Provider, Stop, Wish, read_started, start_order, stop_order};
+use super::{
+    Instance, InstanceProvider, InstanceSpec, MAX_RESPONSE_LENGTH, ProviderFuture, StopRequest,
+    parse_started, start_request, stop_request,
+};
 
 /// A program that starts and stops members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,21 +31,21 @@ pub struct ExecSettings {
     pub timeout: Duration,
 }
 
-impl Provider for ExecSettings {
-    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+impl InstanceProvider for ExecSettings {
+    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
-            let answer = run(&self.command, start_order(&wish).to_string(), self.timeout).await?;
-            read_started(wish.index, &answer)
+            let answer = run(&self.command, start_request(&wish).to_string(), self.timeout).await?;
+            parse_started(wish.index, &answer)
         })
     }
 
-    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
+    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
         Box::pin(
-            async move { run(&self.command, stop_order(&stop).to_string(), self.timeout).await.map(drop) },
+            async move { run(&self.command, stop_request(&stop).to_string(), self.timeout).await.map(drop) },
         )
     }
 
-    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+    fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
         Box::pin(async { Ok(None) })
     }
 }
@@ -51,17 +54,17 @@ impl Provider for ExecSettings {
 pub(super) async fn run(command: &[String], input: String, timeout: Duration) -> Result<Vec<u8>, String> {
     let command = command.to_vec();
     // One thread per run; the caller limits the concurrent runs.
-    let done = tokio::task::spawn_blocking(move || run_here(&command, &input, timeout)).await;
+    let done = tokio::task::spawn_blocking(move || run_blocking(&command, &input, timeout)).await;
     done.map_err(|error| error.to_string())?
 }
 
-fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8>, String> {
+fn run_blocking(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8>, String> {
     let (program, arguments) = command.split_first().ok_or("there is no command")?;
     let mut new = Command::new(program);
     new.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Its children end with it, even if they do not end by themselves.
     new.process_group(0);
-    for name in NOT_THEIRS {
+    for name in REMOVED_VARIABLES {
         new.env_remove(name);
     }
     let mut child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
@@ -71,7 +74,7 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
             let mut bytes = Vec::new();
             if let Some(from) = from {
                 // The relevant part; a program that writes more receives a closed pipe.
-                let _ = from.take(LONGEST_ANSWER as u64 + 1).read_to_end(&mut bytes);
+                let _ = from.take(MAX_RESPONSE_LENGTH as u64 + 1).read_to_end(&mut bytes);
             }
             let _ = to.send(bytes);
         });
@@ -100,32 +103,32 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
         }
     };
     if !status.success() {
-        let said = said.recv_timeout(LEFT_OPEN).unwrap_or_default();
+        let said = said.recv_timeout(PIPE_GRACE).unwrap_or_default();
         let last =
-            String::from_utf8_lossy(&said).lines().rev().find(|line| !line.trim().is_empty()).map(short);
+            String::from_utf8_lossy(&said).lines().rev().find(|line| !line.trim().is_empty()).map(shorten);
         let last = last.map(|last| format!(": {last}")).unwrap_or_default();
         return Err(format!("`{program}` failed, {status}{last}"));
     }
     let answer = out
-        .recv_timeout(LEFT_OPEN)
+        .recv_timeout(PIPE_GRACE)
         .map_err(|_| format!("`{program}` left its output open to what it started"))?;
-    if answer.len() > LONGEST_ANSWER {
-        return Err(format!("`{program}` wrote more than {LONGEST_ANSWER} bytes"));
+    if answer.len() > MAX_RESPONSE_LENGTH {
+        return Err(format!("`{program}` wrote more than {MAX_RESPONSE_LENGTH} bytes"));
     }
     Ok(answer)
 }
 
 /// Shortens an external line for a message and replaces its control characters.
-pub(super) fn short(line: &str) -> String {
+pub(super) fn shorten(line: &str) -> String {
     let plain = line.trim().chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
     plain.take(200).collect()
 }
 
 /// The program's children may hold its pipes; this limits the wait for them.
-const LEFT_OPEN: Duration = Duration::from_secs(1);
+const PIPE_GRACE: Duration = Duration::from_secs(1);
 
 /// The environment variables for this process alone.
-pub(super) const NOT_THEIRS: [&str; 7] = [
+pub(super) const REMOVED_VARIABLES: [&str; 7] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_PID",
     "WATCHDOG_USEC",

@@ -18,18 +18,18 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::LONGEST_ANSWER;
-use crate::pull::Ends;
+use super::MAX_RESPONSE_LENGTH;
+use crate::scrape::AbortOnDrop;
 
 /// The address of a server.
-pub(super) enum Door {
+pub(super) enum ServerEndpoint {
     Unix(PathBuf),
     Tcp { host: String, port: u16 },
     Tls { host: String, port: u16, config: Arc<ClientConfig> },
 }
 
 /// A request.
-pub(super) struct Ask<'a> {
+pub(super) struct HttpRequest<'a> {
     pub(super) method: Method,
     /// The path with the query.
     pub(super) path: &'a str,
@@ -38,7 +38,7 @@ pub(super) struct Ask<'a> {
     pub(super) fields: &'a [(HeaderName, String)],
 }
 
-impl Door {
+impl ServerEndpoint {
     fn authority(&self) -> String {
         match self {
             Self::Unix(_) => "localhost".into(),
@@ -50,12 +50,16 @@ impl Door {
     }
 
     /// Sends a request. Returns the status and the body of the response.
-    pub(super) async fn ask(&self, ask: Ask<'_>, patience: Duration) -> Result<(StatusCode, Bytes), String> {
+    pub(super) async fn request(
+        &self,
+        ask: HttpRequest<'_>,
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), String> {
         let answered = timeout(patience, self.exchange(ask)).await;
         answered.unwrap_or_else(|_| Err(format!("no answer within {} s", patience.as_secs_f64())))
     }
 
-    async fn exchange(&self, ask: Ask<'_>) -> Result<(StatusCode, Bytes), String> {
+    async fn exchange(&self, ask: HttpRequest<'_>) -> Result<(StatusCode, Bytes), String> {
         let failed = |error: std::io::Error| format!("cannot connect: {error}");
         match self {
             Self::Unix(path) => {
@@ -79,7 +83,7 @@ impl Door {
         }
     }
 
-    async fn send<S>(&self, stream: S, ask: Ask<'_>) -> Result<(StatusCode, Bytes), String>
+    async fn send<S>(&self, stream: S, ask: HttpRequest<'_>) -> Result<(StatusCode, Bytes), String>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -89,7 +93,7 @@ impl Door {
             .await
             .map_err(|error| error.to_string())?;
         // Ends with the request, on success and on failure.
-        let _driver = Ends(tokio::spawn(connection).abort_handle());
+        let _driver = AbortOnDrop(tokio::spawn(connection).abort_handle());
         let mut request = Request::builder()
             .method(ask.method)
             .uri(ask.path)
@@ -109,23 +113,24 @@ impl Door {
         let request = request.body(body).map_err(|error| error.to_string())?;
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                format!("the answer is longer than {LONGEST_ANSWER} bytes")
-            } else {
-                format!("the answer broke off: {error}")
-            }
-        })?;
+        let body =
+            Limited::new(response.into_body(), MAX_RESPONSE_LENGTH).collect().await.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    format!("the answer is longer than {MAX_RESPONSE_LENGTH} bytes")
+                } else {
+                    format!("the answer broke off: {error}")
+                }
+            })?;
         Ok((status, body.to_bytes()))
     }
 }
 
 /// Formats an error response: its status, and the message in its body if there is one.
-pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> String {
+pub(crate) fn error_message(status: StatusCode, body: &[u8]) -> String {
     let message = serde_json::from_slice::<Value>(body).ok();
     let message = message.as_ref().and_then(|body| body["message"].as_str());
     match message {
-        Some(message) => format!("it answered {}: {}", status.as_u16(), super::exec::short(message)),
+        Some(message) => format!("it answered {}: {}", status.as_u16(), super::exec::shorten(message)),
         None => format!("it answered {}", status.as_u16()),
     }
 }

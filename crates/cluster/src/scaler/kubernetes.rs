@@ -15,8 +15,8 @@ use hyper::header::{ACCEPT, AUTHORIZATION};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 
-use super::http::{Ask, Door, refusal};
-use crate::account::Account;
+use super::http::{HttpRequest, ServerEndpoint, error_message};
+use crate::service_account::ServiceAccount;
 
 /// A resource with replicas.
 #[derive(Clone, PartialEq, Eq)]
@@ -50,21 +50,21 @@ impl KubernetesSettings {
     ///
     /// # Errors
     /// One line: the server cannot be reached, or rejects the request.
-    pub async fn scale(&self, replicas: u32) -> Result<u32, String> {
+    pub async fn set_replicas(&self, replicas: u32) -> Result<u32, String> {
         let patch = json!({"spec": {"replicas": replicas}});
-        self.ask(Method::PATCH, Some(("application/merge-patch+json", patch))).await
+        self.request(Method::PATCH, Some(("application/merge-patch+json", patch))).await
     }
 
     /// Returns the requested number of replicas.
     ///
     /// # Errors
-    /// The same as those of [`scale`](Self::scale).
+    /// The same as those of [`set_replicas`](Self::set_replicas).
     pub async fn replicas(&self) -> Result<u32, String> {
-        self.ask(Method::GET, None).await
+        self.request(Method::GET, None).await
     }
 
-    async fn ask(&self, method: Method, body: Option<(&'static str, Value)>) -> Result<u32, String> {
-        let account = Account(&self.account);
+    async fn request(&self, method: Method, body: Option<(&'static str, Value)>) -> Result<u32, String> {
+        let account = ServiceAccount(&self.account);
         let namespace = match &self.namespace {
             Some(namespace) => namespace.clone(),
             None => account.namespace()?,
@@ -72,14 +72,15 @@ impl KubernetesSettings {
         let bearer = account.bearer()?;
         let (host, port) = (self.host.clone(), self.port);
         let door = match self.tls {
-            false => Door::Tcp { host, port },
-            true => Door::Tls { host, port, config: self.trust()? },
+            false => ServerEndpoint::Tcp { host, port },
+            true => ServerEndpoint::Tls { host, port, config: self.tls_config()? },
         };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{}/{}/scale", self.resource, self.name);
         let fields = &[(AUTHORIZATION, bearer), (ACCEPT, "application/json".into())];
-        let (status, body) = door.ask(Ask { method, path: &path, body, fields }, self.timeout).await?;
+        let (status, body) =
+            door.request(HttpRequest { method, path: &path, body, fields }, self.timeout).await?;
         if !status.is_success() {
-            return Err(refusal(status, &body));
+            return Err(error_message(status, &body));
         }
         let scale: Value =
             serde_json::from_slice(&body).map_err(|error| format!("its answer is no JSON: {error}"))?;
@@ -90,9 +91,9 @@ impl KubernetesSettings {
     }
 
     /// Builds a TLS configuration that trusts the cluster's authority only.
-    fn trust(&self) -> Result<Arc<ClientConfig>, String> {
+    fn tls_config(&self) -> Result<Arc<ClientConfig>, String> {
         let mut roots = RootCertStore::empty();
-        for authority in Account(&self.account).authorities()? {
+        for authority in ServiceAccount(&self.account).authorities()? {
             roots
                 .add(authority)
                 .map_err(|error| format!("{}: {error}", self.account.join("ca.crt").display()))?;

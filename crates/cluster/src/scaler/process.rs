@@ -19,9 +19,9 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::exec::NOT_THEIRS;
-use super::place::{Place, Taken, filled};
-use super::{Doing, Instance, Provider, Stop, Wish};
+use super::exec::REMOVED_VARIABLES;
+use super::ports::{AddressRange, ReservedAddresses, fill_placeholders};
+use super::{Instance, InstanceProvider, InstanceSpec, ProviderFuture, StopRequest};
 
 /// Processes of this machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,42 +36,42 @@ pub struct ProcessSettings {
     /// The file to which the output is appended, whose name may contain the placeholders; none if `None`.
     pub log: Option<PathBuf>,
     /// The addresses to listen on.
-    pub place: Place,
+    pub listen: AddressRange,
     /// The time limit of a graceful shutdown after SIGTERM.
-    pub patience: Duration,
+    pub stop_timeout: Duration,
     /// The file that lists the processes, for the next balancer.
-    pub state: Option<PathBuf>,
+    pub state_file: Option<PathBuf>,
 }
 
 /// The started processes.
-pub(super) struct Processes {
+pub(super) struct ProcessProvider {
     settings: ProcessSettings,
     group: String,
     /// The processes, by identifier.
-    held: Mutex<BTreeMap<String, Held>>,
+    processes: Mutex<BTreeMap<String, HeldProcess>>,
     /// The reasons why recent processes ended; few.
-    words: Mutex<BTreeMap<String, String>>,
-    taken: Taken,
+    exit_reasons: Mutex<BTreeMap<String, String>>,
+    reserved: ReservedAddresses,
 }
 
-struct Held {
+struct HeldProcess {
     instance: Instance,
-    identity: Identity,
+    identity: ProcessIdentity,
     /// The child; `None` for a process found in the file.
     child: Option<Child>,
 }
 
 /// The identity of a process, unique since the machine was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct ProcessIdentity {
     pid: i32,
     /// The start time in clock ticks since boot.
     start: u64,
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// Returns the identity of the process with a PID; `None` if there is none, or it is a zombie.
-    fn of(pid: i32) -> Option<Self> {
+    fn find(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name may contain any character, so fields are counted from its end: the state, and 19 fields
         // later the start time.
@@ -83,12 +83,12 @@ impl Identity {
     }
 
     /// Returns `true` if no running process has this PID.
-    fn nobody(pid: i32) -> bool {
-        Self::of(pid).is_none()
+    fn is_pid_free(pid: i32) -> bool {
+        Self::find(pid).is_none()
     }
 
-    fn lives(self) -> bool {
-        Self::of(self.pid) == Some(self)
+    fn is_running(self) -> bool {
+        Self::find(self.pid) == Some(self)
     }
 
     fn id(self) -> String {
@@ -96,22 +96,24 @@ impl Identity {
     }
 
     /// Parses the result of [`id`](Self::id).
-    fn read(id: &str) -> Option<Self> {
+    fn parse(id: &str) -> Option<Self> {
         let (pid, start) = id.split_once('-')?;
         Some(Self { pid: pid.parse().ok().filter(|pid| *pid > 0)?, start: start.parse().ok()? })
     }
 }
 
-impl Held {
+impl HeldProcess {
     /// Returns the reason of the end, if the process has ended.
-    fn ended(&mut self) -> Option<String> {
-        if Identity::of(self.identity.pid).is_some_and(|now| self.child.is_some() || now == self.identity) {
+    fn exit_reason(&mut self) -> Option<String> {
+        if ProcessIdentity::find(self.identity.pid)
+            .is_some_and(|now| self.child.is_some() || now == self.identity)
+        {
             return None;
         }
         let Some(child) = &mut self.child else {
             // While its process group has members, its PID is not reused; if the PID is in use again, the
             // group is empty.
-            if Identity::nobody(self.identity.pid)
+            if ProcessIdentity::is_pid_free(self.identity.pid)
                 && let Some(pid) = Pid::from_raw(self.identity.pid)
             {
                 let _ = kill_process_group(pid, Signal::KILL);
@@ -134,7 +136,7 @@ impl Held {
 
     fn signal(&self, signal: Signal) {
         // The PID of a child that was not waited for is its own; another one may have been reused.
-        if (self.child.is_some() || self.identity.lives())
+        if (self.child.is_some() || self.identity.is_running())
             && let Some(pid) = Pid::from_raw(self.identity.pid)
         {
             // A process that is already gone needs no signal.
@@ -146,27 +148,27 @@ impl Held {
     }
 }
 
-impl Processes {
+impl ProcessProvider {
     pub(super) fn open(settings: &ProcessSettings, group: &str) -> Self {
         let processes = Self {
             settings: settings.clone(),
             group: group.to_owned(),
-            held: Mutex::default(),
-            words: Mutex::default(),
-            taken: Taken::default(),
+            processes: Mutex::default(),
+            exit_reasons: Mutex::default(),
+            reserved: ReservedAddresses::default(),
         };
-        processes.recall();
+        processes.adopt_previous();
         processes
     }
 
-    fn spawn(&self, wish: &Wish, address: SocketAddr) -> Result<Held, String> {
+    fn spawn(&self, wish: &InstanceSpec, address: SocketAddr) -> Result<HeldProcess, String> {
         let ProcessSettings { command, environment, folder, log, .. } = &self.settings;
-        let fill = |word: &str| filled(word, address, wish.index, &self.group);
+        let fill = |word: &str| fill_placeholders(word, address, wish.index, &self.group);
         let (program, arguments) = command.split_first().ok_or("there is no command")?;
         let mut new = Command::new(fill(program));
         new.args(arguments.iter().map(|word| fill(word))).process_group(0).stdin(Stdio::null());
         new.envs(environment.iter().map(|(name, value)| (name, fill(value))));
-        for name in NOT_THEIRS {
+        for name in REMOVED_VARIABLES {
             new.env_remove(name);
         }
         if let Some(folder) = folder {
@@ -185,16 +187,16 @@ impl Processes {
         let child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
         let pid = Pid::from_child(&child).as_raw_nonzero().get();
         // The next poll reports a process that has already ended.
-        let identity = Identity::of(pid).unwrap_or(Identity { pid, start: 0 });
+        let identity = ProcessIdentity::find(pid).unwrap_or(ProcessIdentity { pid, start: 0 });
         let instance = Instance { index: wish.index, id: identity.id(), address };
-        Ok(Held { instance, identity, child: Some(child) })
+        Ok(HeldProcess { instance, identity, child: Some(child) })
     }
 
     /// Writes the list of processes to the file.
-    fn note(&self, held: &BTreeMap<String, Held>) {
-        let Some(path) = &self.settings.state else { return };
-        let one = |held: &Held| {
-            let Held { instance, identity, .. } = held;
+    fn save_state(&self, held: &BTreeMap<String, HeldProcess>) {
+        let Some(path) = &self.settings.state_file else { return };
+        let one = |held: &HeldProcess| {
+            let HeldProcess { instance, identity, .. } = held;
             json!({"index": instance.index, "address": instance.address.to_string(), "pid": identity.pid, "start": identity.start})
         };
         let all: Vec<Value> = held.values().map(one).collect();
@@ -211,8 +213,8 @@ impl Processes {
     }
 
     /// Finds the processes that a previous balancer started.
-    fn recall(&self) {
-        let Some(path) = &self.settings.state else { return };
+    fn adopt_previous(&self) {
+        let Some(path) = &self.settings.state_file else { return };
         let text = match fs::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
@@ -221,7 +223,7 @@ impl Processes {
         let Ok(known) = serde_json::from_slice::<Value>(&text) else {
             return tracing::warn!("{} is no state of processes; it is written anew", path.display());
         };
-        let mut held = lock(&self.held);
+        let mut held = lock(&self.processes);
         for one in known["processes"].as_array().into_iter().flatten().take(MOST) {
             let number = |name: &str| one[name].as_u64();
             let (Some(index), Some(pid), Some(start)) = (number("index"), number("pid"), number("start"))
@@ -230,85 +232,85 @@ impl Processes {
             };
             let (Ok(index), Ok(pid)) = (u32::try_from(index), i32::try_from(pid)) else { continue };
             let Some(address) = one["address"].as_str().and_then(|text| text.parse().ok()) else { continue };
-            let identity = Identity { pid, start };
-            if identity.lives() {
+            let identity = ProcessIdentity { pid, start };
+            if identity.is_running() {
                 let instance = Instance { index, id: identity.id(), address };
-                self.taken.keep(address);
-                held.insert(instance.id.clone(), Held { instance, identity, child: None });
+                self.reserved.mark_used(address);
+                held.insert(instance.id.clone(), HeldProcess { instance, identity, child: None });
             }
         }
     }
 
     /// Removes the processes that have ended.
-    fn sweep(&self) {
-        let mut held = lock(&self.held);
+    fn reap_ended(&self) {
+        let mut held = lock(&self.processes);
         let mut ended: Vec<(String, String)> = Vec::new();
         for (id, one) in held.iter_mut() {
-            if let Some(why) = one.ended() {
+            if let Some(why) = one.exit_reason() {
                 ended.push((id.clone(), why));
             }
         }
         if ended.is_empty() {
             return;
         }
-        let mut words = lock(&self.words);
+        let mut words = lock(&self.exit_reasons);
         for (id, why) in ended {
             if let Some(one) = held.remove(&id) {
-                self.taken.give_back(&one.instance.address);
+                self.reserved.release(&one.instance.address);
             }
             words.insert(id, why);
             while words.len() > MOST {
                 words.pop_first();
             }
         }
-        self.note(&held);
+        self.save_state(&held);
     }
 }
 
-impl Drop for Processes {
+impl Drop for ProcessProvider {
     /// Processes that could not be found again are killed.
     fn drop(&mut self) {
-        if self.settings.state.is_none() {
-            lock(&self.held).values().for_each(|one| one.signal(Signal::KILL));
+        if self.settings.state_file.is_none() {
+            lock(&self.processes).values().for_each(|one| one.signal(Signal::KILL));
         }
     }
 }
 
-impl Provider for Processes {
-    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+impl InstanceProvider for ProcessProvider {
+    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
-            let address = self.taken.take(&self.settings.place)?;
-            let new = self.spawn(&wish, address).inspect_err(|_| self.taken.give_back(&address))?;
+            let address = self.reserved.reserve(&self.settings.listen)?;
+            let new = self.spawn(&wish, address).inspect_err(|_| self.reserved.release(&address))?;
             let instance = new.instance.clone();
-            let mut held = lock(&self.held);
+            let mut held = lock(&self.processes);
             held.insert(instance.id.clone(), new);
-            self.note(&held);
+            self.save_state(&held);
             Ok(instance)
         })
     }
 
-    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
+    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
         Box::pin(async move {
-            let id = &stop.one.id;
+            let id = &stop.instance.id;
             let tell = |signal| {
-                self.sweep();
-                let held = lock(&self.held);
+                self.reap_ended();
+                let held = lock(&self.processes);
                 let there = held.get(id);
                 if let Some(one) = there {
                     one.signal(signal);
                 }
                 there.is_some()
             };
-            let deadline = Instant::now() + self.settings.patience;
+            let deadline = Instant::now() + self.settings.stop_timeout;
             let mut there = tell(Signal::TERM);
             let mut killed = false;
             while there {
                 sleep(PAUSE).await;
-                self.sweep();
-                there = lock(&self.held).contains_key(id);
+                self.reap_ended();
+                there = lock(&self.processes).contains_key(id);
                 if there && Instant::now() >= deadline {
-                    if killed && Instant::now() >= deadline + KILLED {
-                        return Err(format!("{} cannot be ended, not even by SIGKILL", stop.one.id));
+                    if killed && Instant::now() >= deadline + KILL_TIMEOUT {
+                        return Err(format!("{} cannot be ended, not even by SIGKILL", stop.instance.id));
                     }
                     there = tell(Signal::KILL);
                     killed = true;
@@ -318,35 +320,37 @@ impl Provider for Processes {
         })
     }
 
-    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+    fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
         Box::pin(async move {
-            self.sweep();
-            Ok(Some(lock(&self.held).values().map(|one| one.instance.clone()).collect()))
+            self.reap_ended();
+            Ok(Some(lock(&self.processes).values().map(|one| one.instance.clone()).collect()))
         })
     }
 
     fn adopt(&self, one: &Instance) {
-        let Some(identity) = Identity::read(&one.id).filter(|identity| identity.lives()) else { return };
-        let mut held = lock(&self.held);
+        let Some(identity) = ProcessIdentity::parse(&one.id).filter(|identity| identity.is_running()) else {
+            return;
+        };
+        let mut held = lock(&self.processes);
         if !held.contains_key(&one.id) {
-            self.taken.keep(one.address);
-            held.insert(one.id.clone(), Held { instance: one.clone(), identity, child: None });
-            self.note(&held);
+            self.reserved.mark_used(one.address);
+            held.insert(one.id.clone(), HeldProcess { instance: one.clone(), identity, child: None });
+            self.save_state(&held);
         }
     }
 
-    fn let_go(&self) {
+    fn release_all(&self) {
         // The next process owns the file from now on.
-        lock(&self.held).clear();
+        lock(&self.processes).clear();
     }
 
-    fn looks_apart(&self) -> Duration {
+    fn min_query_interval(&self) -> Duration {
         // A poll costs one system call per process.
         Duration::from_millis(200)
     }
 
-    fn last_words(&self, id: &str) -> Option<String> {
-        let why = lock(&self.words).remove(id)?;
+    fn exit_reason(&self, id: &str) -> Option<String> {
+        let why = lock(&self.exit_reasons).remove(id)?;
         Some(match &self.settings.log {
             Some(_) => why,
             None => format!("{why}; name a `log` to see what it says"),
@@ -365,4 +369,4 @@ const MOST: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The time within which a killed process is gone.
-const KILLED: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::exec::run;
-use super::{Doing, Instance, Provider, Stop, Wish};
+use super::{Instance, InstanceProvider, InstanceSpec, ProviderFuture, StopRequest};
 
 /// Units of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,33 +34,35 @@ impl SystemdSettings {
         Some(SocketAddr::new(self.ip, u16::try_from(port).ok()?))
     }
 
-    async fn ask(&self, words: &[&str]) -> Result<Vec<u8>, String> {
+    async fn run_systemctl(&self, words: &[&str]) -> Result<Vec<u8>, String> {
         let user = self.user.then_some("--user");
         let command = [self.systemctl.as_str()].into_iter().chain(user).chain(words.iter().copied());
         run(&command.map(str::to_owned).collect::<Vec<_>>(), String::new(), self.timeout).await
     }
 
     /// Parses the number in a unit's name.
-    fn index(&self, unit: &str) -> Option<u32> {
+    fn parse_index(&self, unit: &str) -> Option<u32> {
         unit.strip_prefix(self.template.as_str())?.strip_prefix('@')?.strip_suffix(".service")?.parse().ok()
     }
 }
 
-impl Provider for SystemdSettings {
-    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+impl InstanceProvider for SystemdSettings {
+    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
         Box::pin(async move {
             let unit = self.unit(wish.index);
             let address = self.address(wish.index).ok_or_else(|| format!("there is no port for {unit}"))?;
-            self.ask(&["start", "--no-ask-password", &unit]).await?;
+            self.run_systemctl(&["start", "--no-ask-password", &unit]).await?;
             Ok(Instance { index: wish.index, id: unit, address })
         })
     }
 
-    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
-        Box::pin(async move { self.ask(&["stop", "--no-ask-password", &stop.one.id]).await.map(drop) })
+    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
+        Box::pin(async move {
+            self.run_systemctl(&["stop", "--no-ask-password", &stop.instance.id]).await.map(drop)
+        })
     }
 
-    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+    fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
         Box::pin(async move {
             let pattern = format!("{}@*.service", self.template);
             let words = [
@@ -71,11 +73,11 @@ impl Provider for SystemdSettings {
                 "--state=active,activating,reloading",
                 &pattern,
             ];
-            let answer = self.ask(&words).await?;
+            let answer = self.run_systemctl(&words).await?;
             let answer = String::from_utf8_lossy(&answer);
             let units = answer.lines().filter_map(|line| line.split_whitespace().next());
             let instance = |unit: &str| {
-                let index = self.index(unit)?;
+                let index = self.parse_index(unit)?;
                 Some(Instance { index, id: unit.to_owned(), address: self.address(index)? })
             };
             Ok(Some(units.filter_map(instance).collect()))

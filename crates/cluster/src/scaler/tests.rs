@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use server::{Server, Way};
+use server::{ListenKind, RecordingServer};
 
 use super::*;
 
 /// A temporary folder, removed after its test.
-struct Folder(PathBuf);
+struct ScalerTempDir(PathBuf);
 
-impl Folder {
+impl ScalerTempDir {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("plimsoll-scaler-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
@@ -44,26 +44,26 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ScalerTempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-fn wish(index: u32) -> Wish {
-    Wish { group: "web".into(), index, why: "2 more".into() }
+fn wish(index: u32) -> InstanceSpec {
+    InstanceSpec { group: "web".into(), index, why: "2 more".into() }
 }
 
-fn stop(one: Instance) -> Stop {
-    Stop { group: "web".into(), one, why: "1 fewer".into() }
+fn stop(one: Instance) -> StopRequest {
+    StopRequest { group: "web".into(), instance: one, why: "1 fewer".into() }
 }
 
 fn instance(index: u32, id: &str, address: &str) -> Instance {
     Instance { index, id: id.into(), address: address.parse().unwrap() }
 }
 
-fn place() -> Place {
-    Place { ip: [127, 0, 0, 1].into(), ports: None }
+fn place() -> AddressRange {
+    AddressRange { ip: [127, 0, 0, 1].into(), ports: None }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Polls until a condition holds.
-async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+async fn wait_until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !so().await {
         assert!(tokio::time::Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
@@ -85,67 +85,70 @@ fn processes(command: &[&str], state: Option<PathBuf>) -> ProcessSettings {
         environment: vec![("WHO".into(), "{group}-{index}".into())],
         folder: None,
         log: None,
-        place: place(),
-        patience: Duration::from_millis(300),
-        state,
+        listen: place(),
+        stop_timeout: Duration::from_millis(300),
+        state_file: state,
     }
 }
 
-fn each(kind: Kind) -> Arc<dyn Provider> {
+fn open_provider(kind: ProviderKind) -> Arc<dyn InstanceProvider> {
     match kind.open("web") {
-        Hands::Each(provider) => provider,
+        ProviderHandle::PerInstance(provider) => provider,
         other => panic!("{other:?}"),
     }
 }
 
-async fn there(provider: &dyn Provider) -> Vec<Instance> {
-    provider.present().await.unwrap().unwrap()
+async fn running(provider: &dyn InstanceProvider) -> Vec<Instance> {
+    provider.running_instances().await.unwrap().unwrap()
 }
 
 #[tokio::test]
 async fn a_process_is_started_with_its_port_and_stopped() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let told = folder.0.join("told");
     let script = folder.script("serve", &format!("echo \"$WHO $*\" >> {}; exec sleep 600", told.display()));
-    let provider = each(Kind::Process(processes(&[&script, "--listen", "{host}:{port}", "{index}"], None)));
+    let provider = open_provider(ProviderKind::Process(processes(
+        &[&script, "--listen", "{host}:{port}", "{index}"],
+        None,
+    )));
     let one = provider.start(wish(3)).await.unwrap();
     let other = provider.start(wish(4)).await.unwrap();
     assert!(one.address != other.address && one.index == 3);
     let wanted = format!("web-3 --listen {} 3", one.address);
-    until("it says what it was told", async || {
+    wait_until("it says what it was told", async || {
         std::fs::read_to_string(&told).unwrap_or_default().lines().any(|line| line == wanted)
     })
     .await;
-    assert_eq!(there(&*provider).await.len(), 2);
+    assert_eq!(running(&*provider).await.len(), 2);
     provider.stop(stop(one.clone())).await.unwrap();
-    assert_eq!(there(&*provider).await, std::slice::from_ref(&other));
+    assert_eq!(running(&*provider).await, std::slice::from_ref(&other));
     // A repeated stop does no harm.
     provider.stop(stop(one)).await.unwrap();
     provider.stop(stop(other)).await.unwrap();
-    assert!(there(&*provider).await.is_empty());
+    assert!(running(&*provider).await.is_empty());
 }
 
 #[tokio::test]
 async fn one_that_ends_by_itself_is_gone_and_says_why() {
-    let provider = each(Kind::Process(processes(&["sh", "-c", "exit 7"], None)));
+    let provider = open_provider(ProviderKind::Process(processes(&["sh", "-c", "exit 7"], None)));
     let one = provider.start(wish(0)).await.unwrap();
-    until("it has ended", async || there(&*provider).await.is_empty()).await;
-    let why = provider.last_words(&one.id).unwrap();
+    wait_until("it has ended", async || running(&*provider).await.is_empty()).await;
+    let why = provider.exit_reason(&one.id).unwrap();
     assert!(why.starts_with("it ended with exit code 7"), "{why}");
-    let missing = each(Kind::Process(processes(&["/nowhere/serve"], None)));
+    let missing = open_provider(ProviderKind::Process(processes(&["/nowhere/serve"], None)));
     let why = missing.start(wish(0)).await.unwrap_err();
     assert!(why.starts_with("cannot start `/nowhere/serve`"), "{why}");
 }
 
 #[tokio::test]
 async fn one_that_does_not_listen_to_sigterm_is_killed_with_what_it_started() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let told = folder.0.join("child");
     let text = format!("trap '' TERM; sleep 600 & echo $! > {}; while :; do sleep 1; done", told.display());
     let script = folder.script("stubborn", &text);
-    let provider = each(Kind::Process(processes(&[&script], None)));
+    let provider = open_provider(ProviderKind::Process(processes(&[&script], None)));
     let one = provider.start(wish(0)).await.unwrap();
-    until("it listens to nobody", async || {
+    wait_until("it listens to nobody", async || {
         std::fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n'))
     })
     .await;
@@ -157,7 +160,7 @@ async fn one_that_does_not_listen_to_sigterm_is_killed_with_what_it_started() {
 async fn ends(told: &Path) {
     let child = std::fs::read_to_string(told).unwrap();
     let stat = PathBuf::from(format!("/proc/{}/stat", child.trim()));
-    until("what it started is gone", async || {
+    wait_until("what it started is gone", async || {
         let stat = std::fs::read_to_string(&stat).unwrap_or_default();
         stat.is_empty() || stat.contains(") Z ")
     })
@@ -166,27 +169,29 @@ async fn ends(told: &Path) {
 
 #[tokio::test]
 async fn one_that_was_found_again_is_stopped_with_what_it_started() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let told = folder.0.join("child");
     let script = folder.script("parent", &format!("sleep 600 & echo $! > {}; wait", told.display()));
     let settings = processes(&[&script], Some(folder.0.join("state")));
-    let first = each(Kind::Process(settings.clone()));
+    let first = open_provider(ProviderKind::Process(settings.clone()));
     let one = first.start(wish(0)).await.unwrap();
-    until("it has a child", async || std::fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n')))
-        .await;
-    let second = each(Kind::Process(settings));
-    first.let_go();
+    wait_until("it has a child", async || {
+        std::fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n'))
+    })
+    .await;
+    let second = open_provider(ProviderKind::Process(settings));
+    first.release_all();
     second.stop(stop(one)).await.unwrap();
     ends(&told).await;
 }
 
 #[tokio::test]
 async fn a_program_that_takes_too_long_ends_with_what_it_started() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let told = folder.0.join("child");
     let script = folder.script("hangs", &format!("sleep 600 & echo $! > {}; wait", told.display()));
-    let exec = each(Kind::Exec(ExecSettings { command: vec![script], timeout: SECOND }));
-    until("it comes as far as to start something", async || {
+    let exec = open_provider(ProviderKind::Exec(ExecSettings { command: vec![script], timeout: SECOND }));
+    wait_until("it comes as far as to start something", async || {
         let why = exec.start(wish(0)).await.unwrap_err();
         assert!(why.contains("did not end within 1 s"), "{why}");
         std::fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n'))
@@ -197,10 +202,10 @@ async fn a_program_that_takes_too_long_ends_with_what_it_started() {
 
 #[tokio::test]
 async fn processes_are_found_again_by_their_file() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let state = folder.0.join("state");
     let settings = processes(&["sleep", "600"], Some(state.clone()));
-    let first = each(Kind::Process(settings.clone()));
+    let first = open_provider(ProviderKind::Process(settings.clone()));
     let one = first.start(wish(0)).await.unwrap();
     let gone = first.start(wish(1)).await.unwrap();
     first.stop(stop(gone)).await.unwrap();
@@ -210,18 +215,18 @@ async fn processes_are_found_again_by_their_file() {
     let other = json!({"index": 5, "address": "127.0.0.1:5", "pid": std::process::id(), "start": 1});
     known["processes"].as_array_mut().unwrap().push(other);
     std::fs::write(&state, known.to_string()).unwrap();
-    let second = each(Kind::Process(settings));
-    assert_eq!(there(&*second).await, std::slice::from_ref(&one));
+    let second = open_provider(ProviderKind::Process(settings));
+    assert_eq!(running(&*second).await, std::slice::from_ref(&one));
     // The first provider has the child, and must wait for it.
     let (stopped, _) = tokio::join!(second.stop(stop(one)), async {
-        until("it is gone", async || there(&*first).await.is_empty()).await;
+        wait_until("it is gone", async || running(&*first).await.is_empty()).await;
     });
     stopped.unwrap();
-    assert!(there(&*second).await.is_empty());
+    assert!(running(&*second).await.is_empty());
 }
 
 /// Reserves a port of 127.0.0.1 without a listener while the socket exists.
-fn nobody() -> (socket2::Socket, u16) {
+fn reserve_port() -> (socket2::Socket, u16) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -231,19 +236,19 @@ fn nobody() -> (socket2::Socket, u16) {
 
 #[test]
 fn ports_are_those_that_are_free() {
-    let (_held, port) = nobody();
+    let (_held, port) = reserve_port();
     let kept = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
-    let only = Place { ports: Some((port, port)), ..place() };
-    assert!(only.free(&BTreeSet::new()).unwrap_err().contains("is free"));
+    let only = AddressRange { ports: Some((port, port)), ..place() };
+    assert!(only.find_free(&BTreeSet::new()).unwrap_err().contains("is free"));
     drop(kept);
-    let free = only.free(&BTreeSet::new()).unwrap();
+    let free = only.find_free(&BTreeSet::new()).unwrap();
     assert_eq!(free.port(), port);
-    assert!(only.free(&BTreeSet::from([free])).is_err(), "it is somebody's");
+    assert!(only.find_free(&BTreeSet::from([free])).is_err(), "it is somebody's");
 }
 
 #[tokio::test]
 async fn a_program_is_told_on_its_standard_input() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let told = folder.0.join("told");
     let text = format!(
         "cat >> {}; echo >> {0}; echo '{{\"address\": \"10.0.0.3:80\", \"id\": \"i-07\"}}'",
@@ -258,12 +263,12 @@ async fn a_program_is_told_on_its_standard_input() {
     let start = json!({"action": "start", "group": "web", "index": 2, "why": "2 more"});
     let stop = json!({"action": "stop", "group": "web", "index": 2, "id": "i-07", "address": "10.0.0.3:80", "why": "1 fewer"});
     assert_eq!(told, [start, stop]);
-    assert_eq!(exec.present().await, Ok(None));
+    assert_eq!(exec.running_instances().await, Ok(None));
 }
 
 #[tokio::test]
 async fn a_program_that_fails_hangs_or_talks_nonsense_is_a_failure() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let exec =
         |name: &str, text: &str, timeout| ExecSettings { command: vec![folder.script(name, text)], timeout };
     let why = exec("fails", "echo first >&2; echo 'no quota' >&2; exit 3", PATIENCE)
@@ -292,11 +297,13 @@ async fn a_program_that_fails_hangs_or_talks_nonsense_is_a_failure() {
 
 #[tokio::test]
 async fn units_of_systemd_are_named_after_their_numbers() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let told = folder.0.join("told");
-    let list = "web@2.service loaded active running Web\\nweb@x.service loaded active running Odd\\nweb@0.service loaded active running Web";
+    let list = "web@2.service loaded active running Web\\nweb@x.service loaded active running \
+        Odd\\nweb@0.service loaded active running Web";
     let text = format!(
-        "echo \"$*\" >> {}; case \"$*\" in *list-units*) printf '{list}\\n';; *@9*) echo 'Unit web@9.service not found.' >&2; exit 5;; esac",
+        "echo \"$*\" >> {}; case \"$*\" in *list-units*) printf '{list}\\n';; *@9*) echo 'Unit web@9.service \
+         not found.' >&2; exit 5;; esac",
         told.display()
     );
     let systemd = SystemdSettings {
@@ -309,7 +316,7 @@ async fn units_of_systemd_are_named_after_their_numbers() {
     };
     let one = systemd.start(wish(2)).await.unwrap();
     assert_eq!(one, instance(2, "web@2.service", "127.0.0.1:9002"));
-    let present = systemd.present().await.unwrap().unwrap();
+    let present = systemd.running_instances().await.unwrap().unwrap();
     assert_eq!(present, [one.clone(), instance(0, "web@0.service", "127.0.0.1:9000")]);
     systemd.stop(stop(one)).await.unwrap();
     let why = systemd.start(wish(9)).await.unwrap_err();
@@ -328,7 +335,7 @@ async fn units_of_systemd_are_named_after_their_numbers() {
 
 #[tokio::test]
 async fn a_server_is_told_by_post() {
-    let server = Server::start(Way::Tcp, |asked| match asked.body["action"].as_str() {
+    let server = RecordingServer::start(ListenKind::Tcp, |asked| match asked.body["action"].as_str() {
         Some("start") if asked.body["index"] == 1 => (503, json!({"message": "no\nquota"})),
         Some("start") => (200, json!({"address": "[2001:db8::1]:80"})),
         _ => (204, Value::Null),
@@ -345,14 +352,14 @@ async fn a_server_is_told_by_post() {
     webhook.stop(stop(one)).await.unwrap();
     let why = webhook.start(wish(1)).await.unwrap_err();
     assert_eq!(why, "it answered 503: no\u{fffd}quota");
-    let asked = server.asked();
+    let asked = server.requests();
     assert_eq!((&*asked[0].method, &*asked[0].path), ("POST", "/scale?a=b"));
     assert_eq!(asked[0].field("content-type"), Some("application/json"));
     assert_eq!(asked[0].field("host"), Some(at.to_string().as_str()));
     assert_eq!(asked[0].body, json!({"action": "start", "group": "web", "index": 0, "why": "2 more"}));
     assert_eq!(asked[1].body["action"], "stop");
     // No server is there.
-    let (_held, port) = nobody();
+    let (_held, port) = reserve_port();
     let gone = WebhookSettings { port, ..webhook };
     assert!(gone.start(wish(0)).await.unwrap_err().starts_with("cannot connect"));
 }
@@ -364,40 +371,42 @@ fn docker(socket: &Path) -> DockerSettings {
         command: vec!["serve".into(), "--name={group}-{index}".into()],
         environment: vec!["PORT=8080".into()],
         port: 8080,
-        place: place(),
-        patience: 2 * SECOND,
+        publish: place(),
+        stop_timeout: 2 * SECOND,
         timeout: PATIENCE,
     }
 }
 
 #[tokio::test]
 async fn containers_are_made_started_stopped_and_removed() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let socket = folder.0.join("docker.sock");
-    let server = Server::start(Way::Unix(socket.clone()), |asked| match (&*asked.method, &*asked.path) {
-        ("POST", "/v1.41/containers/create") => (201, json!({"Id": "c0ffee", "Warnings": []})),
-        ("GET", _) => {
-            let labels = |index: &str, address: &str| json!({"plimsoll.group": "web", "plimsoll.index": index, "plimsoll.address": address});
-            let odd = json!({"Id": "../x", "Labels": labels("1", "127.0.0.1:1")});
-            (
-                200,
-                json!([
-                    {"Id": "c0ffee", "State": "running", "Labels": labels("6", "127.0.0.1:20006")},
-                    odd,
-                    {"Id": "bare", "Labels": {}},
-                    {"Id": "crashed", "State": "exited", "Labels": labels("2", "127.0.0.1:20002")},
-                ]),
-            )
+    let server = RecordingServer::start(ListenKind::Unix(socket.clone()), |asked| {
+        match (&*asked.method, &*asked.path) {
+            ("POST", "/v1.41/containers/create") => (201, json!({"Id": "c0ffee", "Warnings": []})),
+            ("GET", _) => {
+                let labels = |index: &str, address: &str| json!({"plimsoll.group": "web", "plimsoll.index": index, "plimsoll.address": address});
+                let odd = json!({"Id": "../x", "Labels": labels("1", "127.0.0.1:1")});
+                (
+                    200,
+                    json!([
+                        {"Id": "c0ffee", "State": "running", "Labels": labels("6", "127.0.0.1:20006")},
+                        odd,
+                        {"Id": "bare", "Labels": {}},
+                        {"Id": "crashed", "State": "exited", "Labels": labels("2", "127.0.0.1:20002")},
+                    ]),
+                )
+            }
+            ("POST", path) if path.ends_with("/stop?t=2") => (304, Value::Null),
+            _ => (204, Value::Null),
         }
-        ("POST", path) if path.ends_with("/stop?t=2") => (304, Value::Null),
-        _ => (204, Value::Null),
     });
-    let provider = each(Kind::Docker(docker(&socket)));
+    let provider = open_provider(ProviderKind::Docker(docker(&socket)));
     let one = provider.start(wish(6)).await.unwrap();
     assert_eq!((&*one.id, one.index), ("c0ffee", 6));
-    assert_eq!(there(&*provider).await, [instance(6, "c0ffee", "127.0.0.1:20006")]);
+    assert_eq!(running(&*provider).await, [instance(6, "c0ffee", "127.0.0.1:20006")]);
     provider.stop(stop(one.clone())).await.unwrap();
-    let asked = server.asked();
+    let asked = server.requests();
     let lines: Vec<String> = asked.iter().map(|one| format!("{} {}", one.method, one.path)).collect();
     assert_eq!(
         lines,
@@ -427,27 +436,31 @@ async fn containers_are_made_started_stopped_and_removed() {
 
 #[tokio::test]
 async fn a_container_that_cannot_be_started_is_removed() {
-    let folder = Folder::new();
+    let folder = ScalerTempDir::new();
     let socket = folder.0.join("docker.sock");
-    let server = Server::start(Way::Unix(socket.clone()), |asked| match (&*asked.method, &*asked.path) {
-        ("POST", "/v1.41/containers/create") => (201, json!({"Id": "c0ffee"})),
-        ("DELETE", _) => (204, Value::Null),
-        ("POST", path) if path.contains("/stop") => (404, json!({"message": "No such container: c0ffee"})),
-        _ => (500, json!({"message": "port is already allocated"})),
+    let server = RecordingServer::start(ListenKind::Unix(socket.clone()), |asked| {
+        match (&*asked.method, &*asked.path) {
+            ("POST", "/v1.41/containers/create") => (201, json!({"Id": "c0ffee"})),
+            ("DELETE", _) => (204, Value::Null),
+            ("POST", path) if path.contains("/stop") => {
+                (404, json!({"message": "No such container: c0ffee"}))
+            }
+            _ => (500, json!({"message": "port is already allocated"})),
+        }
     });
-    let provider = each(Kind::Docker(docker(&socket)));
+    let provider = open_provider(ProviderKind::Docker(docker(&socket)));
     assert_eq!(provider.start(wish(0)).await.unwrap_err(), "it answered 500: port is already allocated");
-    assert_eq!(server.asked().last().map(|one| one.method.clone()).as_deref(), Some("DELETE"));
+    assert_eq!(server.requests().last().map(|one| one.method.clone()).as_deref(), Some("DELETE"));
     // A missing container counts as stopped.
     provider.stop(stop(instance(0, "c0ffee", "127.0.0.1:1"))).await.unwrap();
-    let nobody = each(Kind::Docker(docker(&folder.0.join("none.sock"))));
+    let nobody = open_provider(ProviderKind::Docker(docker(&folder.0.join("none.sock"))));
     assert!(nobody.start(wish(0)).await.unwrap_err().contains("none.sock"));
 }
 
 #[tokio::test]
 async fn replicas_are_patched_over_tls_with_the_accounts_token() {
-    let folder = Folder::new();
-    let (server, authority) = Server::secure(|asked| match asked.field("authorization") {
+    let folder = ScalerTempDir::new();
+    let (server, authority) = RecordingServer::secure(|asked| match asked.field("authorization") {
         Some("Bearer t0ken") => {
             let spec =
                 if asked.method == "GET" { json!({"replicas": 4}) } else { asked.body["spec"].clone() };
@@ -468,8 +481,8 @@ async fn replicas_are_patched_over_tls_with_the_accounts_token() {
         account: folder.0.clone(),
         timeout: PATIENCE,
     };
-    assert_eq!(settings.scale(5).await, Ok(5));
-    let asked = server.asked().remove(0);
+    assert_eq!(settings.set_replicas(5).await, Ok(5));
+    let asked = server.requests().remove(0);
     assert_eq!(
         (&*asked.method, &*asked.path),
         ("PATCH", "/apis/apps/v1/namespaces/shop/deployments/web/scale")
@@ -480,16 +493,16 @@ async fn replicas_are_patched_over_tls_with_the_accounts_token() {
     assert_eq!(settings.replicas().await, Ok(4), "what was asked for, not what there is");
     // The token is read for each request.
     folder.write("token", "other");
-    let why = settings.scale(5).await.unwrap_err();
+    let why = settings.set_replicas(5).await.unwrap_err();
     assert_eq!(why, "it answered 403: deployments.apps \"web\" is forbidden");
     // A certificate of another authority is rejected.
-    let (stranger, _) = Server::secure(|_| (200, Value::Null));
+    let (stranger, _) = RecordingServer::secure(|_| (200, Value::Null));
     let why = KubernetesSettings { port: stranger.address().port(), ..settings.clone() }
-        .scale(5)
+        .set_replicas(5)
         .await
         .unwrap_err();
     assert!(why.starts_with("TLS: "), "{why}");
-    assert!(stranger.asked().is_empty());
+    assert!(stranger.requests().is_empty());
     std::fs::remove_file(folder.0.join("token")).unwrap();
-    assert!(settings.scale(1).await.unwrap_err().contains("token"));
+    assert!(settings.set_replicas(1).await.unwrap_err().contains("token"));
 }

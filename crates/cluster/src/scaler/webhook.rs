@@ -7,8 +7,11 @@ use hyper::Method;
 use hyper::body::Bytes;
 use serde_json::Value;
 
-use super::http::{Ask, Door, refusal};
-use super::{Doing, Instance, Provider, Stop, Wish, read_started, start_order, stop_order};
+use super::http::{HttpRequest, ServerEndpoint, error_message};
+use super::{
+    Instance, InstanceProvider, InstanceSpec, ProviderFuture, StopRequest, parse_started, start_request,
+    stop_request,
+};
 
 /// A server that starts and stops members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,25 +27,25 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    async fn tell(&self, order: Value) -> Result<Bytes, String> {
-        let door = Door::Tcp { host: self.host.clone(), port: self.port };
+    async fn send(&self, order: Value) -> Result<Bytes, String> {
+        let door = ServerEndpoint::Tcp { host: self.host.clone(), port: self.port };
         let body = Some(("application/json", order));
-        let ask = Ask { method: Method::POST, path: &self.path, body, fields: &[] };
-        let (status, body) = door.ask(ask, self.timeout).await?;
-        if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
+        let ask = HttpRequest { method: Method::POST, path: &self.path, body, fields: &[] };
+        let (status, body) = door.request(ask, self.timeout).await?;
+        if status.is_success() { Ok(body) } else { Err(error_message(status, &body)) }
     }
 }
 
-impl Provider for WebhookSettings {
-    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
-        Box::pin(async move { read_started(wish.index, &self.tell(start_order(&wish)).await?) })
+impl InstanceProvider for WebhookSettings {
+    fn start(&self, wish: InstanceSpec) -> ProviderFuture<'_, Instance> {
+        Box::pin(async move { parse_started(wish.index, &self.send(start_request(&wish)).await?) })
     }
 
-    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
-        Box::pin(async move { self.tell(stop_order(&stop)).await.map(drop) })
+    fn stop(&self, stop: StopRequest) -> ProviderFuture<'_, ()> {
+        Box::pin(async move { self.send(stop_request(&stop)).await.map(drop) })
     }
 
-    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+    fn running_instances(&self) -> ProviderFuture<'_, Option<Vec<Instance>>> {
         Box::pin(async { Ok(None) })
     }
 }

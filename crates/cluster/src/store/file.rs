@@ -15,61 +15,61 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Entry, MOST_ENTRIES, View};
+use super::{MAX_ENTRIES, StoreEntry, StoreSnapshot};
 
 const BEGIN: &str = "{\"plimsoll_store\":1,\"sha256\":\"";
 const MIDDLE: &str = "\",\"state\":";
 const END: &str = "}\n";
 
 /// The maximum size; larger files are not stores.
-const LARGEST: u64 = 1 << 30;
+const MAX_SIZE: u64 = 1 << 30;
 
 /// The identity of a version of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp(u64, u64, i64, i64);
+pub(super) struct StoreFingerprint(u64, u64, i64, i64);
 
 /// The contents of the store's path.
 #[derive(Debug, PartialEq)]
-pub(super) enum Found {
+pub(super) enum FileContents {
     /// There is no file.
-    Nothing,
+    Missing,
     /// There is a valid store.
-    Whole(Stamp, View),
+    Valid(StoreFingerprint, StoreSnapshot),
     /// There is something else, for this reason.
-    Bad(String),
+    Invalid(String),
 }
 
 /// Returns the identity of the current file; `None` if there is none.
-pub(super) fn stamp(path: &Path) -> Option<Stamp> {
-    Some(stamp_of(&fs::metadata(path).ok()?))
+pub(super) fn fingerprint(path: &Path) -> Option<StoreFingerprint> {
+    Some(fingerprint_of(&fs::metadata(path).ok()?))
 }
 
-fn stamp_of(found: &fs::Metadata) -> Stamp {
-    Stamp(found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
+fn fingerprint_of(found: &fs::Metadata) -> StoreFingerprint {
+    StoreFingerprint(found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
 }
 
 /// Reads the file.
 ///
 /// # Errors
 /// The system denies reading it.
-pub(super) fn read(path: &Path) -> io::Result<Found> {
+pub(super) fn read(path: &Path) -> io::Result<FileContents> {
     // Opening something other than a file could block forever.
     let wait_not = OFlags::NONBLOCK.bits() as i32;
     let file = match OpenOptions::new().read(true).custom_flags(wait_not).open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FileContents::Missing),
         Err(error) => return Err(error),
     };
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
     }
-    let stamp = stamp_of(&found);
+    let stamp = fingerprint_of(&found);
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    file.take(MAX_SIZE + 1).read_to_end(&mut bytes)?;
     Ok(match parse(&bytes) {
-        Ok(view) => Found::Whole(stamp, view),
-        Err(why) => Found::Bad(why),
+        Ok(view) => FileContents::Valid(stamp, view),
+        Err(why) => FileContents::Invalid(why),
     })
 }
 
@@ -83,36 +83,36 @@ pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
 
 /// The error of saving a file.
 #[derive(Debug)]
-pub(super) struct Unsaved {
+pub(super) struct SaveError {
     /// Whether the file is in place nevertheless, but may not be durable.
-    pub(super) there: bool,
+    pub(super) is_in_place: bool,
     pub(super) why: io::Error,
 }
 
 /// Writes another file, syncs it, and renames it over the previous one.
-pub(super) fn save(path: &Path, view: &View) -> Result<Stamp, Unsaved> {
+pub(super) fn save(path: &Path, view: &StoreSnapshot) -> Result<StoreFingerprint, SaveError> {
     let beside = path.with_added_extension("new");
-    let stamp = put(&beside, path, &text(view)).map_err(|why| {
+    let stamp = write_and_rename(&beside, path, &text(view)).map_err(|why| {
         // A partial file takes space that may be scarce.
         let _ = fs::remove_file(&beside);
-        Unsaved { there: false, why }
+        SaveError { is_in_place: false, why }
     })?;
     // Otherwise the name may refer to the previous file after a power failure.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let safe = File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
-    safe.map_err(|why| Unsaved { there: true, why })?;
+    safe.map_err(|why| SaveError { is_in_place: true, why })?;
     Ok(stamp)
 }
 
 /// Writes a file and renames it to `path`.
-fn put(beside: &Path, path: &Path, text: &[u8]) -> io::Result<Stamp> {
+fn write_and_rename(beside: &Path, path: &Path, text: &[u8]) -> io::Result<StoreFingerprint> {
     let mut options = OpenOptions::new();
     // Its contents may reveal the addresses of all servers.
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(beside)?;
     file.write_all(text)?;
     file.sync_all()?;
-    let stamp = stamp_of(&file.metadata()?);
+    let stamp = fingerprint_of(&file.metadata()?);
     fs::rename(beside, path)?;
     Ok(stamp)
 }
@@ -125,8 +125,8 @@ pub(super) fn lock(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn text(view: &View) -> Vec<u8> {
-    let entry = |(key, entry): (&String, &Entry)| {
+fn text(view: &StoreSnapshot) -> Vec<u8> {
+    let entry = |(key, entry): (&String, &StoreEntry)| {
         let mut object = json!({"value": &*entry.value, "revision": entry.revision});
         if entry.lease != 0 {
             object["ttl_ms"] = entry.lease.into();
@@ -135,14 +135,14 @@ fn text(view: &View) -> Vec<u8> {
     };
     let entries: Map<String, Value> = view.entries.iter().map(entry).collect();
     let state = json!({"revision": view.revision, "entries": entries}).to_string();
-    [BEGIN, &sum(state.as_bytes()), MIDDLE, &state, END].concat().into_bytes()
+    [BEGIN, &checksum(state.as_bytes()), MIDDLE, &state, END].concat().into_bytes()
 }
 
-fn sum(bytes: &[u8]) -> String {
+fn checksum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn parse(bytes: &[u8]) -> Result<View, String> {
+fn parse(bytes: &[u8]) -> Result<StoreSnapshot, String> {
     if bytes.is_empty() {
         return Err("it is empty".into());
     }
@@ -152,34 +152,34 @@ fn parse(bytes: &[u8]) -> Result<View, String> {
     let (wanted, rest) = rest.split_at_checked(64).ok_or_else(torn)?;
     let state = rest.strip_prefix(MIDDLE.as_bytes()).ok_or_else(torn)?;
     let state = state.strip_suffix(END.as_bytes()).ok_or_else(torn)?;
-    if sum(state).as_bytes() != wanted {
+    if checksum(state).as_bytes() != wanted {
         return Err(torn());
     }
     let state: Value = serde_json::from_slice(state).map_err(|why| format!("it is no JSON: {why}"))?;
     view(&state).ok_or_else(|| "it does not say what a store says".to_owned())
 }
 
-fn view(state: &Value) -> Option<View> {
+fn view(state: &Value) -> Option<StoreSnapshot> {
     let revision = state["revision"].as_i64()?;
     let entry = |(key, entry): (&String, &Value)| {
         let value = entry["value"].as_str()?.into();
         let lease = entry.get("ttl_ms").map_or(Some(0), Value::as_i64)?;
-        Some((key.clone(), Entry { value, revision: entry["revision"].as_i64()?, lease }))
+        Some((key.clone(), StoreEntry { value, revision: entry["revision"].as_i64()?, lease }))
     };
     let entries = state["entries"].as_object()?;
     let entries = entries.iter().map(entry).collect::<Option<_>>()?;
-    Some(View { revision, entries }).filter(|view| view.entries.len() <= MOST_ENTRIES)
+    Some(StoreSnapshot { revision, entries }).filter(|view| view.entries.len() <= MAX_ENTRIES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn some() -> View {
-        let entry = |value: &str, revision, lease| Entry { value: value.into(), revision, lease };
+    fn some() -> StoreSnapshot {
+        let entry = |value: &str, revision, lease| StoreEntry { value: value.into(), revision, lease };
         let entries =
             [("drain/web/a:1".to_owned(), entry("{}", 3, 0)), ("m\"".to_owned(), entry("ü\n", 7, 5000))];
-        View { revision: 7, entries: entries.into() }
+        StoreSnapshot { revision: 7, entries: entries.into() }
     }
 
     #[test]

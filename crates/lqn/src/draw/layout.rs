@@ -8,16 +8,16 @@
 
 /// A box with a width, in a layer.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct LayoutNode {
     pub(super) layer: usize,
     pub(super) width: f64,
-    /// The distance from the left; set by [`place`].
+    /// The distance from the left; set by [`arrange`].
     pub(super) left: f64,
 }
 
 /// An edge between two nodes. Its ends are given as distances from the nodes' left edges.
 #[derive(Clone, Debug)]
-pub(super) struct Edge {
+pub(super) struct LayoutEdge {
     pub(super) from: (usize, f64),
     pub(super) to: (usize, f64),
     /// The positions of its bends, one for each layer in between.
@@ -32,9 +32,9 @@ const TURNS: usize = 12;
 
 /// Places nodes, bends edges, and returns the total width. Edges that do not lead downwards get no bends and
 /// do not affect the order.
-pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
+pub(super) fn arrange(nodes: &mut [LayoutNode], edges: &mut [LayoutEdge]) -> f64 {
     let count = nodes.len();
-    let mut all: Vec<Node> = nodes.to_vec();
+    let mut all: Vec<LayoutNode> = nodes.to_vec();
     // The segments from one layer to the next, with the nodes and points of both ends.
     let mut pieces: Vec<[(usize, f64); 2]> = Vec::new();
     let mut bends: Vec<Vec<usize>> = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
         if from < to {
             let mut last = edge.from;
             for layer in from + 1..to {
-                all.push(Node { layer, width: LANE, left: 0.0 });
+                all.push(LayoutNode { layer, width: LANE, left: 0.0 });
                 own.push(all.len() - 1);
                 pieces.push([last, (all.len() - 1, LANE / 2.0)]);
                 last = (all.len() - 1, LANE / 2.0);
@@ -73,7 +73,7 @@ pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
             if turn % 2 == 0 { (1..depth).collect() } else { (0..depth).rev().skip(1).collect() };
         for layer in order {
             let near = if turn % 2 == 0 { &up } else { &down };
-            let wish = |own: usize, all: &[Node]| wish(own, near, all).unwrap_or(all[own].left);
+            let wish = |own: usize, all: &[LayoutNode]| desired_left(own, near, all).unwrap_or(all[own].left);
             let mut own: Vec<(f64, usize)> =
                 layers[layer].iter().map(|own| (wish(*own, &all) + all[*own].width / 2.0, *own)).collect();
             own.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -94,7 +94,7 @@ pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
             let wishes: Vec<f64> = own
                 .iter()
                 .map(|own| {
-                    let both = [wish(*own, &up, &all), wish(*own, &down, &all)];
+                    let both = [desired_left(*own, &up, &all), desired_left(*own, &down, &all)];
                     let known: Vec<f64> = both.into_iter().flatten().collect();
                     if known.is_empty() {
                         all[*own].left
@@ -103,7 +103,7 @@ pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
                     }
                 })
                 .collect();
-            settle(&mut all, own, &wishes);
+            move_towards(&mut all, own, &wishes);
         }
     }
     let least = all.iter().map(|node| node.left).fold(f64::INFINITY, f64::min);
@@ -118,7 +118,7 @@ pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
 }
 
 /// Returns the left position with which a node's edges are vertical on average.
-fn wish(own: usize, near: &[Vec<(usize, f64, f64)>], all: &[Node]) -> Option<f64> {
+fn desired_left(own: usize, near: &[Vec<(usize, f64, f64)>], all: &[LayoutNode]) -> Option<f64> {
     let near = &near[own];
     if near.is_empty() {
         return None;
@@ -128,7 +128,7 @@ fn wish(own: usize, near: &[Vec<(usize, f64, f64)>], all: &[Node]) -> Option<f64
 }
 
 /// Places the nodes side by side.
-fn pack(all: &mut [Node], layer: &[usize]) {
+fn pack(all: &mut [LayoutNode], layer: &[usize]) {
     let mut left = 0.0;
     for own in layer {
         all[*own].left = left;
@@ -139,7 +139,7 @@ fn pack(all: &mut [Node], layer: &[usize]) {
 }
 
 /// Moves the nodes as near to their desired positions as order and distance allow.
-fn settle(all: &mut [Node], layer: &[usize], wishes: &[f64]) {
+fn move_towards(all: &mut [LayoutNode], layer: &[usize], wishes: &[f64]) {
     // After subtracting the widths to the left, only the desired positions must be non-decreasing.
     let mut before = 0.0;
     let mut blocks: Vec<(f64, usize)> = Vec::new();
@@ -165,7 +165,7 @@ fn settle(all: &mut [Node], layer: &[usize], wishes: &[f64]) {
 }
 
 /// Counts the crossings of segments between the same layers.
-fn crossings(all: &[Node], pieces: &[[(usize, f64); 2]]) -> usize {
+fn crossings(all: &[LayoutNode], pieces: &[[(usize, f64); 2]]) -> usize {
     /// The number of segments that are compared: beyond it, the diagram is unreadable anyway.
     const MOST: usize = 2_000;
     let at = |(node, point): (usize, f64)| all[node].left + point;
@@ -185,12 +185,12 @@ fn crossings(all: &[Node], pieces: &[[(usize, f64); 2]]) -> usize {
 mod tests {
     use super::*;
 
-    fn node(layer: usize) -> Node {
-        Node { layer, width: 100.0, left: 0.0 }
+    fn node(layer: usize) -> LayoutNode {
+        LayoutNode { layer, width: 100.0, left: 0.0 }
     }
 
-    fn edge(from: usize, to: usize) -> Edge {
-        Edge { from: (from, 50.0), to: (to, 50.0), bends: Vec::new() }
+    fn edge(from: usize, to: usize) -> LayoutEdge {
+        LayoutEdge { from: (from, 50.0), to: (to, 50.0), bends: Vec::new() }
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
         // Edges 0 to 3 and 1 to 2 cross in the given order; the edge 0 to 4 passes a layer.
         let mut nodes = [node(0), node(0), node(1), node(1), node(2)];
         let mut edges = [edge(0, 3), edge(1, 2), edge(0, 4)];
-        let width = place(&mut nodes, &mut edges);
+        let width = arrange(&mut nodes, &mut edges);
         let right_of = |one: usize, other: usize| nodes[one].left >= nodes[other].left + 100.0 + GAP - 1e-9;
         assert!(right_of(1, 0) == right_of(2, 3), "{nodes:?}");
         assert!(right_of(2, 3) || right_of(3, 2), "{nodes:?}");

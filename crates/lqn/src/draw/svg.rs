@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::layout::{Edge, Node, place};
-use super::{Arrow, Entry, Kind, Picture, Task, many, short};
+use super::layout::{LayoutEdge, LayoutNode, arrange};
+use super::{CallArrow, CallKind, Diagram, DiagramEntry, DiagramTask, format_multiplicity, format_number};
 use crate::markup::escaped;
 
 /// The mean width of a letter.
@@ -25,8 +25,8 @@ const PLACES: [f64; 7] = [0.4, 0.55, 0.3, 0.65, 0.22, 0.75, 0.48];
 const STACK: f64 = 4.0;
 
 /// A task with the positions of its slices.
-struct Shape<'p> {
-    task: &'p Task,
+struct TaskShape<'p> {
+    task: &'p DiagramTask,
     node: usize,
     /// The left edge of each entry's slice, relative to the task's, and its width.
     slices: Vec<(f64, f64)>,
@@ -36,16 +36,16 @@ struct Shape<'p> {
     alone: bool,
 }
 
-pub(super) fn render(picture: &Picture) -> String {
+pub(super) fn render(picture: &Diagram) -> String {
     let mut users = vec![0; picture.processors.len()];
     picture.layers.iter().flatten().for_each(|task| users[task.processor] += 1);
     let mut nodes = Vec::new();
     let mut boxes = Vec::new();
     for (layer, tasks) in picture.layers.iter().enumerate() {
         for task in tasks {
-            let own = Shape::new(task, nodes.len(), users[task.processor] == 1);
+            let own = TaskShape::new(task, nodes.len(), users[task.processor] == 1);
             let beside = if own.alone { BESIDE + 2.0 * RADIUS } else { 0.0 };
-            nodes.push(Node { layer, width: own.width + beside, left: 0.0 });
+            nodes.push(LayoutNode { layer, width: own.width + beside, left: 0.0 });
             boxes.push(own);
         }
     }
@@ -59,14 +59,14 @@ pub(super) fn render(picture: &Picture) -> String {
         let processor = own.task.processor;
         let below = nodes[own.node].layer + 1;
         let node = *shared[processor].get_or_insert_with(|| {
-            nodes.push(Node { layer: below, width: 2.0 * RADIUS, left: 0.0 });
+            nodes.push(LayoutNode { layer: below, width: 2.0 * RADIUS, left: 0.0 });
             nodes.len() - 1
         });
         nodes[node].layer = nodes[node].layer.max(below);
-        edges.push(Edge { from: (own.node, own.width - 20.0), to: (node, RADIUS), bends: Vec::new() });
+        edges.push(LayoutEdge { from: (own.node, own.width - 20.0), to: (node, RADIUS), bends: Vec::new() });
     }
     let hosts = edges.len();
-    let mut arrows: Vec<&Arrow> = Vec::new();
+    let mut arrows: Vec<&CallArrow> = Vec::new();
     // The slice that each arrow leaves.
     let mut slices = Vec::new();
     for own in &boxes {
@@ -80,14 +80,14 @@ pub(super) fn render(picture: &Picture) -> String {
                 // The arrows of one entry leave side by side.
                 let part = (turn + 1) as f64 / (entry.arrows.len() + 1) as f64;
                 let from = (own.node, slice.0 - SKEW / 2.0 + slice.1 * (0.15 + 0.7 * part));
-                edges.push(Edge { from, to, bends: Vec::new() });
+                edges.push(LayoutEdge { from, to, bends: Vec::new() });
                 arrows.push(arrow);
                 slices.push((own.node, slice.0));
             }
         }
     }
-    let width = place(&mut nodes, &mut edges).max(320.0) + 2.0 * MARGIN;
-    untangle(&mut edges[hosts..], &slices, &nodes);
+    let width = arrange(&mut nodes, &mut edges).max(320.0) + 2.0 * MARGIN;
+    reorder_arrows(&mut edges[hosts..], &slices, &nodes);
     let depth = nodes.iter().map(|node| node.layer + 1).max().unwrap_or(1);
     let height = TITLE + 2.0 * MARGIN + depth as f64 * (HEIGHT + BETWEEN) - BETWEEN + 40.0;
     let mut out = format!(
@@ -108,11 +108,11 @@ pub(super) fn render(picture: &Picture) -> String {
         (MARGIN + node.left + at, top(node.layer) + if bottom { HEIGHT } else { 0.0 })
     };
     for edge in &edges[..hosts] {
-        let line = Line::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
+        let line = ArrowCurve::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
         let _ = write!(out, "<path class=\"host\" d=\"{}\"/>", line.path());
     }
     for (edge, arrow) in edges[hosts..].iter().zip(&arrows) {
-        let line = Line::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
+        let line = ArrowCurve::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
         self::arrow(&mut out, &line, arrow);
     }
     for own in &boxes {
@@ -126,8 +126,8 @@ pub(super) fn render(picture: &Picture) -> String {
     // Numbers are drawn last, so that nothing covers them.
     let mut taken: Vec<(f64, f64, f64)> = Vec::new();
     for (edge, arrow) in edges[hosts..].iter().zip(&arrows) {
-        let line = Line::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
-        let half = wide(&arrow.label) / 2.0 + 6.0;
+        let line = ArrowCurve::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
+        let half = text_width(&arrow.label) / 2.0 + 6.0;
         let free = |(x, y): &(f64, f64)| {
             taken.iter().all(|(other, row, room)| (x - other).abs() > half + room || (y - row).abs() > 11.0)
         };
@@ -154,11 +154,12 @@ pub(super) fn render(picture: &Picture) -> String {
 
 /// Reorders the arrows that leave a slice by the position of their targets. Arrows of one slice are
 /// consecutive.
-fn untangle(edges: &mut [Edge], slices: &[(usize, f64)], nodes: &[Node]) {
+fn reorder_arrows(edges: &mut [LayoutEdge], slices: &[(usize, f64)], nodes: &[LayoutNode]) {
     let mut from = 0;
     for own in slices.chunk_by(|one, other| one == other) {
         let to = from + own.len();
-        let first = |edge: &Edge| edge.bends.first().copied().unwrap_or(nodes[edge.to.0].left + edge.to.1);
+        let first =
+            |edge: &LayoutEdge| edge.bends.first().copied().unwrap_or(nodes[edge.to.0].left + edge.to.1);
         let mut leads: Vec<f64> = edges[from..to].iter().map(first).collect();
         let ports: Vec<f64> = edges[from..to].iter().map(|edge| edge.from.1).collect();
         leads.sort_by(f64::total_cmp);
@@ -176,24 +177,24 @@ fn top(layer: usize) -> f64 {
     TITLE + MARGIN + layer as f64 * (HEIGHT + BETWEEN)
 }
 
-fn wide(text: &str) -> f64 {
+fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * LETTER
 }
 
-impl<'p> Shape<'p> {
-    fn new(task: &'p Task, node: usize, alone: bool) -> Self {
+impl<'p> TaskShape<'p> {
+    fn new(task: &'p DiagramTask, node: usize, alone: bool) -> Self {
         let mut left = SKEW;
         let mut slices = Vec::new();
         for entry in &task.entries {
-            let width = wide(&entry.name).max(wide(&said(entry))).max(34.0) + 14.0;
+            let width = text_width(&entry.name).max(text_width(&entry_label(entry))).max(34.0) + 14.0;
             slices.push((left, width));
             left += width;
         }
-        let own = wide(&task.name).max(wide(&note(task))) + 18.0;
+        let own = text_width(&task.name).max(text_width(&note(task))) + 18.0;
         Self { task, node, slices, width: left + own + SKEW / 2.0, alone }
     }
 
-    fn draw(&self, out: &mut String, x: f64, y: f64, picture: &Picture) {
+    fn draw(&self, out: &mut String, x: f64, y: f64, picture: &Diagram) {
         if self.alone {
             let (center, middle) = (x + self.width + BESIDE + RADIUS, y + HEIGHT / 2.0);
             let _ = write!(
@@ -219,7 +220,7 @@ impl<'p> Shape<'p> {
                 y + HEIGHT
             );
             let middle = x + left + width / 2.0;
-            label(out, middle, y, &entry.name, &said(entry));
+            label(out, middle, y, &entry.name, &entry_label(entry));
             if entry.arrivals > 0.0 {
                 let at = middle + SKEW / 2.0;
                 let _ = write!(
@@ -230,7 +231,7 @@ impl<'p> Shape<'p> {
                     y - 22.0,
                     at + 7.0,
                     y - 12.0,
-                    short(entry.arrivals)
+                    format_number(entry.arrivals)
                 );
             }
         }
@@ -264,15 +265,17 @@ fn label(out: &mut String, x: f64, y: f64, name: &str, below: &str) {
 }
 
 /// Returns the multiplicity, and the think time of clients.
-fn note(task: &Task) -> String {
+fn note(task: &DiagramTask) -> String {
     match task.think {
-        Some(think) => format!("{} Z={}", many(task.threads, task.replicas), short(think)),
-        None => many(task.threads, task.replicas),
+        Some(think) => {
+            format!("{} Z={}", format_multiplicity(task.threads, task.replicas), format_number(think))
+        }
+        None => format_multiplicity(task.threads, task.replicas),
     }
 }
 
 /// Returns the demands and the policy of an entry.
-fn said(entry: &Entry) -> String {
+fn entry_label(entry: &DiagramEntry) -> String {
     let demands = demands(&entry.demands);
     match &entry.policy {
         Some(policy) => format!("{demands} {policy}"),
@@ -281,11 +284,11 @@ fn said(entry: &Entry) -> String {
 }
 
 fn demands(all: &[f64]) -> String {
-    let shown = all.iter().take(3).map(|one| short(*one)).collect::<Vec<_>>().join(", ");
+    let shown = all.iter().take(3).map(|one| format_number(*one)).collect::<Vec<_>>().join(", ");
     if all.len() > 3 { format!("[{shown}, …]") } else { format!("[{shown}]") }
 }
 
-fn processor(out: &mut String, picture: &Picture, place: usize, x: f64, y: f64) {
+fn processor(out: &mut String, picture: &Diagram, place: usize, x: f64, y: f64) {
     let own = &picture.processors[place];
     if own.cores != Some(1) || own.replicas > 1 {
         let _ = write!(
@@ -295,7 +298,7 @@ fn processor(out: &mut String, picture: &Picture, place: usize, x: f64, y: f64) 
             y - STACK
         );
     }
-    let size = (2.0 * RADIUS / wide(&own.name).max(1.0) * 10.5).clamp(6.0, 10.5);
+    let size = (2.0 * RADIUS / text_width(&own.name).max(1.0) * 10.5).clamp(6.0, 10.5);
     let _ = write!(
         out,
         "<circle class=\"processor\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"/>\
@@ -305,23 +308,23 @@ fn processor(out: &mut String, picture: &Picture, place: usize, x: f64, y: f64) 
         y + 1.0,
         escaped(&own.name),
         y + 14.0,
-        escaped(&many(own.cores, own.replicas))
+        escaped(&format_multiplicity(own.cores, own.replicas))
     );
 }
 
-fn arrow(out: &mut String, line: &Line, arrow: &Arrow) {
-    let class = if arrow.kind == Kind::Forwards { "arrow forward" } else { "arrow" };
+fn arrow(out: &mut String, line: &ArrowCurve, arrow: &CallArrow) {
+    let class = if arrow.kind == CallKind::Forwards { "arrow forward" } else { "arrow" };
     let _ = write!(out, "<path class=\"{class}\" d=\"{}\"/>", line.path());
     let (x, y) = line.end();
-    let class = if arrow.kind == Kind::Sends { "head open" } else { "head" };
+    let class = if arrow.kind == CallKind::Sends { "head open" } else { "head" };
     let _ = write!(out, "<path class=\"{class}\" d=\"M{x:.1} {y:.1}l-4 -9h8z\"/>");
 }
 
 /// The points of a curve, which is vertical at each.
-struct Line(Vec<(f64, f64)>);
+struct ArrowCurve(Vec<(f64, f64)>);
 
-impl Line {
-    fn of(edge: &Edge, from: (f64, f64), to: (f64, f64), nodes: &[Node]) -> Self {
+impl ArrowCurve {
+    fn of(edge: &LayoutEdge, from: (f64, f64), to: (f64, f64), nodes: &[LayoutNode]) -> Self {
         let mut points = vec![from];
         let first = nodes[edge.from.0].layer + 1;
         for (turn, x) in edge.bends.iter().enumerate() {

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Kind, Picture, Task, many, short};
+use super::{CallKind, Diagram, DiagramTask, format_multiplicity, format_number};
 
-pub(super) fn render(picture: &Picture) -> String {
+pub(super) fn render(picture: &Diagram) -> String {
     let mut out = String::new();
     if !picture.title.trim().is_empty() {
         let _ = writeln!(out, "{}\n", picture.title.trim());
@@ -23,12 +23,12 @@ pub(super) fn render(picture: &Picture) -> String {
         }
         for (task, head) in layer.iter().zip(&mut heads) {
             let processor = &picture.processors[task.processor];
-            let cores = many(processor.cores, processor.replicas);
+            let cores = format_multiplicity(processor.cores, processor.replicas);
             let _ = writeln!(out, "▱ {head:width$}   ○ {} {cores}", processor.name);
             for entry in &task.entries {
                 let mut line = format!("    {:name$}  {:demand$}", entry.name, self::demands(&entry.demands));
                 if entry.arrivals > 0.0 {
-                    let _ = write!(line, "  from outside {}", short(entry.arrivals));
+                    let _ = write!(line, "  from outside {}", format_number(entry.arrivals));
                 }
                 if let Some(policy) = &entry.policy {
                     let _ = write!(line, "  by {policy}");
@@ -45,25 +45,25 @@ pub(super) fn render(picture: &Picture) -> String {
     out
 }
 
-fn head(task: &Task) -> String {
-    let mut head = format!("{} {}", task.name, many(task.threads, task.replicas));
+fn head(task: &DiagramTask) -> String {
+    let mut head = format!("{} {}", task.name, format_multiplicity(task.threads, task.replicas));
     if task.client {
         head += " clients";
     }
     if let Some(think) = task.think {
-        let _ = write!(head, ", think {}", short(think));
+        let _ = write!(head, ", think {}", format_number(think));
     }
     head
 }
 
 fn demands(all: &[f64]) -> String {
-    format!("[{}]", all.iter().map(|one| short(*one)).collect::<Vec<_>>().join(", "))
+    format!("[{}]", all.iter().map(|one| format_number(*one)).collect::<Vec<_>>().join(", "))
 }
 
-fn glyph(kind: Kind) -> char {
+fn glyph(kind: CallKind) -> char {
     match kind {
-        Kind::Waits => '→',
-        Kind::Sends => '⇀',
-        Kind::Forwards => '⇢',
+        CallKind::Waits => '→',
+        CallKind::Sends => '⇀',
+        CallKind::Forwards => '⇢',
     }
 }

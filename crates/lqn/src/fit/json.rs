@@ -1,48 +1,48 @@
 //! Parses JSON of one form, a list of objects whose values are numbers, and records the position of each
 //! number.
 
-use super::records::{Field, Record, trouble};
-use crate::read::Trouble;
+use super::records::{MeasuredField, MeasurementRecord, error_at};
+use crate::read::InputError;
 
 /// The largest number of rows.
 const MOST: usize = 100_000;
 
-pub(super) fn records(source: &str) -> Result<Vec<Record>, Trouble> {
-    let mut reader = Reader { rest: source, line: 1, column: 1 };
+pub(super) fn records(source: &str) -> Result<Vec<MeasurementRecord>, InputError> {
+    let mut reader = JsonReader { rest: source, line: 1, column: 1 };
     let mut all = Vec::new();
-    if reader.takes('[') {
+    if reader.accept('[') {
         loop {
             all.push(reader.object()?);
             if all.len() > MOST {
-                return Err(reader.says(format!("more than {MOST} rows")));
+                return Err(reader.error(format!("more than {MOST} rows")));
             }
-            if reader.takes(']') {
+            if reader.accept(']') {
                 break;
             }
-            if !reader.takes(',') {
-                return Err(reader.says("expected `,` or `]`"));
+            if !reader.accept(',') {
+                return Err(reader.error("expected `,` or `]`"));
             }
         }
     } else {
         all.push(reader.object()?);
     }
     reader.skip();
-    if reader.rest.is_empty() { Ok(all) } else { Err(reader.says("more after the end")) }
+    if reader.rest.is_empty() { Ok(all) } else { Err(reader.error("more after the end")) }
 }
 
-struct Reader<'s> {
+struct JsonReader<'s> {
     rest: &'s str,
     line: usize,
     column: usize,
 }
 
-impl<'s> Reader<'s> {
-    fn says(&self, message: impl Into<String>) -> Trouble {
-        trouble(self.line, self.column, message)
+impl<'s> JsonReader<'s> {
+    fn error(&self, message: impl Into<String>) -> InputError {
+        error_at(self.line, self.column, message)
     }
 
     /// Consumes this number of bytes, which are whole characters.
-    fn pass(&mut self, bytes: usize) -> &'s str {
+    fn advance(&mut self, bytes: usize) -> &'s str {
         let (passed, rest) = self.rest.split_at(bytes);
         for c in passed.chars() {
             (self.line, self.column) =
@@ -54,26 +54,26 @@ impl<'s> Reader<'s> {
 
     fn skip(&mut self) {
         let space = self.rest.len() - self.rest.trim_start().len();
-        self.pass(space);
+        self.advance(space);
     }
 
-    fn takes(&mut self, mark: char) -> bool {
+    fn accept(&mut self, mark: char) -> bool {
         self.skip();
         let found = self.rest.starts_with(mark);
         if found {
-            self.pass(mark.len_utf8());
+            self.advance(mark.len_utf8());
         }
         found
     }
 
-    fn object(&mut self) -> Result<Record, Trouble> {
-        if !self.takes('{') {
+    fn object(&mut self) -> Result<MeasurementRecord, InputError> {
+        if !self.accept('{') {
             return Err(
-                self.says("expected `{`: measurements are a list of objects with a number for each name")
+                self.error("expected `{`: measurements are a list of objects with a number for each name")
             );
         }
-        let mut row: Record = Vec::new();
-        if self.takes('}') {
+        let mut row: MeasurementRecord = Vec::new();
+        if self.accept('}') {
             return Ok(row);
         }
         loop {
@@ -81,22 +81,22 @@ impl<'s> Reader<'s> {
             let (line, column) = (self.line, self.column);
             let name = self.text()?;
             if row.iter().any(|own| own.name == name) {
-                return Err(trouble(line, column, format!("`{name}` stands there twice")));
+                return Err(error_at(line, column, format!("`{name}` stands there twice")));
             }
-            if !self.takes(':') {
-                return Err(self.says("expected `:`"));
+            if !self.accept(':') {
+                return Err(self.error("expected `:`"));
             }
             row.extend(self.number(name)?);
-            if self.takes('}') {
+            if self.accept('}') {
                 return Ok(row);
             }
-            if !self.takes(',') {
-                return Err(self.says("expected `,` or `}`"));
+            if !self.accept(',') {
+                return Err(self.error("expected `,` or `}`"));
             }
         }
     }
 
-    fn text(&mut self) -> Result<String, Trouble> {
+    fn text(&mut self) -> Result<String, InputError> {
         let ends = |text: &str| {
             let mut escaped = false;
             text.char_indices().skip(1).find_map(|(place, c)| {
@@ -106,17 +106,17 @@ impl<'s> Reader<'s> {
             })
         };
         if !self.rest.starts_with('"') {
-            return Err(self.says("expected a name between quotes"));
+            return Err(self.error("expected a name between quotes"));
         }
-        let Some(end) = ends(self.rest) else { return Err(self.says("a text that does not end")) };
+        let Some(end) = ends(self.rest) else { return Err(self.error("a text that does not end")) };
         let (line, column) = (self.line, self.column);
-        let inner = &self.pass(end + 1)[1..end];
+        let inner = &self.advance(end + 1)[1..end];
         let mut text = String::new();
         let mut rest = inner.chars();
         while let Some(c) = rest.next() {
             match (c, if c == '\\' { rest.next() } else { None }) {
                 ('\\', Some(escaped @ ('"' | '\\' | '/'))) => text.push(escaped),
-                ('\\', _) => return Err(trouble(line, column, "names have no escapes but \\\" and \\\\")),
+                ('\\', _) => return Err(error_at(line, column, "names have no escapes but \\\" and \\\\")),
                 (c, _) => text.push(c),
             }
         }
@@ -124,20 +124,20 @@ impl<'s> Reader<'s> {
     }
 
     /// Parses a number; `None` for `null`.
-    fn number(&mut self, name: String) -> Result<Option<Field>, Trouble> {
+    fn number(&mut self, name: String) -> Result<Option<MeasuredField>, InputError> {
         self.skip();
         let (line, column) = (self.line, self.column);
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
         if end == 0 {
-            return Err(self.says(format!("expected a number for `{name}`")));
+            return Err(self.error(format!("expected a number for `{name}`")));
         }
-        let text = self.pass(end);
+        let text = self.advance(end);
         if text == "null" {
             return Ok(None);
         }
         let value = text.parse().ok().filter(|value: &f64| value.is_finite());
-        let value = value.ok_or_else(|| trouble(line, column, format!("`{text}` is no number")))?;
-        Ok(Some(Field { name, value, line, column }))
+        let value = value.ok_or_else(|| error_at(line, column, format!("`{text}` is no number")))?;
+        Ok(Some(MeasuredField { name, value, line, column }))
     }
 }

@@ -6,11 +6,11 @@
 //! was not measured.
 
 use super::json;
-use crate::read::Trouble;
+use crate::read::InputError;
 
 /// A number with its name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field {
+pub struct MeasuredField {
     /// The name: `clients`, `client.response`, `processor.core.utilization.half_width`.
     pub name: String,
     /// The number.
@@ -21,67 +21,67 @@ pub struct Field {
     pub column: usize,
 }
 
-impl Field {
-    pub(super) fn says(&self, message: impl Into<String>) -> Trouble {
-        Trouble { line: self.line, column: self.column, message: message.into() }
+impl MeasuredField {
+    pub(super) fn error(&self, message: impl Into<String>) -> InputError {
+        InputError { line: self.line, column: self.column, message: message.into() }
     }
 }
 
 /// The numbers of one observation.
-pub type Record = Vec<Field>;
+pub type MeasurementRecord = Vec<MeasuredField>;
 
 /// Parses a text in either format.
 ///
 /// # Errors
 /// Returns the first error with its position, also if there is no number.
-pub fn records(source: &str) -> Result<Vec<Record>, Trouble> {
+pub fn parse_records(source: &str) -> Result<Vec<MeasurementRecord>, InputError> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let found =
         if source.trim_start().starts_with(['[', '{']) { json::records(source)? } else { csv(source)? };
     if found.iter().all(Vec::is_empty) {
-        return Err(trouble(1, 1, "there are no measurements in it"));
+        return Err(error_at(1, 1, "there are no measurements in it"));
     }
     Ok(found)
 }
 
-pub(super) fn trouble(line: usize, column: usize, message: impl Into<String>) -> Trouble {
-    Trouble { line, column, message: message.into() }
+pub(super) fn error_at(line: usize, column: usize, message: impl Into<String>) -> InputError {
+    InputError { line, column, message: message.into() }
 }
 
-fn csv(source: &str) -> Result<Vec<Record>, Trouble> {
+fn csv(source: &str) -> Result<Vec<MeasurementRecord>, InputError> {
     let mut lines = source.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let Some((at, head)) = lines.next() else { return Err(trouble(1, 1, "it is empty")) };
+    let Some((at, head)) = lines.next() else { return Err(error_at(1, 1, "it is empty")) };
     let head = fields(head);
     for (place, (name, column)) in head.iter().enumerate() {
         if name.is_empty() {
-            return Err(trouble(at + 1, *column, "a column without a name"));
+            return Err(error_at(at + 1, *column, "a column without a name"));
         }
         if head[..place].iter().any(|(own, _)| own == name) {
-            return Err(trouble(at + 1, *column, format!("there are two columns `{name}`")));
+            return Err(error_at(at + 1, *column, format!("there are two columns `{name}`")));
         }
     }
     let place = |name: &str| head.iter().position(|(own, _)| own == name);
     let long = [place("kind"), place("name"), place("metric"), place("mean")];
-    let mut all: Vec<Record> = Vec::new();
-    let mut settings: Option<Record> = None;
+    let mut all: Vec<MeasurementRecord> = Vec::new();
+    let mut settings: Option<MeasurementRecord> = None;
     for (at, line) in lines {
         let own = fields(line);
         if own.len() > head.len() {
             let (_, column) = &own[head.len()];
-            return Err(trouble(
+            return Err(error_at(
                 at + 1,
                 *column,
                 format!("more fields than the {} of the header", head.len()),
             ));
         }
-        let number = |place: usize| -> Result<Option<Field>, Trouble> {
+        let number = |place: usize| -> Result<Option<MeasuredField>, InputError> {
             let Some((text, column)) = own.get(place) else { return Ok(None) };
             if text.is_empty() {
                 return Ok(None);
             }
             let value = text.parse().ok().filter(|value: &f64| value.is_finite());
-            let value = value.ok_or_else(|| trouble(at + 1, *column, format!("`{text}` is no number")))?;
-            Ok(Some(Field { name: head[place].0.clone(), value, line: at + 1, column: *column }))
+            let value = value.ok_or_else(|| error_at(at + 1, *column, format!("`{text}` is no number")))?;
+            Ok(Some(MeasuredField { name: head[place].0.clone(), value, line: at + 1, column: *column }))
         };
         let [Some(kind), Some(name), Some(metric), Some(mean)] = long else {
             let row = (0..head.len()).filter_map(|place| number(place).transpose());
@@ -92,8 +92,9 @@ fn csv(source: &str) -> Result<Vec<Record>, Trouble> {
         let half = place("half_width");
         let others =
             (0..head.len()).filter(|at| ![kind, name, metric, mean].contains(at) && Some(*at) != half);
-        let set: Record = others.filter_map(|place| number(place).transpose()).collect::<Result<_, _>>()?;
-        let same = |old: &Record| {
+        let set: MeasurementRecord =
+            others.filter_map(|place| number(place).transpose()).collect::<Result<_, _>>()?;
+        let same = |old: &MeasurementRecord| {
             old.len() == set.len()
                 && old.iter().zip(&set).all(|(one, other)| one.name == other.name && one.value == other.value)
         };
@@ -104,9 +105,9 @@ fn csv(source: &str) -> Result<Vec<Record>, Trouble> {
         let text = |place: usize| own.get(place).map_or("", |(text, _)| text.as_str());
         let whole = format!("{}.{}.{}", text(kind), text(name), text(metric));
         if let Some(row) = all.last_mut() {
-            row.extend(number(mean)?.map(|own| Field { name: whole.clone(), ..own }));
+            row.extend(number(mean)?.map(|own| MeasuredField { name: whole.clone(), ..own }));
             let half = half.map(number).transpose()?.flatten();
-            row.extend(half.map(|own| Field { name: format!("{whole}.half_width"), ..own }));
+            row.extend(half.map(|own| MeasuredField { name: format!("{whole}.half_width"), ..own }));
         }
     }
     Ok(all)
@@ -141,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn short(source: &str) -> Vec<Vec<(String, f64)>> {
-        let found = records(source).unwrap_or_else(|why| panic!("{why}"));
+        let found = parse_records(source).unwrap_or_else(|why| panic!("{why}"));
         found.into_iter().map(|row| row.into_iter().map(|own| (own.name, own.value)).collect()).collect()
     }
 
@@ -165,7 +166,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused_with_a_place_in_it(text in "[\\[\\]{}\",:.a-c0-9e\\\\ \n-]{0,60}") {
-            match records(&text) {
+            match parse_records(&text) {
                 Ok(all) => prop_assert!(all.iter().flatten().all(|own| own.value.is_finite())),
                 Err(why) => prop_assert!(why.line <= text.matches('\n').count() + 1, "{why}"),
             }
@@ -190,7 +191,7 @@ mod tests {
             ("{\"a", "1:2: a text that does not end"),
             ("{\"a\": 1} x", "1:10: more after the end"),
         ] {
-            let found = records(text).unwrap_err().to_string();
+            let found = parse_records(text).unwrap_err().to_string();
             assert!(found.starts_with(why), "{text:?}: {found}");
         }
     }

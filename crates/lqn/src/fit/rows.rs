@@ -1,18 +1,18 @@
 //! Interprets observations by a model: decides which names are settings of the load and which are measured
 //! numbers.
 
-use super::records::{Field, Record};
-use super::{Make, failed};
-use crate::ask::knob::{Knob, WORDS};
-use crate::ask::metric::{METRICS, PLAYED};
-use crate::ask::{ACTIVITY, Line, lines};
-use crate::model::Copies;
-use crate::read::Trouble;
+use super::records::{MeasuredField, MeasurementRecord};
+use super::{ModelFactory, row_error};
+use crate::analysis::metric::{METRICS, SIMULATED_ONLY};
+use crate::analysis::parameter::{ModelParameter, SUFFIXES};
+use crate::analysis::{ACTIVITY, ResultLine, result_lines};
+use crate::model::Multiplicity;
+use crate::read::InputError;
 use crate::{Model, solve};
 
 /// The measurements at one load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct MeasurementRow {
     /// The line of the row.
     pub line: usize,
     /// The parameters and numbers of the model that were set, with their values.
@@ -20,17 +20,17 @@ pub struct Row {
     /// The weight relative to other rows; 1 by default.
     pub weight: f64,
     /// The measured numbers.
-    pub seen: Vec<Seen>,
+    pub measured: Vec<MeasuredValue>,
 }
 
 /// A measured number.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
-    /// The kind, as in [`Line::kind`].
+pub struct MeasuredValue {
+    /// The kind, as in [`crate::analysis::ResultLine::kind`].
     pub kind: &'static str,
     /// The name of the object.
     pub name: String,
-    /// The metric, as in [`Line::metric`].
+    /// The metric, as in [`crate::analysis::ResultLine::metric`].
     pub metric: &'static str,
     /// The value.
     pub value: f64,
@@ -38,17 +38,17 @@ pub struct Seen {
     pub half_width: Option<f64>,
 }
 
-impl Seen {
-    pub(super) fn is(&self, line: &Line) -> bool {
+impl MeasuredValue {
+    pub(super) fn matches(&self, line: &ResultLine) -> bool {
         self.kind == line.kind && self.name == line.name && self.metric == line.metric
     }
 }
 
 /// The interpreted observations, and notes on those that were ignored.
 #[derive(Debug)]
-pub struct Observed {
+pub struct MeasurementRows {
     /// The rows, at least one, each with at least one number.
-    pub rows: Vec<Row>,
+    pub rows: Vec<MeasurementRow>,
     /// The notes, one sentence each.
     pub notes: Vec<String>,
 }
@@ -62,72 +62,80 @@ pub(super) const LARGEST: f64 = 1e12;
 ///
 /// # Errors
 /// Returns an error for names that the model does not have, for invalid values, and if no row has a number.
-pub fn observed(records: &[Record], make: &Make<'_>, free: &[String]) -> Result<Observed, Trouble> {
+pub fn interpret_records(
+    records: &[MeasurementRecord],
+    make: &ModelFactory<'_>,
+    free: &[String],
+) -> Result<MeasurementRows, InputError> {
     let mut rows = Vec::new();
-    let mut dropped = Dropped::default();
-    let model = make(&[]).map_err(|why| failed(1, why))?;
-    let base = Base { lines: lines(&model, &solve(&model).0), model, make, free };
+    let mut dropped = DroppedCounts::default();
+    let model = make(&[]).map_err(|why| row_error(1, why))?;
+    let base = BaseModel { lines: result_lines(&model, &solve(&model).0), model, make, free };
     for record in records.iter().filter(|record| !record.is_empty()) {
         rows.extend(base.row(record, &mut dropped)?);
     }
     match (rows.is_empty(), records.iter().flatten().next()) {
-        (true, Some(first)) => Err(first.says(dropped.nothing())),
-        (true, None) => Err(failed(1, "there are no measurements")),
-        (false, _) => Ok(Observed { rows, notes: dropped.notes() }),
+        (true, Some(first)) => Err(first.error(dropped.reason_if_empty())),
+        (true, None) => Err(row_error(1, "there are no measurements")),
+        (false, _) => Ok(MeasurementRows { rows, notes: dropped.notes() }),
     }
 }
 
 /// The meaning of a field.
-enum What {
+enum FieldMeaning {
     Setting,
     Weight,
     Number(usize),
-    Half(usize),
+    HalfWidth(usize),
     /// A number that only simulations provide.
-    Beyond,
+    SimulationOnly,
 }
 
 /// The unchanged model, for its names.
-struct Base<'b> {
+struct BaseModel<'b> {
     model: Model,
-    lines: Vec<Line>,
-    make: &'b Make<'b>,
+    lines: Vec<ResultLine>,
+    make: &'b ModelFactory<'b>,
     free: &'b [String],
 }
 
-impl Base<'_> {
-    fn row(&self, record: &Record, dropped: &mut Dropped) -> Result<Option<Row>, Trouble> {
+impl BaseModel<'_> {
+    fn row(
+        &self,
+        record: &MeasurementRecord,
+        dropped: &mut DroppedCounts,
+    ) -> Result<Option<MeasurementRow>, InputError> {
         let (make, free, known) = (self.make, self.free, &self.lines);
         let (mut settings, mut weight, mut numbers) = (Vec::new(), 1.0, Vec::new());
         let mut halves = Vec::new();
         for field in record {
-            sane(field)?;
-            match what(field, known, &self.model, make)? {
-                What::Setting if free.contains(&field.name) => {
-                    return Err(field.says(format!("`{}` is to be found, and is set here", field.name)));
+            check_magnitude(field)?;
+            match field_meaning(field, known, &self.model, make)? {
+                FieldMeaning::Setting if free.contains(&field.name) => {
+                    return Err(field.error(format!("`{}` is to be found, and is set here", field.name)));
                 }
-                What::Setting => settings.push((field.name.clone(), field.value)),
-                What::Weight if field.value > 0.0 => weight = field.value,
-                What::Weight => return Err(field.says("a weight is above 0")),
-                What::Number(line) => numbers.push(once(&numbers, line, field)?),
-                What::Half(line) => halves.push(once(&halves, line, field)?),
-                What::Beyond => dropped.beyond += 1,
+                FieldMeaning::Setting => settings.push((field.name.clone(), field.value)),
+                FieldMeaning::Weight if field.value > 0.0 => weight = field.value,
+                FieldMeaning::Weight => return Err(field.error("a weight is above 0")),
+                FieldMeaning::Number(line) => numbers.push(reject_duplicate(&numbers, line, field)?),
+                FieldMeaning::HalfWidth(line) => halves.push(reject_duplicate(&halves, line, field)?),
+                FieldMeaning::SimulationOnly => dropped.simulation_only += 1,
             }
         }
         // Creating the model detects invalid values.
         let model = make(&settings).map_err(|why| {
             let own = record.iter().find(|field| why.contains(field.name.as_str())).unwrap_or(&record[0]);
-            own.says(why)
+            own.error(why)
         })?;
         let mut seen = Vec::new();
         for (line, field) in numbers {
             if field.value < 0.0 {
-                return Err(field.says(format!("`{}` cannot be below 0", field.name)));
+                return Err(field.error(format!("`{}` cannot be below 0", field.name)));
             }
-            within(&model, &known[line], field)?;
+            check_utilization(&model, &known[line], field)?;
             let half = halves.iter().find(|(own, _)| *own == line).map(|(_, field)| *field);
             if let Some(half) = half.filter(|half| half.value < 0.0) {
-                return Err(half.says("half of an interval cannot be below 0"));
+                return Err(half.error("half of an interval cannot be below 0"));
             }
             let half_width = half.map(|half| half.value).filter(|half| *half > 0.0);
             if field.value == 0.0 && half_width.is_none() {
@@ -135,24 +143,24 @@ impl Base<'_> {
                 dropped.zeros += 1;
                 continue;
             }
-            let Line { kind, name, metric, .. } = &known[line];
-            seen.push(Seen { kind, name: name.clone(), metric, value: field.value, half_width });
+            let ResultLine { kind, name, metric, .. } = &known[line];
+            seen.push(MeasuredValue { kind, name: name.clone(), metric, value: field.value, half_width });
         }
-        dropped.follows += leave_out(&mut seen, &self.model, free);
+        dropped.dependent += drop_dependent(&mut seen, &self.model, free);
         let line = record[0].line;
-        Ok((!seen.is_empty()).then_some(Row { line, settings, weight, seen }))
+        Ok((!seen.is_empty()).then_some(MeasurementRow { line, settings, weight, measured: seen }))
     }
 }
 
 /// Refuses values beyond those that can be measured or set: their squares may overflow.
-fn sane(field: &Field) -> Result<(), Trouble> {
+fn check_magnitude(field: &MeasuredField) -> Result<(), InputError> {
     let size = field.value.abs();
     if size == 0.0 || (SMALLEST..=LARGEST).contains(&size) {
         return Ok(());
     }
     let (than, what, bound) =
         if size > LARGEST { ("above", "large", LARGEST) } else { ("below", "small", SMALLEST) };
-    Err(field.says(format!(
+    Err(field.error(format!(
         "`{}` is {:e}: nothing that is measured is as {what} as that ({than} {bound:e}); are the units \
         right?",
         field.name, field.value
@@ -160,37 +168,40 @@ fn sane(field: &Field) -> Result<(), Trouble> {
 }
 
 /// Refuses a second value of a number in a row.
-fn once<'f>(
-    before: &[(usize, &'f Field)],
+fn reject_duplicate<'f>(
+    before: &[(usize, &'f MeasuredField)],
     line: usize,
-    field: &'f Field,
-) -> Result<(usize, &'f Field), Trouble> {
+    field: &'f MeasuredField,
+) -> Result<(usize, &'f MeasuredField), InputError> {
     match before.iter().find(|(own, _)| *own == line) {
         Some((_, other)) if other.name == field.name => {
-            Err(field.says(format!("`{}` stands twice among what was measured at one load", field.name)))
+            Err(field.error(format!("`{}` stands twice among what was measured at one load", field.name)))
         }
         Some((_, other)) => {
-            Err(field.says(format!("`{}` is the same number as `{}`: leave one out", field.name, other.name)))
+            Err(field
+                .error(format!("`{}` is the same number as `{}`: leave one out", field.name, other.name)))
         }
         None => Ok((line, field)),
     }
 }
 
 /// Refuses a utilization above the limit, apart from rounding.
-fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
+fn check_utilization(model: &Model, line: &ResultLine, field: &MeasuredField) -> Result<(), InputError> {
     const ROUNDED: f64 = 1.0 + 1e-6;
     let task = || model.tasks.iter().find(|own| own.name == line.name).map(|own| (own.copies, "threads"));
     let processor =
         || model.processors.iter().find(|own| own.name == line.name).map(|own| (own.copies, "cores"));
     let own = if line.kind == "task" { task() } else { processor() };
-    let Some((Copies::Some(count), what)) = own.filter(|_| line.kind != "entry") else { return Ok(()) };
+    let Some((Multiplicity::Finite(count), what)) = own.filter(|_| line.kind != "entry") else {
+        return Ok(());
+    };
     match line.metric {
-        "utilization" if field.value > ROUNDED => Err(field.says(format!(
+        "utilization" if field.value > ROUNDED => Err(field.error(format!(
             "`{}` cannot be above 1: it is the part of all {what} that is in use; how many are, `{}.busy` \
             says",
             field.name, line.name
         ))),
-        "busy" if field.value > f64::from(count) * ROUNDED => Err(field.says(format!(
+        "busy" if field.value > f64::from(count) * ROUNDED => Err(field.error(format!(
             "`{}` cannot be above {count}: `{}` has no more {what} here",
             field.name, line.name
         ))),
@@ -199,41 +210,46 @@ fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
 }
 
 /// Returns `true` for a number that the analytic solution does not provide.
-fn beyond(name: &str) -> bool {
-    name.rsplit_once('.').is_some_and(|(_, word)| PLAYED.contains(&word))
+fn is_simulation_only(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, word)| SIMULATED_ONLY.contains(&word))
 }
 
-fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<What, Trouble> {
+fn field_meaning(
+    field: &MeasuredField,
+    known: &[ResultLine],
+    base: &Model,
+    make: &ModelFactory<'_>,
+) -> Result<FieldMeaning, InputError> {
     let name = field.name.as_str();
     if name == "weight" {
-        return Ok(What::Weight);
+        return Ok(FieldMeaning::Weight);
     }
     if let Some(of) = name.strip_suffix(".half_width") {
         return match number(of, known) {
-            Some(line) => Ok(What::Half(line)),
-            None if beyond(of) => Ok(What::Beyond),
-            None => Err(field.says(format!("no number `{of}` of which this could be half of the interval"))),
+            Some(line) => Ok(FieldMeaning::HalfWidth(line)),
+            None if is_simulation_only(of) => Ok(FieldMeaning::SimulationOnly),
+            None => Err(field.error(format!("no number `{of}` of which this could be half of the interval"))),
         };
     }
     if let Some(line) = number(name, known) {
-        return Ok(What::Number(line));
+        return Ok(FieldMeaning::Number(line));
     }
-    if beyond(name) {
-        return Ok(What::Beyond);
+    if is_simulation_only(name) {
+        return Ok(FieldMeaning::SimulationOnly);
     }
-    if Knob::find(base, name).is_ok() {
-        return Ok(What::Setting);
+    if ModelParameter::find(base, name).is_ok() {
+        return Ok(FieldMeaning::Setting);
     }
     match make(&[(name.to_owned(), field.value)]) {
-        Ok(_) => return Ok(What::Setting),
+        Ok(_) => return Ok(FieldMeaning::Setting),
         // The parameter exists, and cannot have this value.
         Err(why) if !name.contains('.') && !why.contains(&format!("no parameter `${name}`")) => {
-            return Err(field.says(why));
+            return Err(field.error(why));
         }
         Err(_) => {}
     }
-    let words = WORDS.map(|(word, _)| word).join(", ");
-    Err(field.says(format!(
+    let words = SUFFIXES.map(|(word, _)| word).join(", ");
+    Err(field.error(format!(
         "`{name}` is no parameter of the model, no number of it (NAME.{words}) and nothing that could be \
          measured \
          (NAME.{})",
@@ -243,7 +259,7 @@ fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<
 
 /// Finds the line that a name refers to. The name is `task.client.response`, or `client.response`, which is
 /// looked up among tasks, processors, entries, and phases and activities, in this order.
-fn number(name: &str, known: &[Line]) -> Option<usize> {
+fn number(name: &str, known: &[ResultLine]) -> Option<usize> {
     let (whose, metric) = name.rsplit_once('.')?;
     let metric = if metric == "utilisation" { "utilization" } else { metric };
     let find = |kind: &str, whose: &str| {
@@ -256,13 +272,13 @@ fn number(name: &str, known: &[Line]) -> Option<usize> {
 /// Removes numbers that follow from others of the row and would count twice. These are `busy` if there is
 /// `utilization`, and throughputs of servers if there are those of clients. Of a client's response time,
 /// throughput and `busy` one is kept (Little's law), if the think time is known.
-fn leave_out(seen: &mut Vec<Seen>, model: &Model, free: &[String]) -> usize {
+fn drop_dependent(seen: &mut Vec<MeasuredValue>, model: &Model, free: &[String]) -> usize {
     let before = seen.len();
     let all = seen.clone();
     let has = |kind: &str, name: &str, metric: &str| {
         all.iter().any(|own| own.kind == kind && own.name == name && own.metric == metric)
     };
-    let is_client = |own: &Seen| {
+    let is_client = |own: &MeasuredValue| {
         own.kind == "task" && model.tasks.iter().any(|task| task.name == own.name && task.is_client())
     };
     let clients = all.iter().any(|own| is_client(own) && matches!(own.metric, "throughput" | "response"));
@@ -283,18 +299,18 @@ fn leave_out(seen: &mut Vec<Seen>, model: &Model, free: &[String]) -> usize {
 }
 
 #[derive(Default)]
-struct Dropped {
-    beyond: usize,
+struct DroppedCounts {
+    simulation_only: usize,
     zeros: usize,
-    follows: usize,
+    dependent: usize,
 }
 
-impl Dropped {
+impl DroppedCounts {
     /// Returns the reason why no measurement is left.
-    fn nothing(&self) -> &'static str {
+    fn reason_if_empty(&self) -> &'static str {
         match self {
-            Self { beyond: 0, zeros: 0, .. } => "nothing was measured: these are settings only",
-            Self { beyond: 0, .. } => {
+            Self { simulation_only: 0, zeros: 0, .. } => "nothing was measured: these are settings only",
+            Self { simulation_only: 0, .. } => {
                 "nothing was measured that tells: a 0 without half of its interval says nothing"
             }
             _ => {
@@ -312,9 +328,9 @@ impl Dropped {
                 notes.push(format!("{count} numbers are left aside: {why}"));
             }
         };
-        note(self.beyond, "formulas do not have them (percentiles, and what fails)");
+        note(self.simulation_only, "formulas do not have them (percentiles, and what fails)");
         note(self.zeros, "a 0 without half of its interval says nothing");
-        note(self.follows, "they follow from others of their row and would count twice");
+        note(self.dependent, "they follow from others of their row and would count twice");
         notes
     }
 }

@@ -6,7 +6,7 @@
 //! library of hundreds of files.
 
 /// The decomposition `A = U S Vᵀ`, with singular values in descending order.
-pub(super) struct Svd {
+pub(super) struct SingularValueDecomposition {
     /// The columns of `U`, each multiplied by its singular value.
     scaled: Vec<Vec<f64>>,
     /// The singular values, as many as `A` has columns.
@@ -18,7 +18,7 @@ pub(super) struct Svd {
 /// The largest number of sweeps; about ten suffice in practice.
 const SWEEPS: usize = 60;
 
-impl Svd {
+impl SingularValueDecomposition {
     /// Decomposes a matrix given by its columns, which have equal lengths.
     pub(super) fn of(mut columns: Vec<Vec<f64>>) -> Self {
         let count = columns.len();
@@ -38,7 +38,7 @@ impl Svd {
                     let tangent = zeta.signum() / (zeta.abs() + zeta.hypot(1.0));
                     let cosine = 1.0 / tangent.hypot(1.0);
                     for all in [&mut columns, &mut directions] {
-                        turn(all, one, other, cosine, cosine * tangent);
+                        rotate(all, one, other, cosine, cosine * tangent);
                     }
                 }
             }
@@ -70,7 +70,7 @@ impl Svd {
     }
 }
 
-fn turn(columns: &mut [Vec<f64>], one: usize, other: usize, cosine: f64, sine: f64) {
+fn rotate(columns: &mut [Vec<f64>], one: usize, other: usize, cosine: f64, sine: f64) {
     let (left, right) = columns.split_at_mut(other);
     for (a, b) in left[one].iter_mut().zip(&mut right[0]) {
         (*a, *b) = (cosine * *a - sine * *b, sine * *a + cosine * *b);
@@ -93,7 +93,7 @@ mod tests {
                 prop::collection::vec(prop::collection::vec(-10.0..10.0_f64, 7), count)
             })
         ) {
-            let svd = Svd::of(columns.clone());
+            let svd = SingularValueDecomposition::of(columns.clone());
             prop_assert!(svd.values.is_sorted_by(|one, other| one >= other));
             for (place, column) in columns.iter().enumerate() {
                 for (row, value) in column.iter().enumerate() {
@@ -114,11 +114,11 @@ mod tests {
     #[test]
     fn a_system_is_solved_and_what_cannot_be_told_is_left() {
         // The system 2x + y = 5, x - y = 1, 3x = 6.
-        let svd = Svd::of(vec![vec![2.0, 1.0, 3.0], vec![1.0, -1.0, 0.0]]);
+        let svd = SingularValueDecomposition::of(vec![vec![2.0, 1.0, 3.0], vec![1.0, -1.0, 0.0]]);
         let x = svd.solve(&[5.0, 1.0, 6.0], 0.0);
         assert!((x[0] - 2.0).abs() < 1e-12 && (x[1] - 1.0).abs() < 1e-12, "{x:?}");
         // Only the sum of the unknowns matters.
-        let svd = Svd::of(vec![vec![1.0, 2.0], vec![1.0, 2.0]]);
+        let svd = SingularValueDecomposition::of(vec![vec![1.0, 2.0], vec![1.0, 2.0]]);
         assert!(svd.values[1] < 1e-12 * svd.values[0], "{:?}", svd.values);
         assert!((svd.directions[1][0] + svd.directions[1][1]).abs() < 1e-9, "{:?}", svd.directions);
         let x = svd.solve(&[3.0, 6.0], 1e-9);

@@ -13,13 +13,13 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use toml::Spanned;
 
-use super::draft::{Activity, Call, Draft, Entry, Name, Processor, Task};
+use super::draft::{DraftActivity, DraftCall, DraftEntry, DraftProcessor, DraftTask, ModelDraft, SourceName};
 use super::limits;
-use super::{At, Scope, Trouble, route};
-use crate::model::{Copies, Order, Patience, Policy, Routing, Scheduling};
+use super::{InputError, ParameterScope, SourcePosition, routing};
+use crate::model::{CallOrder, Multiplicity, RetryPolicy, Routing, RoutingPolicy, Scheduling};
 
 /// Returns `true` if a text begins like TOML and no other format: with a table, or with `name = …`.
-pub(super) fn is_it(source: &str) -> bool {
+pub(super) fn is_balancer_format(source: &str) -> bool {
     let mut lines = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let Some(line) = lines.next() else { return false };
     let word = |name: &str| {
@@ -31,49 +31,49 @@ pub(super) fn is_it(source: &str) -> bool {
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct BalancerFile {
     comment: Option<String>,
-    balancer: Option<Balancer>,
+    balancer: Option<BalancerSection>,
     #[serde(default)]
-    clients: Vec<Clients>,
+    clients: Vec<ClientsSection>,
     #[serde(default)]
-    group: Vec<Group>,
+    group: Vec<GroupSection>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Balancer {
+struct BalancerSection {
     workers: Option<Spanned<f64>>,
-    demand: Option<Spanned<Time>>,
+    demand: Option<Spanned<TimeValue>>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Clients {
+struct ClientsSection {
     name: Spanned<String>,
     group: Spanned<String>,
     number: Option<Spanned<f64>>,
-    think: Option<Spanned<Time>>,
+    think: Option<Spanned<TimeValue>>,
     rate: Option<Spanned<f64>>,
-    timeout: Option<Spanned<Time>>,
+    timeout: Option<Spanned<TimeValue>>,
     retries: Option<Spanned<f64>>,
-    backoff: Option<Spanned<Time>>,
+    backoff: Option<Spanned<TimeValue>>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Group {
+struct GroupSection {
     name: Spanned<String>,
     policy: Option<Spanned<String>>,
-    age: Option<Spanned<Time>>,
-    timeout: Option<Spanned<Time>>,
+    age: Option<Spanned<TimeValue>>,
+    timeout: Option<Spanned<TimeValue>>,
     retries: Option<Spanned<f64>>,
-    backoff: Option<Spanned<Time>>,
+    backoff: Option<Spanned<TimeValue>>,
     asks: Option<Spanned<f64>>,
     members: Option<Spanned<f64>>,
     #[serde(default)]
-    member: Vec<Member>,
-    demand: Option<Spanned<Time>>,
+    member: Vec<MemberSection>,
+    demand: Option<Spanned<TimeValue>>,
     variation: Option<Spanned<f64>>,
     cores: Option<Spanned<f64>>,
     threads: Option<Spanned<f64>>,
@@ -83,10 +83,10 @@ struct Group {
 
 #[derive(Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Member {
+struct MemberSection {
     name: Option<Spanned<String>>,
     weight: Option<Spanned<f64>>,
-    demand: Option<Spanned<Time>>,
+    demand: Option<Spanned<TimeValue>>,
     variation: Option<Spanned<f64>>,
     cores: Option<Spanned<f64>>,
     threads: Option<Spanned<f64>>,
@@ -97,7 +97,7 @@ struct Member {
 
 /// A time in seconds, written as a number, or as a string with a unit.
 #[derive(Clone, Copy)]
-struct Time(f64);
+struct TimeValue(f64);
 
 /// The units, as fractions of seconds: division by a million is exact where a millionth is not. A unit comes
 /// before those that are its suffix.
@@ -111,28 +111,28 @@ const UNITS: [(&str, f64, f64); 7] = [
     ("h", 3600.0, 1.0),
 ];
 
-impl<'de> Deserialize<'de> for Time {
+impl<'de> Deserialize<'de> for TimeValue {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Own;
-        impl Visitor<'_> for Own {
-            type Value = Time;
+        struct TimeVisitor;
+        impl Visitor<'_> for TimeVisitor {
+            type Value = TimeValue;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 out.write_str("a time: a number of seconds, or a text such as \"250ms\"")
             }
 
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Time, E> {
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<TimeValue, E> {
                 if value >= 0.0 && value.is_finite() {
-                    return Ok(Time(value));
+                    return Ok(TimeValue(value));
                 }
                 Err(E::invalid_value(de::Unexpected::Float(value), &self))
             }
 
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Time, E> {
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<TimeValue, E> {
                 self.visit_f64(value as f64)
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TimeValue, E> {
                 let found = UNITS.iter().find_map(|(unit, seconds, over)| {
                     let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
                     Some(number * seconds / over)
@@ -143,51 +143,51 @@ impl<'de> Deserialize<'de> for Time {
                 }
             }
         }
-        from.deserialize_any(Own)
+        from.deserialize_any(TimeVisitor)
     }
 }
 
 /// Parses a file.
-pub(super) fn draft(source: &str) -> Result<Draft, Trouble> {
-    let places = Places(source);
-    let file: File = toml::from_str(source).map_err(|error| {
+pub(super) fn draft(source: &str) -> Result<ModelDraft, InputError> {
+    let places = PositionFinder(source);
+    let file: BalancerFile = toml::from_str(source).map_err(|error| {
         let at = places.at(error.span().map_or(0, |span| span.start));
         // The message may list alternatives on several lines.
-        at.says(error.message().trim().replace('\n', "; "))
+        at.error(error.message().trim().replace('\n', "; "))
     })?;
-    let mut maker = Maker { places, draft: Draft::default() };
+    let mut maker = DraftBuilder { positions: places, draft: ModelDraft::default() };
     maker.file(&file)?;
     Ok(maker.draft)
 }
 
-struct Places<'s>(&'s str);
+struct PositionFinder<'s>(&'s str);
 
-impl Places<'_> {
-    fn at(&self, byte: usize) -> At {
+impl PositionFinder<'_> {
+    fn at(&self, byte: usize) -> SourcePosition {
         let before = self.0.get(..byte).unwrap_or_default();
         let line = before.rsplit('\n').next().unwrap_or_default();
-        At { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
+        SourcePosition { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
     }
 
-    fn of<T>(&self, own: &Spanned<T>) -> At {
+    fn of<T>(&self, own: &Spanned<T>) -> SourcePosition {
         self.at(own.span().start)
     }
 }
 
-struct Maker<'s> {
-    places: Places<'s>,
-    draft: Draft,
+struct DraftBuilder<'s> {
+    positions: PositionFinder<'s>,
+    draft: ModelDraft,
 }
 
-impl Maker<'_> {
-    fn file(&mut self, file: &File) -> Result<(), Trouble> {
-        let start = At { line: 1, column: 1 };
+impl DraftBuilder<'_> {
+    fn file(&mut self, file: &BalancerFile) -> Result<(), InputError> {
+        let start = SourcePosition { line: 1, column: 1 };
         self.draft.comment = file.comment.clone().unwrap_or_default();
         if file.group.is_empty() {
-            return Err(start.says("there is no group: `[[group]]` with a name and members"));
+            return Err(start.error("there is no group: `[[group]]` with a name and members"));
         }
         if file.clients.is_empty() {
-            return Err(start.says(
+            return Err(start.error(
                 "nobody asks for anything: `[[clients]]` with a name, a group, and a number or a rate",
             ));
         }
@@ -195,28 +195,28 @@ impl Maker<'_> {
         let workers = own.and_then(|own| own.workers.as_ref());
         // Without a table for the balancer, its own work is ignored.
         let workers = match (own, workers) {
-            (None, _) => Copies::Infinite,
-            (_, workers) => self.count(workers, "workers")?.unwrap_or(Copies::Some(1)),
+            (None, _) => Multiplicity::Infinite,
+            (_, workers) => self.count(workers, "workers")?.unwrap_or(Multiplicity::Finite(1)),
         };
         let demand = own.and_then(|own| own.demand.as_ref()).map_or(0.0, |own| own.get_ref().0);
         let scheduling = Scheduling::Fcfs;
-        let name = |text: &str| Name { text: text.to_owned(), at: start };
+        let name = |text: &str| SourceName { text: text.to_owned(), at: start };
         self.processor(name("balancer_cpu"), scheduling, workers, 1.0);
-        let mut balancer = task(name("balancer"), name("balancer_cpu"), Copies::Infinite);
-        let mut chooser = task(name("chooser"), name("chooser_cpu"), Copies::Infinite);
+        let mut balancer = task(name("balancer"), name("balancer_cpu"), Multiplicity::Infinite);
+        let mut chooser = task(name("chooser"), name("chooser_cpu"), Multiplicity::Infinite);
         let mut rest = Vec::new();
         for group in &file.group {
-            let group_name = self.word(&group.name)?;
+            let group_name = self.checked_name(&group.name)?;
             let targets = self.members(group, &group_name, &mut rest)?;
             let routing = self.routing(group)?;
             let patience =
-                self.patience(group.timeout.as_ref(), group.retries.as_ref(), group.backoff.as_ref())?;
+                self.retry_policy(group.timeout.as_ref(), group.retries.as_ref(), group.backoff.as_ref())?;
             let mut entry = work(group_name.clone(), demand, 1.0);
             balancer.entries.push(group_name.clone());
             let chosen = choice(&group_name);
             let router = match (patience, &group.asks) {
                 (Some(_), Some(asks)) => {
-                    return Err(self.places.of(asks).says(
+                    return Err(self.positions.of(asks).error(
                         "a balancer that only says whom to ask waits for no member: `timeout`, `retries` and \
                          `backoff` are those of the \
                          clients",
@@ -233,13 +233,16 @@ impl Maker<'_> {
                     choosing.forwards.extend(targets);
                     match asks {
                         Some(asks) => {
-                            let asks = self.above(asks, "a number of asks")?;
-                            choosing.phases[0].calls.push(Call::new(group_name.clone(), asks, true));
+                            let asks = self.parse_positive(asks, "a number of asks")?;
+                            choosing.phases[0].calls.push(DraftCall::new(group_name.clone(), asks, true));
                         }
                         None => {
-                            let call = Call { patience, ..Call::new(chosen.clone(), 1.0, true) };
+                            let call = DraftCall {
+                                retry_policy: patience,
+                                ..DraftCall::new(chosen.clone(), 1.0, true)
+                            };
                             entry.phases[0].calls.push(call);
-                            entry.phases[0].order = Order::Deterministic;
+                            entry.phases[0].order = CallOrder::Deterministic;
                         }
                     }
                     rest.push(choosing);
@@ -251,55 +254,55 @@ impl Maker<'_> {
         }
         self.draft.tasks.push(balancer);
         if !chooser.entries.is_empty() {
-            self.processor(name("chooser_cpu"), scheduling, Copies::Infinite, 1.0);
+            self.processor(name("chooser_cpu"), scheduling, Multiplicity::Infinite, 1.0);
             self.draft.tasks.push(chooser);
         }
         self.draft.entries.extend(rest);
         file.clients.iter().try_for_each(|clients| self.clients(clients, &file.group))
     }
 
-    fn clients(&mut self, own: &Clients, groups: &[Group]) -> Result<(), Trouble> {
-        let name = self.word(&own.name)?;
+    fn clients(&mut self, own: &ClientsSection, groups: &[GroupSection]) -> Result<(), InputError> {
+        let name = self.checked_name(&own.name)?;
         let group = own.group.get_ref();
         let Some(asked) = groups.iter().find(|other| other.name.get_ref() == group) else {
             let known: Vec<&str> = groups.iter().map(|group| group.name.get_ref().as_str()).collect();
-            let at = self.places.of(&own.group);
-            return Err(at.says(format!("no group `{group}`; there are {}", known.join(", "))));
+            let at = self.positions.of(&own.group);
+            return Err(at.error(format!("no group `{group}`; there are {}", known.join(", "))));
         };
-        let users = Name { text: format!("{}_users", name.text), at: name.at };
-        self.processor(users.clone(), Scheduling::Fcfs, Copies::Infinite, 1.0);
-        let mut who = task(name.clone(), users, Copies::Infinite);
+        let users = SourceName { text: format!("{}_users", name.text), at: name.at };
+        self.processor(users.clone(), Scheduling::Fcfs, Multiplicity::Infinite, 1.0);
+        let mut who = task(name.clone(), users, Multiplicity::Infinite);
         let mut entry = work(name.clone(), 0.0, 1.0);
         who.entries.push(name.clone());
         match (&own.number, &own.rate) {
             (Some(number), None) => {
-                who.client = true;
-                who.copies = self.count(Some(number), "clients")?.unwrap_or(Copies::Some(1));
+                who.is_client = true;
+                who.copies = self.count(Some(number), "clients")?.unwrap_or(Multiplicity::Finite(1));
                 who.think = own.think.as_ref().map_or(0.0, |think| think.get_ref().0);
             }
             (None, Some(rate)) => {
-                entry.arrivals = self.above(rate, "a rate")?;
+                entry.arrivals = self.parse_positive(rate, "a rate")?;
                 if let Some(think) = &own.think {
                     return Err(self
-                        .places
+                        .positions
                         .of(think)
-                        .says("who comes at a rate does not think: leave `think` out"));
+                        .error("who comes at a rate does not think: leave `think` out"));
                 }
             }
             _ => {
-                return Err(name.at.says(format!(
+                return Err(name.at.error(format!(
                     "`{}` has either a number (clients that think in between) or a rate (requests per \
                     second)",
                     name.text
                 )));
             }
         }
-        let patience = self.patience(own.timeout.as_ref(), own.retries.as_ref(), own.backoff.as_ref())?;
-        let to = Name { text: group.clone(), at: self.places.of(&own.group) };
+        let patience = self.retry_policy(own.timeout.as_ref(), own.retries.as_ref(), own.backoff.as_ref())?;
+        let to = SourceName { text: group.clone(), at: self.positions.of(&own.group) };
         let to = if asked.asks.is_some() { choice(&to) } else { to };
-        entry.phases[0].calls.push(Call { patience, ..Call::new(to, 1.0, true) });
+        entry.phases[0].calls.push(DraftCall { retry_policy: patience, ..DraftCall::new(to, 1.0, true) });
         // Exactly one request per cycle.
-        entry.phases[0].order = Order::Deterministic;
+        entry.phases[0].order = CallOrder::Deterministic;
         self.draft.tasks.push(who);
         self.draft.entries.push(entry);
         Ok(())
@@ -308,37 +311,39 @@ impl Maker<'_> {
     /// Adds the members with their processors; returns the targets of the balancer with their weights.
     fn members(
         &mut self,
-        group: &Group,
-        name: &Name,
-        entries: &mut Vec<Entry>,
-    ) -> Result<Vec<(Name, f64)>, Trouble> {
+        group: &GroupSection,
+        name: &SourceName,
+        entries: &mut Vec<DraftEntry>,
+    ) -> Result<Vec<(SourceName, f64)>, InputError> {
         let equal;
         let members = match (&group.members, group.member.as_slice()) {
             (Some(count), []) => {
-                let at = self.places.of(count);
-                let Some(Copies::Some(many @ ..=10_000)) = self.count(Some(count), "members")? else {
-                    return Err(at.says("at most 10000 members"));
+                let at = self.positions.of(count);
+                let Some(Multiplicity::Finite(many @ ..=10_000)) = self.count(Some(count), "members")? else {
+                    return Err(at.error("at most 10000 members"));
                 };
-                equal = (0..many).map(|_| Member::default()).collect::<Vec<_>>();
+                equal = (0..many).map(|_| MemberSection::default()).collect::<Vec<_>>();
                 equal.as_slice()
             }
             (None, [_, ..]) => group.member.as_slice(),
             _ => {
-                return Err(name.at.says(format!(
+                return Err(name.at.error(format!(
                     "group `{}` has either `members`, how many alike, or a `[[group.member]]` for each",
                     name.text
                 )));
             }
         };
-        let weight = |own: &Member| own.weight.as_ref().map_or(Ok(1.0), |own| self.above(own, "a weight"));
+        let weight = |own: &MemberSection| {
+            own.weight.as_ref().map_or(Ok(1.0), |own| self.parse_positive(own, "a weight"))
+        };
         let weights = members.iter().map(weight).collect::<Result<Vec<f64>, _>>()?;
         let all: f64 = weights.iter().sum();
         let mut targets = Vec::new();
         for (number, (own, weight)) in members.iter().zip(weights).enumerate() {
             let one = match &own.name {
-                Some(name) => self.word(name)?,
+                Some(name) => self.checked_name(name)?,
                 None => {
-                    let one = Name { text: format!("{}_{}", name.text, number + 1), at: name.at };
+                    let one = SourceName { text: format!("{}_{}", name.text, number + 1), at: name.at };
                     self.made(&one, format!("member {} of `{}`", number + 1, name.text));
                     one
                 }
@@ -346,35 +351,35 @@ impl Maker<'_> {
             let demand = own.demand.as_ref().or(group.demand.as_ref());
             let demand = demand.ok_or_else(|| {
                 one.at
-                    .says(format!("`{}` needs a demand: the work of one request, such as \"5ms\"", one.text))
+                    .error(format!("`{}` needs a demand: the work of one request, such as \"5ms\"", one.text))
             })?;
             let variation = own.variation.as_ref().or(group.variation.as_ref());
-            let variation = variation.map_or(Ok(1.0), |own| self.zero_or_more(own, "a variation"))?;
+            let variation = variation.map_or(Ok(1.0), |own| self.parse_non_negative(own, "a variation"))?;
             let cores = own.cores.as_ref().or(group.cores.as_ref());
-            let cores = self.count(cores, "cores")?.unwrap_or(Copies::Some(1));
+            let cores = self.count(cores, "cores")?.unwrap_or(Multiplicity::Finite(1));
             let threads = own.threads.as_ref().or(group.threads.as_ref());
-            let threads = self.count(threads, "threads")?.unwrap_or(Copies::Infinite);
+            let threads = self.count(threads, "threads")?.unwrap_or(Multiplicity::Infinite);
             let speed = own.speed.as_ref().or(group.speed.as_ref());
-            let speed = speed.map_or(Ok(1.0), |own| self.above(own, "a speed"))?;
+            let speed = speed.map_or(Ok(1.0), |own| self.parse_positive(own, "a speed"))?;
             let cpu = match &own.processor {
                 Some(other) => self.shared(own, other)?,
                 None => {
-                    let cpu = Name { text: format!("{}_cpu", one.text), at: one.at };
-                    self.processor(cpu.clone(), Scheduling::Sharing, cores, speed);
+                    let cpu = SourceName { text: format!("{}_cpu", one.text), at: one.at };
+                    self.processor(cpu.clone(), Scheduling::ProcessorSharing, cores, speed);
                     cpu
                 }
             };
             let mut server = task(one.clone(), cpu, threads);
             if let Some(queue) = own.queue.as_ref().or(group.queue.as_ref()) {
-                let at = self.places.of(queue);
-                if threads == Copies::Infinite {
-                    return Err(at.says(format!(
+                let at = self.positions.of(queue);
+                if threads == Multiplicity::Infinite {
+                    return Err(at.error(format!(
                         "nothing waits for a thread of `{}`, which has as many as are needed: give it \
                         `threads`",
                         one.text
                     )));
                 }
-                server.queue_limit = Some((limits::queue(*queue.get_ref(), at)?, at));
+                server.queue_limit = Some((limits::to_queue_limit(*queue.get_ref(), at)?, at));
             }
             server.entries.push(one.clone());
             self.draft.tasks.push(server);
@@ -385,25 +390,25 @@ impl Maker<'_> {
     }
 
     /// Returns the processor of another member, which this one shares.
-    fn shared(&self, own: &Member, other: &Spanned<String>) -> Result<Name, Trouble> {
-        let at = self.places.of(other);
+    fn shared(&self, own: &MemberSection, other: &Spanned<String>) -> Result<SourceName, InputError> {
+        let at = self.positions.of(other);
         if let Some(twice) = own.cores.as_ref().or(own.speed.as_ref()) {
             return Err(self
-                .places
+                .positions
                 .of(twice)
-                .says("`cores` and `speed` are those of the member whose `processor` it is"));
+                .error("`cores` and `speed` are those of the member whose `processor` it is"));
         }
         let known = self.draft.tasks.iter().find(|task| task.name.text == *other.get_ref());
         let known = known.ok_or_else(|| {
-            at.says(format!(
+            at.error(format!(
                 "no member `{}` before this one, whose processor it could run on",
                 other.get_ref()
             ))
         })?;
-        Ok(Name { text: known.processor.text.clone(), at })
+        Ok(SourceName { text: known.processor.text.clone(), at })
     }
 
-    fn routing(&self, group: &Group) -> Result<Routing, Trouble> {
+    fn routing(&self, group: &GroupSection) -> Result<Routing, InputError> {
         let mut routing = match &group.policy {
             Some(policy) if policy.get_ref().contains('$') => {
                 let what = format!(
@@ -411,102 +416,107 @@ impl Maker<'_> {
                     {}.age=2)",
                     group.name.get_ref()
                 );
-                return Err(self.places.of(policy).says(what));
+                return Err(self.positions.of(policy).error(what));
             }
-            Some(policy) => route::routing(policy.get_ref(), self.places.of(policy), &Scope::default())?,
-            None => Routing { policy: Policy::Random, age: 0.0 },
+            Some(policy) => routing::parse_routing(
+                policy.get_ref(),
+                self.positions.of(policy),
+                &ParameterScope::default(),
+            )?,
+            None => Routing { policy: RoutingPolicy::Random, max_age: 0.0 },
         };
         if let Some(age) = &group.age {
-            if !routing.policy.looks_at_loads() {
+            if !routing.policy.uses_loads() {
                 let what = format!("`{}` looks at no loads, which could have an age", routing.policy.name());
-                return Err(self.places.of(age).says(what));
+                return Err(self.positions.of(age).error(what));
             }
-            routing.age = age.get_ref().0;
+            routing.max_age = age.get_ref().0;
         }
         Ok(routing)
     }
 
-    fn patience(
+    fn retry_policy(
         &self,
-        timeout: Option<&Spanned<Time>>,
+        timeout: Option<&Spanned<TimeValue>>,
         retries: Option<&Spanned<f64>>,
-        backoff: Option<&Spanned<Time>>,
-    ) -> Result<Option<Patience>, Trouble> {
+        backoff: Option<&Spanned<TimeValue>>,
+    ) -> Result<Option<RetryPolicy>, InputError> {
         let mut patience = None;
         let times = [("timeout", timeout), ("backoff", backoff)];
-        let times = times.map(|(word, own)| own.map(|own| (word, own.get_ref().0, self.places.of(own))));
-        let retries = retries.map(|own| ("retries", *own.get_ref(), self.places.of(own)));
+        let times = times.map(|(word, own)| own.map(|own| (word, own.get_ref().0, self.positions.of(own))));
+        let retries = retries.map(|own| ("retries", *own.get_ref(), self.positions.of(own)));
         for (word, value, at) in times.into_iter().flatten().chain(retries) {
-            limits::set(patience.get_or_insert(Patience::ENDLESS), word, value, at)?;
+            limits::set_retry_setting(patience.get_or_insert(RetryPolicy::UNLIMITED), word, value, at)?;
         }
         Ok(patience)
     }
 
     /// Checks a name that all formats allow: two or more letters, digits and `_`.
-    fn word(&self, own: &Spanned<String>) -> Result<Name, Trouble> {
-        let (text, at) = (own.get_ref(), self.places.of(own));
+    fn checked_name(&self, own: &Spanned<String>) -> Result<SourceName, InputError> {
+        let (text, at) = (own.get_ref(), self.positions.of(own));
         let letters = text.chars().all(|c| c.is_alphanumeric() || c == '_') && text.chars().count() > 1;
         if letters && text.starts_with(|c: char| c.is_alphabetic() || c == '_') {
-            return Ok(Name { text: text.clone(), at });
+            return Ok(SourceName { text: text.clone(), at });
         }
-        Err(at
-            .says(format!("`{text}` is no name: two or more of letters, digits and `_`, the first no digit")))
+        Err(at.error(format!(
+            "`{text}` is no name: two or more of letters, digits and `_`, the first no digit"
+        )))
     }
 
-    fn count(&self, own: Option<&Spanned<f64>>, what: &str) -> Result<Option<Copies>, Trouble> {
+    fn count(&self, own: Option<&Spanned<f64>>, what: &str) -> Result<Option<Multiplicity>, InputError> {
         let Some(own) = own else { return Ok(None) };
         let value = *own.get_ref();
-        let found = super::text::copies(value);
+        let found = super::text::to_multiplicity(value);
         let wrong = || {
-            self.places
+            self.positions
                 .of(own)
-                .says(format!("there cannot be {value} {what}: a whole number from 1 on, or inf"))
+                .error(format!("there cannot be {value} {what}: a whole number from 1 on, or inf"))
         };
         found.map(Some).ok_or_else(wrong)
     }
 
-    fn above(&self, own: &Spanned<f64>, what: &str) -> Result<f64, Trouble> {
+    fn parse_positive(&self, own: &Spanned<f64>, what: &str) -> Result<f64, InputError> {
         let value = *own.get_ref();
         let good = value > 0.0 && value.is_finite();
         if good {
             Ok(value)
         } else {
-            Err(self.places.of(own).says(format!("{what} is above 0, not {value}")))
+            Err(self.positions.of(own).error(format!("{what} is above 0, not {value}")))
         }
     }
 
-    fn zero_or_more(&self, own: &Spanned<f64>, what: &str) -> Result<f64, Trouble> {
+    fn parse_non_negative(&self, own: &Spanned<f64>, what: &str) -> Result<f64, InputError> {
         let value = *own.get_ref();
         let good = value >= 0.0 && value.is_finite();
         if good {
             Ok(value)
         } else {
-            Err(self.places.of(own).says(format!("{what} is 0 or more, not {value}")))
+            Err(self.positions.of(own).error(format!("{what} is 0 or more, not {value}")))
         }
     }
 
     /// Records a generated name with its description.
-    fn made(&mut self, name: &Name, called: String) {
-        self.draft.made.push((name.text.clone(), called));
+    fn made(&mut self, name: &SourceName, called: String) {
+        self.draft.generated_names.push((name.text.clone(), called));
     }
 
-    fn processor(&mut self, name: Name, scheduling: Scheduling, copies: Copies, speed: f64) {
-        self.draft.processors.push(Processor { name, scheduling, copies, speed, replicas: 1 });
+    fn processor(&mut self, name: SourceName, scheduling: Scheduling, copies: Multiplicity, speed: f64) {
+        self.draft.processors.push(DraftProcessor { name, scheduling, copies, speed, replicas: 1 });
     }
 }
 
-fn task(name: Name, processor: Name, copies: Copies) -> Task {
-    Task { copies, ..Task::new(name, processor) }
+fn task(name: SourceName, processor: SourceName, copies: Multiplicity) -> DraftTask {
+    DraftTask { copies, ..DraftTask::new(name, processor) }
 }
 
 /// Returns the name of the entry that chooses a member of a group.
-fn choice(group: &Name) -> Name {
-    Name { text: format!("{}_choice", group.text), at: group.at }
+fn choice(group: &SourceName) -> SourceName {
+    SourceName { text: format!("{}_choice", group.text), at: group.at }
 }
 
 /// Creates an entry with a first phase.
-fn work(name: Name, demand: f64, variation: f64) -> Entry {
-    let mut entry = Entry { name, ..Entry::default() };
-    entry.phases[0] = Activity { demand, variation, ..Activity::default() };
+fn work(name: SourceName, demand: f64, variation: f64) -> DraftEntry {
+    let mut entry = DraftEntry { name, ..DraftEntry::default() };
+    entry.phases[0] = DraftActivity { demand, variation, ..DraftActivity::default() };
     entry
 }

@@ -2,42 +2,42 @@
 
 use std::collections::HashSet;
 
-use super::At;
-use crate::model::{Copies, Order, Patience, Routing, Scheduling};
+use super::SourcePosition;
+use crate::model::{CallOrder, Multiplicity, RetryPolicy, Routing, Scheduling};
 
 /// A name and its position.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Name {
+pub(super) struct SourceName {
     pub(super) text: String,
-    pub(super) at: At,
+    pub(super) at: SourcePosition,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct ModelDraft {
     pub(super) comment: String,
-    pub(super) processors: Vec<Processor>,
-    pub(super) tasks: Vec<Task>,
-    pub(super) entries: Vec<Entry>,
+    pub(super) processors: Vec<DraftProcessor>,
+    pub(super) tasks: Vec<DraftTask>,
+    pub(super) entries: Vec<DraftEntry>,
     pub(super) notes: Vec<String>,
     /// The policies of entries that forward.
-    pub(super) routes: Vec<(Name, Routing)>,
+    pub(super) routes: Vec<(SourceName, Routing)>,
     /// The fan-ins and fan-outs of replicas.
-    pub(super) fans: Vec<Fan>,
+    pub(super) fans: Vec<DraftFan>,
     /// The generated names, with descriptions of their objects.
-    pub(super) made: Vec<(String, String)>,
+    pub(super) generated_names: Vec<(String, String)>,
 }
 
 /// A fan-in or fan-out of two replicated tasks.
 #[derive(Debug)]
-pub(super) struct Fan {
-    pub(super) from: Name,
-    pub(super) to: Name,
-    pub(super) which: Which,
+pub(super) struct DraftFan {
+    pub(super) from: SourceName,
+    pub(super) to: SourceName,
+    pub(super) direction: FanDirection,
     pub(super) count: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum FanDirection {
     /// The number of replicas that call each replica of the other task.
     In,
     /// The number of replicas that each replica calls.
@@ -45,71 +45,71 @@ pub(super) enum Which {
 }
 
 #[derive(Debug)]
-pub(super) struct Processor {
-    pub(super) name: Name,
+pub(super) struct DraftProcessor {
+    pub(super) name: SourceName,
     pub(super) scheduling: Scheduling,
-    pub(super) copies: Copies,
+    pub(super) copies: Multiplicity,
     pub(super) speed: f64,
     pub(super) replicas: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Task {
-    pub(super) name: Name,
-    pub(super) client: bool,
-    pub(super) queue: Scheduling,
-    pub(super) copies: Copies,
+pub(super) struct DraftTask {
+    pub(super) name: SourceName,
+    pub(super) is_client: bool,
+    pub(super) scheduling: Scheduling,
+    pub(super) copies: Multiplicity,
     pub(super) replicas: u32,
     pub(super) think: f64,
     pub(super) priority: i32,
     /// The queue limit and its position.
-    pub(super) queue_limit: Option<(u32, At)>,
-    pub(super) processor: Name,
-    pub(super) entries: Vec<Name>,
-    pub(super) activities: Vec<Activity>,
-    pub(super) links: Vec<Link>,
+    pub(super) queue_limit: Option<(u32, SourcePosition)>,
+    pub(super) processor: SourceName,
+    pub(super) entries: Vec<SourceName>,
+    pub(super) activities: Vec<DraftActivity>,
+    pub(super) links: Vec<DraftLink>,
     /// The activities with the entries whose callers they reply to.
-    pub(super) replies: Vec<(Name, Vec<Name>)>,
+    pub(super) replies: Vec<(SourceName, Vec<SourceName>)>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Entry {
-    pub(super) name: Name,
+pub(super) struct DraftEntry {
+    pub(super) name: SourceName,
     pub(super) arrivals: f64,
     pub(super) priority: i32,
     /// The phases, at most three.
-    pub(super) phases: [Activity; 3],
-    pub(super) forwards: Vec<(Name, f64)>,
+    pub(super) phases: [DraftActivity; 3],
+    pub(super) forwards: Vec<(SourceName, f64)>,
     /// The first activity of a graph.
-    pub(super) start: Option<Name>,
+    pub(super) start: Option<SourceName>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Activity {
-    pub(super) name: Name,
+pub(super) struct DraftActivity {
+    pub(super) name: SourceName,
     pub(super) demand: f64,
     pub(super) variation: f64,
     pub(super) think: f64,
-    pub(super) order: Order,
-    pub(super) calls: Vec<Call>,
+    pub(super) order: CallOrder,
+    pub(super) calls: Vec<DraftCall>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) to: Name,
+pub(super) struct DraftCall {
+    pub(super) to: SourceName,
     pub(super) count: f64,
     pub(super) waits: bool,
-    pub(super) patience: Option<Patience>,
+    pub(super) retry_policy: Option<RetryPolicy>,
 }
 
-impl Task {
+impl DraftTask {
     /// Creates a server with one thread and no entries.
-    pub(super) fn new(name: Name, processor: Name) -> Self {
+    pub(super) fn new(name: SourceName, processor: SourceName) -> Self {
         Self {
             name,
-            client: false,
-            queue: Scheduling::Fcfs,
-            copies: Copies::Some(1),
+            is_client: false,
+            scheduling: Scheduling::Fcfs,
+            copies: Multiplicity::Finite(1),
             replicas: 1,
             think: 0.0,
             priority: 0,
@@ -123,9 +123,9 @@ impl Task {
     }
 }
 
-impl Draft {
+impl ModelDraft {
     /// Handles a SPEX setting whose value is a string: the model's comment, or one that no number depends on.
-    pub(super) fn say(&mut self, name: &str, text: &str, at: At) {
+    pub(super) fn set_text(&mut self, name: &str, text: &str, at: SourcePosition) {
         if name == "model_comment" {
             self.comment = text.to_owned();
         } else {
@@ -134,8 +134,9 @@ impl Draft {
     }
 
     /// Returns notes on priorities without effect.
-    pub(super) fn idle_priorities(&self) -> impl Iterator<Item = String> {
-        let tasks = self.tasks.iter().filter(|task| task.queue == Scheduling::HeadOfLine && !task.client);
+    pub(super) fn unused_priority_notes(&self) -> impl Iterator<Item = String> {
+        let tasks =
+            self.tasks.iter().filter(|task| task.scheduling == Scheduling::HeadOfLine && !task.is_client);
         let used: HashSet<&str> =
             tasks.flat_map(|task| &task.entries).map(|name| name.text.as_str()).collect();
         let idle = self.entries.iter();
@@ -149,26 +150,26 @@ impl Draft {
     }
 }
 
-impl Call {
-    pub(super) fn new(to: Name, count: f64, waits: bool) -> Self {
-        Self { to, count, waits, patience: None }
+impl DraftCall {
+    pub(super) fn new(to: SourceName, count: f64, waits: bool) -> Self {
+        Self { to, count, waits, retry_policy: None }
     }
 }
 
-impl Default for Activity {
+impl Default for DraftActivity {
     fn default() -> Self {
         Self {
-            name: Name::default(),
+            name: SourceName::default(),
             demand: 0.0,
             variation: 1.0,
             think: 0.0,
-            order: Order::Stochastic,
+            order: CallOrder::Stochastic,
             calls: Vec::new(),
         }
     }
 }
 
-impl Activity {
+impl DraftActivity {
     /// Returns `true` if the activity has no work and no calls.
     pub(super) fn is_empty(&self) -> bool {
         self.demand == 0.0 && self.think == 0.0 && self.calls.is_empty()
@@ -177,24 +178,24 @@ impl Activity {
 
 /// A connection between predecessors and successors.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) before: Before,
-    pub(super) after: After,
+pub(super) struct DraftLink {
+    pub(super) predecessors: DraftPredecessors,
+    pub(super) successors: DraftSuccessors,
 }
 
 #[derive(Debug)]
-pub(super) enum Before {
-    One(Name),
-    Any(Vec<Name>),
+pub(super) enum DraftPredecessors {
+    One(SourceName),
+    Or(Vec<SourceName>),
     /// All of these; or the given number of them, if there is one.
-    All(Vec<Name>, Option<(u32, At)>),
+    And(Vec<SourceName>, Option<(u32, SourcePosition)>),
 }
 
 #[derive(Debug)]
-pub(super) enum After {
-    Nothing,
-    One(Name),
-    Any(Vec<(f64, Name)>),
-    All(Vec<Name>),
-    Loop(Vec<(f64, Name)>, Option<Name>),
+pub(super) enum DraftSuccessors {
+    End,
+    One(SourceName),
+    Or(Vec<(f64, SourceName)>),
+    And(Vec<SourceName>),
+    Loop(Vec<(f64, SourceName)>, Option<SourceName>),
 }

@@ -1,13 +1,13 @@
 //! SPEX expressions, the values of parameters.
 
-use super::scan::{Kind, Token};
-use super::{At, Scope, Trouble};
+use super::tokenizer::{Token, TokenKind};
+use super::{InputError, ParameterScope, SourcePosition};
 
 /// A parser and evaluator of expressions, given as tokens.
-pub(super) struct Reader<'t, 's, 'g> {
+pub(super) struct ExpressionParser<'t, 's, 'g> {
     pub(super) tokens: &'t [Token],
     pub(super) next: usize,
-    pub(super) scope: &'s Scope<'g>,
+    pub(super) scope: &'s ParameterScope<'g>,
 }
 
 /// The deepest nesting of brackets and operators.
@@ -16,76 +16,78 @@ const DEEPEST: usize = 64;
 /// The precedence level of `**`.
 const POWER: usize = 5;
 
-impl Reader<'_, '_, '_> {
+impl ExpressionParser<'_, '_, '_> {
     fn token(&self) -> &Token {
         &self.tokens[self.next.min(self.tokens.len() - 1)]
     }
 
-    fn at(&self) -> At {
+    fn at(&self) -> SourcePosition {
         self.token().at
     }
 
-    fn takes(&mut self, mark: &str) -> bool {
-        let found = matches!(self.token().kind, Kind::Mark(own) if own == mark);
+    fn accept(&mut self, mark: &str) -> bool {
+        let found = matches!(self.token().kind, TokenKind::Punctuation(own) if own == mark);
         self.next += usize::from(found);
         found
     }
 
     /// Parses one value or several: `[a, b, c]`, or `[from : to, step]`.
-    pub(super) fn values(&mut self) -> Result<Vec<f64>, Trouble> {
-        if !self.takes("[") {
+    pub(super) fn values(&mut self) -> Result<Vec<f64>, InputError> {
+        if !self.accept("[") {
             return Ok(vec![self.value(0)?]);
         }
         let mut values = vec![self.value(0)?];
-        if self.takes(":") {
+        if self.accept(":") {
             let at = self.at();
             let to = self.value(0)?;
-            let step = if self.takes(",") { self.value(0)? } else { 1.0 };
+            let step = if self.accept(",") { self.value(0)? } else { 1.0 };
             let count = ((to - values[0]) / step + 1e-9).floor();
             if !(step != 0.0 && (0.0..=10_000.0).contains(&count)) {
-                return Err(at.says("a range has an end that its step leads to, in at most 10000 steps"));
+                return Err(at.error("a range has an end that its step leads to, in at most 10000 steps"));
             }
             let first = values[0];
             values = (0..=count as usize).map(|turn| first + step * turn as f64).collect();
         }
-        while self.takes(",") {
+        while self.accept(",") {
             values.push(self.value(0)?);
         }
         let at = self.at();
-        if self.takes("]") { Ok(values) } else { Err(at.says("`]` is missing")) }
+        if self.accept("]") { Ok(values) } else { Err(at.error("`]` is missing")) }
     }
 
     /// Parses one value.
-    fn value(&mut self, depth: usize) -> Result<f64, Trouble> {
+    fn value(&mut self, depth: usize) -> Result<f64, InputError> {
         let condition = self.binary(0, depth)?;
-        if !self.takes("?") {
+        if !self.accept("?") {
             return Ok(condition);
         }
         let yes = self.value(depth + 1)?;
         let at = self.at();
-        if !self.takes(":") {
-            return Err(at.says("`:` is missing: `condition ? this : that`"));
+        if !self.accept(":") {
+            return Err(at.error("`:` is missing: `condition ? this : that`"));
         }
         let no = self.value(depth + 1)?;
         Ok(if condition == 0.0 { no } else { yes })
     }
 
     /// Parses operators of at least this precedence level.
-    fn binary(&mut self, level: usize, depth: usize) -> Result<f64, Trouble> {
+    fn binary(&mut self, level: usize, depth: usize) -> Result<f64, InputError> {
         const LEVELS: [&[&str]; 6] =
             [&["|"], &["&"], &["==", "!=", "<=", ">=", "<", ">"], &["+", "-"], &["*", "/", "%"], &["**"]];
         if depth > DEEPEST {
-            return Err(self.at().says("this is nested too deeply"));
+            return Err(self.at().error("this is nested too deeply"));
         }
         let Some(marks) = LEVELS.get(level) else { return self.unary(depth) };
         let mut left = self.binary(level + 1, depth)?;
         loop {
             // In `a -1`, the scanner has taken the sign as part of the number.
-            if level == 3 && matches!(self.token().kind, Kind::Number(value, _) if value.is_sign_negative()) {
+            if level == 3
+                && matches!(self.token().kind, TokenKind::Number(value, _) if value.is_sign_negative())
+            {
                 left += self.binary(level + 1, depth)?;
                 continue;
             }
-            let Some(mark) = marks.iter().find(|mark| self.takes(mark)) else { return Ok(left) };
+            let Some(mark) = marks.iter().find(|mark| self.accept(mark)) else { return Ok(left) };
             let right = self.binary(if level == POWER { level } else { level + 1 }, depth + 1)?;
             let truth = |holds: bool| if holds { 1.0 } else { 0.0 };
             left = match *mark {
@@ -107,72 +109,72 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    fn unary(&mut self, depth: usize) -> Result<f64, Trouble> {
+    fn unary(&mut self, depth: usize) -> Result<f64, InputError> {
         if depth > DEEPEST {
-            return Err(self.at().says("this is nested too deeply"));
+            return Err(self.at().error("this is nested too deeply"));
         }
         // A power binds more tightly than a sign.
-        if self.takes("-") {
+        if self.accept("-") {
             return Ok(-self.binary(POWER, depth + 1)?);
         }
-        if self.takes("!") {
+        if self.accept("!") {
             return Ok(if self.unary(depth + 1)? == 0.0 { 1.0 } else { 0.0 });
         }
-        if self.takes("(") {
+        if self.accept("(") {
             let value = self.value(depth + 1)?;
             let at = self.at();
-            return if self.takes(")") { Ok(value) } else { Err(at.says("`)` is missing")) };
+            return if self.accept(")") { Ok(value) } else { Err(at.error("`)` is missing")) };
         }
         let Token { kind, at } = self.token().clone();
         self.next += 1;
         match kind {
-            Kind::Number(value, _) if value.is_sign_negative() && self.takes("**") => {
+            TokenKind::Number(value, _) if value.is_sign_negative() && self.accept("**") => {
                 Ok(-(-value).powf(self.binary(POWER, depth + 1)?))
             }
-            Kind::Number(value, _) => Ok(value),
-            Kind::Variable(name) => self.scope.value(&name, at),
-            Kind::Word(name) => self.function(&name, at, depth),
+            TokenKind::Number(value, _) => Ok(value),
+            TokenKind::Variable(name) => self.scope.value(&name, at),
+            TokenKind::Word(name) => self.function(&name, at, depth),
             _ => {
                 self.next -= 1;
-                Err(at.says("expected a number, a parameter such as `$x`, or `(`"))
+                Err(at.error("expected a number, a parameter such as `$x`, or `(`"))
             }
         }
     }
 
-    fn function(&mut self, name: &str, at: At, depth: usize) -> Result<f64, Trouble> {
+    fn function(&mut self, name: &str, at: SourcePosition, depth: usize) -> Result<f64, InputError> {
         let function = FUNCTIONS.into_iter().find(|(own, _)| *own == name);
         let Some((_, function)) = function else {
             let names = FUNCTIONS.map(|(name, _)| name).join(", ");
-            return Err(at.says(format!("no function `{name}`; there are {names}")));
+            return Err(at.error(format!("no function `{name}`; there are {names}")));
         };
-        if !self.takes("(") {
-            return Err(self.at().says(format!("`(` is missing after `{name}`")));
+        if !self.accept("(") {
+            return Err(self.at().error(format!("`(` is missing after `{name}`")));
         }
         let mut values = vec![self.value(depth + 1)?];
-        while self.takes(",") {
+        while self.accept(",") {
             values.push(self.value(depth + 1)?);
         }
         let end = self.at();
-        if !self.takes(")") {
-            return Err(end.says("`)` is missing"));
+        if !self.accept(")") {
+            return Err(end.error("`)` is missing"));
         }
         let count = match function {
-            Function::One(_) => "one value",
-            Function::Two(_) => "two values",
-            Function::Many(_) => "",
+            MathFunction::One(_) => "one value",
+            MathFunction::Two(_) => "two values",
+            MathFunction::Many(_) => "",
         };
         match (function, values.as_slice()) {
-            (Function::One(of), [value]) => Ok(of(*value)),
-            (Function::Two(of), [one, other]) => Ok(of(*one, *other)),
-            (Function::Many(of), values) => Ok(values.iter().copied().reduce(of).unwrap_or_default()),
-            _ => Err(at.says(format!("`{name}` is of {count}"))),
+            (MathFunction::One(of), [value]) => Ok(of(*value)),
+            (MathFunction::Two(of), [one, other]) => Ok(of(*one, *other)),
+            (MathFunction::Many(of), values) => Ok(values.iter().copied().reduce(of).unwrap_or_default()),
+            _ => Err(at.error(format!("`{name}` is of {count}"))),
         }
     }
 }
 
 /// A function, by its number of arguments.
 #[derive(Clone, Copy)]
-enum Function {
+enum MathFunction {
     One(fn(f64) -> f64),
     Two(fn(f64, f64) -> f64),
     /// Any number of arguments, folded in pairs.
@@ -180,38 +182,38 @@ enum Function {
 }
 
 /// The functions of SPEX, and the others of a calculator. Angles are in radians.
-const FUNCTIONS: [(&str, Function); 19] = [
-    ("abs", Function::One(f64::abs)),
-    ("ceil", Function::One(f64::ceil)),
-    ("floor", Function::One(f64::floor)),
-    ("round", Function::One(f64::round)),
-    ("exp", Function::One(f64::exp)),
-    ("log", Function::One(f64::ln)),
-    ("log10", Function::One(f64::log10)),
-    ("sqrt", Function::One(f64::sqrt)),
-    ("sin", Function::One(f64::sin)),
-    ("cos", Function::One(f64::cos)),
-    ("tan", Function::One(f64::tan)),
-    ("asin", Function::One(f64::asin)),
-    ("acos", Function::One(f64::acos)),
-    ("atan", Function::One(f64::atan)),
-    ("atan2", Function::Two(f64::atan2)),
-    ("pow", Function::Two(f64::powf)),
-    ("fmod", Function::Two(|one, other| one % other)),
-    ("min", Function::Many(f64::min)),
-    ("max", Function::Many(f64::max)),
+const FUNCTIONS: [(&str, MathFunction); 19] = [
+    ("abs", MathFunction::One(f64::abs)),
+    ("ceil", MathFunction::One(f64::ceil)),
+    ("floor", MathFunction::One(f64::floor)),
+    ("round", MathFunction::One(f64::round)),
+    ("exp", MathFunction::One(f64::exp)),
+    ("log", MathFunction::One(f64::ln)),
+    ("log10", MathFunction::One(f64::log10)),
+    ("sqrt", MathFunction::One(f64::sqrt)),
+    ("sin", MathFunction::One(f64::sin)),
+    ("cos", MathFunction::One(f64::cos)),
+    ("tan", MathFunction::One(f64::tan)),
+    ("asin", MathFunction::One(f64::asin)),
+    ("acos", MathFunction::One(f64::acos)),
+    ("atan", MathFunction::One(f64::atan)),
+    ("atan2", MathFunction::Two(f64::atan2)),
+    ("pow", MathFunction::Two(f64::powf)),
+    ("fmod", MathFunction::Two(|one, other| one % other)),
+    ("min", MathFunction::Many(f64::min)),
+    ("max", MathFunction::Many(f64::max)),
 ];
 
 #[cfg(test)]
 mod tests {
-    use super::super::scan::tokens;
+    use super::super::tokenizer::tokenize;
     use super::*;
 
-    fn values(text: &str) -> Result<Vec<f64>, Trouble> {
-        let tokens = tokens(text)?;
-        let mut scope = Scope::default();
+    fn values(text: &str) -> Result<Vec<f64>, InputError> {
+        let tokens = tokenize(text)?;
+        let mut scope = ParameterScope::default();
         scope.declare("x", vec![3.0]);
-        Reader { tokens: &tokens, next: 0, scope: &scope }.values()
+        ExpressionParser { tokens: &tokens, next: 0, scope: &scope }.values()
     }
 
     #[test]

@@ -2,16 +2,16 @@
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-use super::{At, Trouble};
+use super::{InputError, SourcePosition};
 
 /// One number of a result.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredResult {
     /// The kind: `task`, `entry` or `processor`.
     pub kind: String,
     /// The name of the object.
     pub name: String,
-    /// The metric, as in [`crate::ask::Line::metric`].
+    /// The metric, as in [`crate::analysis::ResultLine::metric`].
     pub metric: String,
     /// The number.
     pub mean: f64,
@@ -24,18 +24,19 @@ pub struct Measured {
 /// # Errors
 /// Returns an error with its position for invalid XML, for another kind of document, for an invalid number,
 /// and if there are no results.
-pub fn results(source: &str) -> Result<Vec<Measured>, Trouble> {
+pub fn read_results(source: &str) -> Result<Vec<MeasuredResult>, InputError> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
     let document = Document::parse_with_options(source, options).map_err(|error| {
         let place = error.pos();
-        At { line: place.row as usize, column: place.col as usize }.says(format!("no XML: {error}"))
+        SourcePosition { line: place.row as usize, column: place.col as usize }
+            .error(format!("no XML: {error}"))
     })?;
     let root = document.root_element();
-    let mut reader = Reader { document: &document, found: Vec::new() };
+    let mut reader = ResultsReader { document: &document, found: Vec::new() };
     if root.tag_name().name() != "lqn-model" {
         let message = format!("expected `lqn-model`, not `{}`", root.tag_name().name());
-        return Err(reader.at(root, "").says(message));
+        return Err(reader.at(root, "").error(message));
     }
     for own in root.descendants().filter(Node::is_element) {
         reader.element(own)?;
@@ -43,40 +44,45 @@ pub fn results(source: &str) -> Result<Vec<Measured>, Trouble> {
     if reader.found.is_empty() {
         return Err(reader
             .at(root, "")
-            .says("there are no results in it (`result-task`, `result-processor` …)"));
+            .error("there are no results in it (`result-task`, `result-processor` …)"));
     }
     Ok(reader.found)
 }
 
-struct Reader<'d> {
+struct ResultsReader<'d> {
     document: &'d Document<'d>,
-    found: Vec<Measured>,
+    found: Vec<MeasuredResult>,
 }
 
-impl<'d> Reader<'d> {
-    fn at(&self, node: Node<'_, '_>, attribute: &str) -> At {
+impl<'d> ResultsReader<'d> {
+    fn at(&self, node: Node<'_, '_>, attribute: &str) -> SourcePosition {
         let start =
             node.attribute_node(attribute).map_or_else(|| node.range().start, |own| own.range().start);
         let place = self.document.text_pos_at(start);
-        At { line: place.row as usize, column: place.col as usize }
+        SourcePosition { line: place.row as usize, column: place.col as usize }
     }
 
-    fn number(&self, node: Node<'d, 'd>, name: &str) -> Result<Option<f64>, Trouble> {
+    fn number(&self, node: Node<'d, 'd>, name: &str) -> Result<Option<f64>, InputError> {
         let Some(text) = node.attribute(name) else { return Ok(None) };
         let value: Option<f64> = text.trim().parse().ok();
         let value = value.filter(|value| value.is_finite());
-        let wrong = || self.at(node, name).says(format!("`{name}` is a number, not `{text}`"));
+        let wrong = || self.at(node, name).error(format!("`{name}` is a number, not `{text}`"));
         value.map(Some).ok_or_else(wrong)
     }
 
-    fn element(&mut self, own: Node<'d, 'd>) -> Result<(), Trouble> {
+    fn element(&mut self, own: Node<'d, 'd>) -> Result<(), InputError> {
         let Some(parent) = own.parent_element() else { return Ok(()) };
         let client =
             |node: Node<'d, 'd>| node.ancestors().any(|above| above.attribute("scheduling") == Some("ref"));
         match own.tag_name().name() {
-            "result-processor" => self.take(own, parent, "processor", &[("utilization", "busy")]),
+            "result-processor" => self.read_attributes(own, parent, "processor", &[("utilization", "busy")]),
             "result-task" => {
-                self.take(own, parent, "task", &[("throughput", "throughput"), ("utilization", "busy")])?;
+                self.read_attributes(
+                    own,
+                    parent,
+                    "task",
+                    &[("throughput", "throughput"), ("utilization", "busy")],
+                )?;
                 let throughput = self.number(own, "throughput")?.filter(|rate| *rate > 0.0);
                 // An attribute may be a parameter, whose value is unknown here.
                 let count: f64 =
@@ -86,7 +92,7 @@ impl<'d> Reader<'d> {
                 if let (true, Some(rate)) = (client(parent), throughput) {
                     let response = count / rate - think;
                     if response.is_finite() {
-                        self.add(parent, "task", "response", response);
+                        self.add_result(parent, "task", "response", response);
                     }
                 }
                 Ok(())
@@ -97,33 +103,35 @@ impl<'d> Reader<'d> {
                     ("open-wait-time", "response"),
                     ("phase1-service-time", "service"),
                 ];
-                self.take(own, parent, "entry", &known)
+                self.read_attributes(own, parent, "entry", &known)
             }
             "result-activity" if parent.attribute("phase") == Some("1") && !client(parent) => {
                 let entry = parent.ancestors().find(|above| above.tag_name().name() == "entry");
-                entry.map_or(Ok(()), |entry| self.take(own, entry, "entry", &[("service-time", "service")]))
+                entry.map_or(Ok(()), |entry| {
+                    self.read_attributes(own, entry, "entry", &[("service-time", "service")])
+                })
             }
             _ => Ok(()),
         }
     }
 
-    fn take(
+    fn read_attributes(
         &mut self,
         own: Node<'d, 'd>,
         of: Node<'d, 'd>,
         kind: &str,
         known: &[(&str, &str)],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), InputError> {
         for (attribute, metric) in known {
             if let Some(mean) = self.number(own, attribute)? {
-                self.add(of, kind, metric, mean);
+                self.add_result(of, kind, metric, mean);
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, of: Node<'d, 'd>, kind: &str, metric: &str, mean: f64) {
+    fn add_result(&mut self, of: Node<'d, 'd>, kind: &str, metric: &str, mean: f64) {
         let name = of.attribute("name").unwrap_or_default().to_owned();
-        self.found.push(Measured { kind: kind.to_owned(), name, metric: metric.to_owned(), mean });
+        self.found.push(MeasuredResult { kind: kind.to_owned(), name, metric: metric.to_owned(), mean });
     }
 }

@@ -1,28 +1,28 @@
 //! The parser of the `.lqn` grammar: sections that begin with a letter, lists that end with `-1`.
 
-use super::draft::{Activity, Call, Draft, Entry, Name};
-use super::expression::Reader;
-use super::scan::{Kind, Token, tokens};
-use super::{At, Scope, Trouble, limits, route};
-use crate::model::{Copies, Order};
+use super::draft::{DraftActivity, DraftCall, DraftEntry, ModelDraft, SourceName};
+use super::expression::ExpressionParser;
+use super::tokenizer::{Token, TokenKind, tokenize};
+use super::{InputError, ParameterScope, SourcePosition, limits, routing};
+use crate::model::{CallOrder, Multiplicity};
 
 mod graph;
 mod tasks;
 
 /// Parses a whole text.
-pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Trouble> {
-    let mut parser = Parser { tokens: tokens(source)?, next: 0, scope };
-    let mut draft = Draft::default();
+pub(super) fn draft(source: &str, scope: &mut ParameterScope<'_>) -> Result<ModelDraft, InputError> {
+    let mut parser = LqnParser { tokens: tokenize(source)?, next: 0, scope };
+    let mut draft = ModelDraft::default();
     loop {
-        let Token { kind, at } = parser.take();
+        let Token { kind, at } = parser.next_token();
         match kind {
-            Kind::End => {
-                route::lines(source, &mut draft, parser.scope)?;
-                limits::lines(source, &mut draft, parser.scope)?;
+            TokenKind::End => {
+                routing::parse_pragmas(source, &mut draft, parser.scope)?;
+                limits::parse_pragmas(source, &mut draft, parser.scope)?;
                 return Ok(draft);
             }
-            Kind::Variable(name) => parser.parameter(&name, &mut draft)?,
-            Kind::Word(section) => match section.as_str() {
+            TokenKind::Variable(name) => parser.parameter(&name, &mut draft)?,
+            TokenKind::Word(section) => match section.as_str() {
                 "G" => parser.general(&mut draft)?,
                 "P" => parser.processors(&mut draft)?,
                 "T" => parser.tasks(&mut draft)?,
@@ -34,116 +34,116 @@ pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Troubl
                         if section == "R" { "results to print" } else { "a loop until results converge" };
                     draft.notes.push(format!("line {}: {what} (section {section}) is left aside", at.line));
                 }
-                "U" => return Err(at.says("groups that share a processor (section U) are not supported")),
+                "U" => return Err(at.error("groups that share a processor (section U) are not supported")),
                 other => {
-                    return Err(at.says(format!("no section `{other}`; there are G, P, T, E, A, R and C")));
+                    return Err(at.error(format!("no section `{other}`; there are G, P, T, E, A, R and C")));
                 }
             },
-            _ => return Err(at.says("expected a section (G, P, T, E or A) or a parameter (`$x = 1`)")),
+            _ => return Err(at.error("expected a section (G, P, T, E or A) or a parameter (`$x = 1`)")),
         }
     }
 }
 
-struct Parser<'s, 'g> {
+struct LqnParser<'s, 'g> {
     tokens: Vec<Token>,
     next: usize,
-    scope: &'s mut Scope<'g>,
+    scope: &'s mut ParameterScope<'g>,
 }
 
-impl Parser<'_, '_> {
-    fn peek(&self) -> &Kind {
+impl LqnParser<'_, '_> {
+    fn peek(&self) -> &TokenKind {
         &self.tokens[self.next.min(self.tokens.len() - 1)].kind
     }
 
-    fn at(&self) -> At {
+    fn at(&self) -> SourcePosition {
         self.tokens[self.next.min(self.tokens.len() - 1)].at
     }
 
-    fn take(&mut self) -> Token {
+    fn next_token(&mut self) -> Token {
         let token = self.tokens[self.next.min(self.tokens.len() - 1)].clone();
         self.next += 1;
         token
     }
 
     fn is_mark(&self, mark: &str) -> bool {
-        matches!(self.peek(), Kind::Mark(own) if *own == mark)
+        matches!(self.peek(), TokenKind::Punctuation(own) if *own == mark)
     }
 
-    fn takes(&mut self, mark: &str) -> bool {
+    fn accept(&mut self, mark: &str) -> bool {
         let found = self.is_mark(mark);
         self.next += usize::from(found);
         found
     }
 
-    fn expect(&mut self, mark: &str) -> Result<(), Trouble> {
-        if self.takes(mark) { Ok(()) } else { Err(self.at().says(format!("expected `{mark}`"))) }
+    fn expect(&mut self, mark: &str) -> Result<(), InputError> {
+        if self.accept(mark) { Ok(()) } else { Err(self.at().error(format!("expected `{mark}`"))) }
     }
 
     fn is_word(&self, word: &str) -> bool {
-        matches!(self.peek(), Kind::Word(own) if own == word)
+        matches!(self.peek(), TokenKind::Word(own) if own == word)
     }
 
     /// Consumes the `-1` that ends a list, if it is next.
-    fn ends(&mut self) -> bool {
-        let found = matches!(self.peek(), Kind::Number(_, spelling) if spelling == "-1");
+    fn accept_list_end(&mut self) -> bool {
+        let found = matches!(self.peek(), TokenKind::Number(_, spelling) if spelling == "-1");
         self.next += usize::from(found);
         found
     }
 
-    fn name(&mut self, what: &str) -> Result<Name, Trouble> {
-        let Token { kind, at } = self.take();
+    fn name(&mut self, what: &str) -> Result<SourceName, InputError> {
+        let Token { kind, at } = self.next_token();
         match kind {
-            Kind::Word(text) => Ok(Name { text, at }),
-            Kind::Number(value, text) if value >= 0.0 => Ok(Name { text, at }),
-            _ => Err(at.says(format!("expected the name of {what}"))),
+            TokenKind::Word(text) => Ok(SourceName { text, at }),
+            TokenKind::Number(value, text) if value >= 0.0 => Ok(SourceName { text, at }),
+            _ => Err(at.error(format!("expected the name of {what}"))),
         }
     }
 
     fn is_number(&self) -> bool {
         match self.peek() {
-            Kind::Number(_, spelling) => spelling != "-1",
-            Kind::Variable(_) => true,
+            TokenKind::Number(_, spelling) => spelling != "-1",
+            TokenKind::Variable(_) => true,
             _ => self.is_mark("@"),
         }
     }
 
     /// Parses a number, a parameter, or `@infinity`.
-    fn number(&mut self, what: &str) -> Result<f64, Trouble> {
-        let Token { kind, at } = self.take();
+    fn number(&mut self, what: &str) -> Result<f64, InputError> {
+        let Token { kind, at } = self.next_token();
         let value = match kind {
-            Kind::Number(value, _) => value,
-            Kind::Variable(name) => self.scope.value(&name, at)?,
-            Kind::Mark("@") if self.is_word("infinity") => {
+            TokenKind::Number(value, _) => value,
+            TokenKind::Variable(name) => self.scope.value(&name, at)?,
+            TokenKind::Punctuation("@") if self.is_word("infinity") => {
                 self.next += 1;
                 f64::INFINITY
             }
-            _ => return Err(at.says(format!("expected {what}: a number or a parameter such as `$x`"))),
+            _ => return Err(at.error(format!("expected {what}: a number or a parameter such as `$x`"))),
         };
         if value < 0.0 || value.is_nan() {
-            return Err(at.says(format!("{what} cannot be {value}")));
+            return Err(at.error(format!("{what} cannot be {value}")));
         }
         Ok(value)
     }
 
     /// Parses a multiplicity.
-    fn copies(&mut self) -> Result<Copies, Trouble> {
+    fn copies(&mut self) -> Result<Multiplicity, InputError> {
         let at = self.at();
         let count = self.number("how many there are")?;
-        copies(count).ok_or_else(|| {
-            at.says(format!("there cannot be {count} of it: a whole number from 1 on, or @infinity"))
+        to_multiplicity(count).ok_or_else(|| {
+            at.error(format!("there cannot be {count} of it: a whole number from 1 on, or @infinity"))
         })
     }
 
     /// Parses the rest of `$name = value` after the name. A string, such as that of `$model_comment`, is no
     /// parameter.
-    fn parameter(&mut self, name: &str, draft: &mut Draft) -> Result<(), Trouble> {
+    fn parameter(&mut self, name: &str, draft: &mut ModelDraft) -> Result<(), InputError> {
         self.expect("=")?;
-        if let Kind::Text(text) = self.peek() {
-            draft.say(name, text, self.at());
+        if let TokenKind::Text(text) = self.peek() {
+            draft.set_text(name, text, self.at());
             self.next += 1;
             return Ok(());
         }
-        let mut reader = Reader { tokens: &self.tokens, next: self.next, scope: &*self.scope };
+        let mut reader = ExpressionParser { tokens: &self.tokens, next: self.next, scope: &*self.scope };
         let values = reader.values()?;
         self.next = reader.next;
         self.scope.declare(name, values);
@@ -152,35 +152,35 @@ impl Parser<'_, '_> {
 
     /// Skips `%u $x`, a result to be stored under a name, which changes no number.
     fn skip_observations(&mut self) {
-        while self.takes("%") {
-            while matches!(self.peek(), Kind::Word(_) | Kind::Number(..)) {
+        while self.accept("%") {
+            while matches!(self.peek(), TokenKind::Word(_) | TokenKind::Number(..)) {
                 self.next += 1;
             }
-            if matches!(self.peek(), Kind::Variable(_)) {
+            if matches!(self.peek(), TokenKind::Variable(_)) {
                 self.next += 1;
             }
         }
     }
 
     fn skip_section(&mut self) {
-        while !matches!(self.peek(), Kind::End) && !self.ends() {
+        while !matches!(self.peek(), TokenKind::End) && !self.accept_list_end() {
             self.next += 1;
         }
     }
 
     /// Skips the announced number of items, which is not binding.
     fn count(&mut self) {
-        if matches!(self.peek(), Kind::Number(..) | Kind::Variable(_)) && !self.ends() {
+        if matches!(self.peek(), TokenKind::Number(..) | TokenKind::Variable(_)) && !self.accept_list_end() {
             self.next += 1;
         }
     }
 
-    fn general(&mut self, draft: &mut Draft) -> Result<(), Trouble> {
-        if let Kind::Text(comment) = self.peek() {
+    fn general(&mut self, draft: &mut ModelDraft) -> Result<(), InputError> {
+        if let TokenKind::Text(comment) = self.peek() {
             draft.comment = comment.clone();
             self.next += 1;
         }
-        while !self.ends() {
+        while !self.accept_list_end() {
             if self.is_mark("%") {
                 self.skip_observations();
             } else {
@@ -190,19 +190,19 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    fn entries(&mut self, draft: &mut Draft) -> Result<(), Trouble> {
+    fn entries(&mut self, draft: &mut ModelDraft) -> Result<(), InputError> {
         self.count();
-        while !self.ends() {
-            let Token { kind, at } = self.take();
-            let Kind::Word(letter) = kind else {
-                return Err(at.says("expected what is said of an entry: s, c, f, y, z, F, a, A, Z or p"));
+        while !self.accept_list_end() {
+            let Token { kind, at } = self.next_token();
+            let TokenKind::Word(letter) = kind else {
+                return Err(at.error("expected what is said of an entry: s, c, f, y, z, F, a, A, Z or p"));
             };
             match letter.as_str() {
                 "s" => self.phases(draft, "a demand", |phase, value, _| phase.demand = value)?,
                 "c" => self.phases(draft, "a variation", |phase, value, _| phase.variation = value)?,
                 "Z" => self.phases(draft, "a time to think", |phase, value, _| phase.think = value)?,
                 "f" => self.phases(draft, "0 or 1", |phase, value, _| {
-                    phase.order = if value == 0.0 { Order::Stochastic } else { Order::Deterministic };
+                    phase.order = if value == 0.0 { CallOrder::Stochastic } else { CallOrder::Deterministic };
                 })?,
                 "y" | "z" => {
                     let from = self.entry(draft)?;
@@ -213,7 +213,7 @@ impl Parser<'_, '_> {
                         }
                         let count = self.number("a number of calls")?;
                         if count > 0.0 {
-                            let call = Call::new(to.clone(), count, letter == "y");
+                            let call = DraftCall::new(to.clone(), count, letter == "y");
                             draft.entries[from].phases[phase].calls.push(call);
                         }
                     }
@@ -239,7 +239,7 @@ impl Parser<'_, '_> {
                 "p" => {
                     let entry = self.entry(draft)?;
                     let at = self.at();
-                    draft.entries[entry].priority = limits::priority(self.number("a priority")?, at)?;
+                    draft.entries[entry].priority = limits::to_priority(self.number("a priority")?, at)?;
                     self.end_phases()?;
                 }
                 "M" => {
@@ -253,10 +253,10 @@ impl Parser<'_, '_> {
                     draft.notes.push(format!("line {}: `H` of an entry is left aside", at.line));
                 }
                 "P" | "V" | "R" | "U" | "W" | "X" => {
-                    return Err(at.says("semaphores and locks are not supported"));
+                    return Err(at.error("semaphores and locks are not supported"));
                 }
                 other => {
-                    return Err(at.says(format!(
+                    return Err(at.error(format!(
                         "nothing is called `{other}` of an entry; there are s, c, f, y, z, F, a, A, Z and p"
                     )));
                 }
@@ -267,7 +267,7 @@ impl Parser<'_, '_> {
 
     /// Parses `0 : 10 20 log`, the range, the number of bins and the kind of a histogram, which changes no
     /// result.
-    fn histogram(&mut self) -> Result<(), Trouble> {
+    fn histogram(&mut self) -> Result<(), InputError> {
         self.number("where the counting begins")?;
         self.expect(":")?;
         self.number("where the counting ends")?;
@@ -281,22 +281,22 @@ impl Parser<'_, '_> {
     }
 
     /// Returns the index of the entry with this name, which is created when it is first mentioned.
-    fn entry(&mut self, draft: &mut Draft) -> Result<usize, Trouble> {
+    fn entry(&mut self, draft: &mut ModelDraft) -> Result<usize, InputError> {
         let name = self.name("an entry")?;
         if let Some(place) = draft.entries.iter().position(|entry| entry.name.text == name.text) {
             return Ok(place);
         }
-        draft.entries.push(Entry { name, ..Entry::default() });
+        draft.entries.push(DraftEntry { name, ..DraftEntry::default() });
         Ok(draft.entries.len() - 1)
     }
 
     /// Parses one value for each phase.
     fn phases(
         &mut self,
-        draft: &mut Draft,
+        draft: &mut ModelDraft,
         what: &str,
-        set: impl Fn(&mut Activity, f64, At),
-    ) -> Result<(), Trouble> {
+        set: impl Fn(&mut DraftActivity, f64, SourcePosition),
+    ) -> Result<(), InputError> {
         let entry = self.entry(draft)?;
         for phase in 0..3 {
             if self.ends_phases() {
@@ -314,10 +314,10 @@ impl Parser<'_, '_> {
     }
 
     /// Parses the end of the values: results to be stored, and the `-1`, which is optional.
-    fn end_phases(&mut self) -> Result<(), Trouble> {
+    fn end_phases(&mut self) -> Result<(), InputError> {
         self.skip_observations();
         if !self.ends_section() {
-            self.ends();
+            self.accept_list_end();
         }
         Ok(())
     }
@@ -326,23 +326,23 @@ impl Parser<'_, '_> {
     fn ends_section(&self) -> bool {
         let after = |more: usize| self.tokens.get(self.next + more).map(|token| &token.kind);
         match after(1) {
-            None | Some(Kind::End | Kind::Variable(_)) => true,
+            None | Some(TokenKind::End | TokenKind::Variable(_)) => true,
             // A section begins with `A task s …`, a property with `A entry activity`.
-            Some(Kind::Word(word)) if word == "A" => match after(3) {
-                Some(Kind::Word(word)) => word.chars().count() == 1,
-                other => other == Some(&Kind::Mark(":")),
+            Some(TokenKind::Word(word)) if word == "A" => match after(3) {
+                Some(TokenKind::Word(word)) => word.chars().count() == 1,
+                other => other == Some(&TokenKind::Punctuation(":")),
             },
-            Some(Kind::Word(word)) => matches!(word.as_str(), "G" | "P" | "T" | "E" | "U" | "R" | "C"),
+            Some(TokenKind::Word(word)) => matches!(word.as_str(), "G" | "P" | "T" | "E" | "U" | "R" | "C"),
             _ => false,
         }
     }
 }
 
 /// Converts a multiplicity; `None` if the number is invalid.
-pub(super) fn copies(count: f64) -> Option<Copies> {
+pub(super) fn to_multiplicity(count: f64) -> Option<Multiplicity> {
     if count == f64::INFINITY {
-        return Some(Copies::Infinite);
+        return Some(Multiplicity::Infinite);
     }
     let whole = count.fract() == 0.0 && (1.0..=1e6).contains(&count);
-    whole.then_some(Copies::Some(count as u32))
+    whole.then_some(Multiplicity::Finite(count as u32))
 }

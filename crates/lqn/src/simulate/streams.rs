@@ -9,98 +9,98 @@
 
 use std::collections::HashMap;
 
-use super::dice::Dice;
+use super::rng::RandomStream;
 use crate::Model;
-use crate::model::{Activity, Copies, Next};
+use crate::model::{Activity, Multiplicity, Successors};
 
 /// All streams of a run.
-pub(super) struct Streams {
+pub(super) struct RandomStreams {
     /// The lengths of slices and the next calls of each activity.
-    pub(super) activities: Vec<Acts>,
+    pub(super) slices: Vec<SliceStreams>,
     /// The think time of each activity, and the branch after it.
-    pub(super) ways: Vec<Ways>,
+    pub(super) executions: Vec<ExecutionStreams>,
     /// The runs of the bodies of each loop.
-    pub(super) loops: Vec<Dice>,
+    pub(super) loops: Vec<RandomStream>,
     /// The think times of each client, ordered by task.
-    pub(super) clients: Vec<Dice>,
+    pub(super) clients: Vec<RandomStream>,
     /// The key of each client, for session affinity.
     pub(super) keys: Vec<u64>,
     /// The entry with which a client of each task starts.
-    pub(super) tasks: Vec<Dice>,
+    pub(super) tasks: Vec<RandomStream>,
     /// The arrivals from outside at each entry.
-    pub(super) arrivals: Vec<Dice>,
+    pub(super) arrivals: Vec<RandomStream>,
     /// The targets that each entry forwards to.
-    pub(super) routes: Vec<Dice>,
+    pub(super) routes: Vec<RandomStream>,
     /// The order of service of each processor with random scheduling.
-    pub(super) stations: Vec<Dice>,
+    pub(super) stations: Vec<RandomStream>,
 }
 
 /// The streams of an activity for each slice of work.
-pub(super) struct Acts {
-    pub(super) work: Dice,
-    pub(super) calls: Dice,
+pub(super) struct SliceStreams {
+    pub(super) work: RandomStream,
+    pub(super) calls: RandomStream,
 }
 
 /// The streams of an activity for each execution.
-pub(super) struct Ways {
-    pub(super) think: Dice,
-    pub(super) next: Dice,
+pub(super) struct ExecutionStreams {
+    pub(super) think: RandomStream,
+    pub(super) next: RandomStream,
 }
 
-impl Streams {
+impl RandomStreams {
     /// Creates the streams of a model with expanded replicas.
     pub(super) fn new(model: &Model, seed: u64) -> Self {
-        let mut names = Names { seed, known: HashMap::new() };
-        let mut activities = Vec::with_capacity(model.activities.len());
-        let mut ways = Vec::with_capacity(model.activities.len());
+        let mut names = StreamFactory { seed, uses: HashMap::new() };
+        let mut slices = Vec::with_capacity(model.activities.len());
+        let mut executions = Vec::with_capacity(model.activities.len());
         let mut loops = Vec::new();
         for own in &model.activities {
             let task = model.tasks[own.task.0].name.as_str();
-            let mut of = |what| names.dice(&[what, task, &own.name]);
-            activities.push(Acts { work: of("work"), calls: of("calls") });
-            ways.push(Ways { think: of("pause"), next: of("way") });
-            loops.extend((0..turns(own)).map(|_| of("turn")));
+            let mut of = |what| names.stream(&[what, task, &own.name]);
+            slices.push(SliceStreams { work: of("work"), calls: of("calls") });
+            executions.push(ExecutionStreams { think: of("pause"), next: of("way") });
+            loops.extend((0..loop_count(own)).map(|_| of("turn")));
         }
         let (mut clients, mut keys) = (Vec::new(), Vec::new());
         for own in model.tasks.iter().filter(|own| own.is_client()) {
-            let Copies::Some(count) = own.copies else { continue };
+            let Multiplicity::Finite(count) = own.copies else { continue };
             let first = names.key(&["client", &own.name]);
             for number in 0..count {
-                let key = mixed(first ^ mixed(u64::from(number) + 1));
+                let key = mix_bits(first ^ mix_bits(u64::from(number) + 1));
                 keys.push(key);
-                clients.push(Dice::new(key));
+                clients.push(RandomStream::new(key));
             }
         }
-        let mut entries = |what| model.entries.iter().map(|own| names.dice(&[what, &own.name])).collect();
+        let mut entries = |what| model.entries.iter().map(|own| names.stream(&[what, &own.name])).collect();
         let (arrivals, routes) = (entries("arrival"), entries("route"));
-        let tasks = model.tasks.iter().map(|own| names.dice(&["entry", &own.name])).collect();
-        let stations = model.processors.iter().map(|own| names.dice(&["processor", &own.name])).collect();
-        Self { activities, ways, loops, clients, keys, tasks, arrivals, routes, stations }
+        let tasks = model.tasks.iter().map(|own| names.stream(&["entry", &own.name])).collect();
+        let stations = model.processors.iter().map(|own| names.stream(&["processor", &own.name])).collect();
+        Self { slices, executions, loops, clients, keys, tasks, arrivals, routes, stations }
     }
 }
 
 /// Returns the number of loops after an activity, in the order of the program's indices.
-fn turns(activity: &Activity) -> usize {
-    let mut next = &activity.next;
+fn loop_count(activity: &Activity) -> usize {
+    let mut next = &activity.successors;
     loop {
         match next {
-            Next::Join { then, .. } => next = then,
-            Next::Loop { .. } => return 1,
-            Next::End | Next::Or(_) | Next::And(_) => return 0,
+            Successors::Join { then, .. } => next = then,
+            Successors::Loop { .. } => return 1,
+            Successors::End | Successors::Or(_) | Successors::And(_) => return 0,
         }
     }
 }
 
 /// The generator of streams by name.
-struct Names {
+struct StreamFactory {
     seed: u64,
     /// The number of uses of each name: a second object with the same name gets another stream.
-    known: HashMap<u64, u64>,
+    uses: HashMap<u64, u64>,
 }
 
-impl Names {
-    fn dice(&mut self, words: &[&str]) -> Dice {
-        Dice::new(self.key(words))
+impl StreamFactory {
+    fn stream(&mut self, words: &[&str]) -> RandomStream {
+        RandomStream::new(self.key(words))
     }
 
     fn key(&mut self, words: &[&str]) -> u64 {
@@ -109,14 +109,14 @@ impl Names {
         for byte in words.iter().flat_map(|word| word.bytes().chain([0xff])) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-        let again = self.known.entry(hash).or_insert(0);
+        let again = self.uses.entry(hash).or_insert(0);
         *again += 1;
-        mixed(mixed(self.seed) ^ hash.wrapping_add(mixed(*again)))
+        mix_bits(mix_bits(self.seed) ^ hash.wrapping_add(mix_bits(*again)))
     }
 }
 
 /// Mixes a number so that every bit depends on every bit (the finalizer of SplitMix64).
-pub(super) fn mixed(number: u64) -> u64 {
+pub(super) fn mix_bits(number: u64) -> u64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -129,14 +129,14 @@ mod tests {
 
     #[test]
     fn a_name_has_its_stream_wherever_it_stands() {
-        let mut some = Names { seed: 1, known: HashMap::new() };
-        let mut others = Names { seed: 1, known: HashMap::new() };
+        let mut some = StreamFactory { seed: 1, uses: HashMap::new() };
+        let mut others = StreamFactory { seed: 1, uses: HashMap::new() };
         let first = some.key(&["work", "server", "serve"]);
         others.key(&["work", "another", "serve"]);
         assert_eq!(others.key(&["work", "server", "serve"]), first);
         // The same name again, the same letters in other words, another seed.
         let mut all = vec![first, some.key(&["work", "server", "serve"]), some.key(&["work", "serverserve"])];
-        all.push(Names { seed: 2, known: HashMap::new() }.key(&["work", "server", "serve"]));
+        all.push(StreamFactory { seed: 2, uses: HashMap::new() }.key(&["work", "server", "serve"]));
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 4);

@@ -1,11 +1,11 @@
 //! Bounds of the numbers of requests: those of the threads or clients that carry them.
 
-use super::net::{Net, TOLD_APART, many};
-use crate::model::Next;
+use super::network::{MAX_SEPARATE_TASKS, SolverNetwork, server_count};
+use crate::model::Successors;
 
-impl Net<'_> {
+impl SolverNetwork<'_> {
     /// Computes the bounds of all stations.
-    pub(super) fn bounds(&mut self) {
+    pub(super) fn set_bounds(&mut self) {
         let model = self.model;
         let count = model.tasks.len();
         let mut holders: Vec<Vec<usize>> = vec![Vec::new(); count];
@@ -13,7 +13,7 @@ impl Net<'_> {
         let mut wide = vec![1.0_f64; count];
         for activity in &model.activities {
             let task = activity.task.0;
-            if let Next::And(ways) = &activity.next {
+            if let Successors::And(ways) = &activity.successors {
                 wide[task] = wide[task].max(ways.len() as f64);
             }
             for call in &activity.calls {
@@ -28,11 +28,11 @@ impl Net<'_> {
         for entry in &model.entries {
             open[entry.task.0] |= entry.arrivals > 0.0;
         }
-        self.wide.clone_from(&wide);
-        self.active = vec![0.0; count];
+        self.parallel_branches.clone_from(&wide);
+        self.active_threads = vec![0.0; count];
         // Whether the number of requests of a task is bounded by that of the clients above, all of whom wait
         // meanwhile.
-        let told = count <= 10 * TOLD_APART;
+        let told = count <= 10 * MAX_SEPARATE_TASKS;
         let mut pure = vec![told; count];
         let mut roots: Vec<Vec<usize>> = vec![Vec::new(); count];
         // The tasks whose number bounds the active threads of each task: itself, or those above it.
@@ -50,31 +50,34 @@ impl Net<'_> {
                     holders[to].extend(more);
                 }
             }
-            let copies = many(own.copies);
+            let copies = server_count(own.copies);
             if own.is_client() {
-                self.active[task] = copies;
+                self.active_threads[task] = copies;
                 if told {
                     roots[task] = vec![task];
                 }
                 pure[task] &= wide[task] <= 1.0;
                 continue;
             }
-            let after = self.stations[task].after;
+            let after = self.stations[task].has_second_phase;
             pure[task] &= !open[task]
                 && !after
                 && wide[task] <= 1.0
                 && holders[task].iter().all(|holder| pure[*holder]);
             roots[task] = union(&holders[task], &roots);
-            let come =
-                if open[task] { f64::INFINITY } else { self.come(&holders[task], &holders, &open, &wide) };
+            let come = if open[task] {
+                f64::INFINITY
+            } else {
+                self.max_requests(&holders[task], &holders, &open, &wide)
+            };
             let come = if open[task] {
                 come
             } else {
                 self.no_more_than_clients(come, &holders[task], &pure, &roots)
             };
-            self.stations[task].most = come;
+            self.stations[task].max_requests = come;
             self.stations[task].bounds = union(&holders[task], &bounds);
-            self.active[task] = if after { copies } else { copies.min(come) };
+            self.active_threads[task] = if after { copies } else { copies.min(come) };
             if !after && come <= copies {
                 bounds[task].clone_from(&self.stations[task].bounds);
             }
@@ -82,19 +85,19 @@ impl Net<'_> {
         for processor in 0..model.processors.len() {
             let here: Vec<usize> =
                 (0..count).filter(|task| model.tasks[*task].processor.0 == processor).collect();
-            let come = self.come(&here, &holders, &open, &wide);
+            let come = self.max_requests(&here, &holders, &open, &wide);
             let come = self.no_more_than_clients(come, &here, &pure, &roots);
             let station = &mut self.stations[count + processor];
-            station.most = come;
+            station.max_requests = come;
             station.bounds = union(&here, &bounds);
         }
     }
 
     /// Returns the number of requests that these tasks can have at a time: that of their threads, or of those
     /// at any level above.
-    fn come(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
-        let mut come = self.within(those, holders, open, wide);
-        if self.tasks.len() > TOLD_APART {
+    fn max_requests(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
+        let mut come = self.max_calling_threads(those, holders, open, wide);
+        if self.tasks.len() > MAX_SEPARATE_TASKS {
             return come;
         }
         let mut those = those.to_vec();
@@ -103,7 +106,7 @@ impl Net<'_> {
             for task in &those {
                 let stays = self.model.tasks[*task].is_client()
                     || open[*task]
-                    || self.stations[*task].after
+                    || self.stations[*task].has_second_phase
                     || wide[*task] > 1.0
                     || holders[*task].is_empty();
                 if stays { above.push(*task) } else { above.extend(&holders[*task]) }
@@ -113,7 +116,7 @@ impl Net<'_> {
             if above == those {
                 break;
             }
-            come = come.min(self.within(&above, holders, open, wide));
+            come = come.min(self.max_calling_threads(&above, holders, open, wide));
             those = above;
         }
         come
@@ -121,9 +124,15 @@ impl Net<'_> {
 
     /// Returns the number of threads of these tasks that can call at a time. Tasks that are active only while
     /// another one of these waits for them add none.
-    fn within(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
-        let all = |task: &usize| self.active[*task] * wide[*task];
-        if self.tasks.len() > TOLD_APART || those.len() < 2 {
+    fn max_calling_threads(
+        &self,
+        those: &[usize],
+        holders: &[Vec<usize>],
+        open: &[bool],
+        wide: &[f64],
+    ) -> f64 {
+        let all = |task: &usize| self.active_threads[*task] * wide[*task];
+        if self.tasks.len() > MAX_SEPARATE_TASKS || those.len() < 2 {
             return those.iter().map(all).sum();
         }
         let mut counted = vec![false; self.tasks.len()];
@@ -132,7 +141,7 @@ impl Net<'_> {
         for task in &self.tasks {
             inside[*task] = !self.model.tasks[*task].is_client()
                 && !open[*task]
-                && !self.stations[*task].after
+                && !self.stations[*task].has_second_phase
                 && wide[*task] <= 1.0
                 && !holders[*task].is_empty()
                 && holders[*task]
@@ -146,7 +155,7 @@ impl Net<'_> {
         if !holders.iter().all(|task| pure[*task]) {
             return come;
         }
-        come.min(union(holders, roots).iter().map(|task| self.active[*task]).sum())
+        come.min(union(holders, roots).iter().map(|task| self.active_threads[*task]).sum())
     }
 }
 

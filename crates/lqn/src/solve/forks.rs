@@ -1,6 +1,6 @@
 //! The time until the k-th of several parallel branches ends.
 
-use super::elapsed::Span;
+use super::service_times::RandomTime;
 
 /// The number of points at which the distribution is evaluated.
 const POINTS: usize = 240;
@@ -8,7 +8,7 @@ const POINTS: usize = 240;
 /// Returns the probability that a branch is not done by `at`. The distribution has the mean and the variance
 /// of the span: a fixed time plus an exponential one if the variation is below 1, else a hyperexponential
 /// with balanced means.
-fn left(span: &Span, at: f64) -> f64 {
+fn left(span: &RandomTime, at: f64) -> f64 {
     let variation = span.variation();
     if span.mean <= 0.0 {
         return 0.0;
@@ -31,7 +31,7 @@ fn left(span: &Span, at: f64) -> f64 {
 }
 
 /// Returns the time until `wanted` of the branches are done, which are taken to be independent.
-pub(super) fn kth(branches: &[Span], wanted: usize) -> Span {
+pub(super) fn kth_completion(branches: &[RandomTime], wanted: usize) -> RandomTime {
     let wanted = wanted.clamp(1, branches.len().max(1));
     if branches.len() <= 1 {
         return branches.first().copied().unwrap_or_default();
@@ -60,11 +60,11 @@ pub(super) fn kth(branches: &[Span], wanted: usize) -> Span {
         square += 2.0 * at * open * step;
     }
     let all: f64 = branches.iter().map(|span| span.mean).sum();
-    let waits: f64 = branches.iter().map(|span| span.waits).sum();
-    Span {
+    let waits: f64 = branches.iter().map(|span| span.waiting).sum();
+    RandomTime {
         mean,
         variance: (square - mean * mean).max(0.0),
-        waits: if all > 0.0 { mean * (waits / all).min(1.0) } else { 0.0 },
+        waiting: if all > 0.0 { mean * (waits / all).min(1.0) } else { 0.0 },
     }
 }
 
@@ -74,15 +74,15 @@ mod tests {
 
     #[test]
     fn the_last_of_exponential_branches() {
-        let one = |mean: f64| Span { mean, variance: mean * mean, waits: 0.0 };
+        let one = |mean: f64| RandomTime { mean, variance: mean * mean, waiting: 0.0 };
         for (means, wanted, expected) in [
             (vec![1.0, 1.0], 2, 1.5),
             (vec![1.0, 1.0], 1, 0.5),
             (vec![1.0, 1.0, 1.0], 3, 11.0 / 6.0),
             (vec![1.0, 2.0], 2, 3.0 - 1.0 / 1.5),
         ] {
-            let spans: Vec<Span> = means.into_iter().map(one).collect();
-            let found = kth(&spans, wanted).mean;
+            let spans: Vec<RandomTime> = means.into_iter().map(one).collect();
+            let found = kth_completion(&spans, wanted).mean;
             assert!((found / expected - 1.0_f64).abs() < 0.01, "{found}, not {expected}");
         }
     }

@@ -12,13 +12,13 @@
 //! transform at s is the probability that the thread returns before its end. Other second phases are
 //! approximated by two exponentials.
 
-use super::State;
-use super::elapsed;
-use super::net::{NOBODY, Net, Rule, Side};
-use crate::model::{Order, Role};
+use super::SolverState;
+use super::network::{ActivitySide, NO_HOLDER, QueueDiscipline, SolverNetwork};
+use super::service_times;
+use crate::model::{CallOrder, TaskRole};
 
 /// Precomputed lists of rows.
-pub(super) struct Overtakes {
+pub(super) struct OvertakingRows {
     /// The rows of each task.
     rows: Vec<Vec<usize>>,
     /// The rows that wait in each slot.
@@ -27,22 +27,22 @@ pub(super) struct Overtakes {
 
 /// The overtaking requests of one slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Back {
+pub(super) struct OvertakingShare {
     /// The share of requests that arrive during the second phase of the thread's previous request.
-    pub(super) part: f64,
+    pub(super) share: f64,
     /// The mean remaining time of that phase.
-    pub(super) left: f64,
+    pub(super) remaining: f64,
 }
 
-impl Overtakes {
-    pub(super) fn new(net: &Net<'_>) -> Self {
+impl OvertakingRows {
+    pub(super) fn new(net: &SolverNetwork<'_>) -> Self {
         let mut all = Self {
             rows: vec![Vec::new(); net.model.tasks.len()],
             waiting: vec![Vec::new(); net.slots.len()],
         };
         for (place, row) in net.rows.iter().enumerate() {
             all.rows[row.task].push(place);
-            if net.stations[row.task].after {
+            if net.stations[row.task].has_second_phase {
                 all.waiting[row.queue].push(place);
             }
         }
@@ -50,17 +50,22 @@ impl Overtakes {
     }
 
     /// Computes the overtaking for each slot of a task that continues after its reply.
-    pub(super) fn of(&self, net: &Net<'_>, state: &State, station: usize) -> Vec<Back> {
+    pub(super) fn overtaking(
+        &self,
+        net: &SolverNetwork<'_>,
+        state: &SolverState,
+        station: usize,
+    ) -> Vec<OvertakingShare> {
         let slots = &net.stations[station].slots;
-        let mut found = vec![Back::default(); slots.len()];
+        let mut found = vec![OvertakingShare::default(); slots.len()];
         for slot in slots {
             let holder = net.slots[*slot].holder;
-            if holder == NOBODY || net.holds(holder).is_infinite() {
+            if holder == NO_HOLDER || net.max_requests_by(holder).is_infinite() {
                 continue;
             }
             let rate = state.slots[*slot].rate;
             for (weight, at) in self.second(state, *slot) {
-                let gap = Gap {
+                let gap = ReturnTime {
                     net,
                     state,
                     slots,
@@ -68,31 +73,40 @@ impl Overtakes {
                     idle: idle(net, state, holder, at),
                     first: is_first(net, holder, station),
                 };
-                let back = gap.back(&self.rows[holder], *slot);
+                let back = gap.until_next_request(&self.rows[holder], *slot);
                 for (found, back) in found.iter_mut().zip(back) {
-                    found.part += rate * weight * back;
-                    found.left += rate * weight * back / at;
+                    found.share += rate * weight * back;
+                    found.remaining += rate * weight * back / at;
                 }
             }
         }
         for (own, slot) in found.iter_mut().zip(slots) {
             let rate = state.slots[*slot].rate;
-            if rate > 0.0 && own.part > 1e-9 * rate {
-                *own = Back { part: (own.part / rate).clamp(0.0, 1.0), left: (own.left / own.part).max(0.0) };
+            if rate > 0.0 && own.share > 1e-9 * rate {
+                *own = OvertakingShare {
+                    share: (own.share / rate).clamp(0.0, 1.0),
+                    remaining: (own.remaining / own.share).max(0.0),
+                };
             } else {
-                *own = Back::default();
+                *own = OvertakingShare::default();
             }
         }
         found
     }
 
     /// Returns the share of a slot's slices at a processor that directly follow a reply of this task.
-    pub(super) fn follows(&self, net: &Net<'_>, state: &State, slot: usize, task: usize) -> f64 {
+    pub(super) fn share_after_reply(
+        &self,
+        net: &SolverNetwork<'_>,
+        state: &SolverState,
+        slot: usize,
+        task: usize,
+    ) -> f64 {
         let (mut pieces, mut following) = (0.0, 0.0);
         for place in &self.rows[net.slots[slot].holder] {
-            let sides = net.rows[*place].steps.iter().flat_map(|step| &step.sides);
-            for side in sides.filter(|side| side.times > 0.0 && side.work == slot) {
-                let rate = state.rates[*place] * side.times;
+            let sides = net.rows[*place].activities.iter().flat_map(|step| &step.sides);
+            for side in sides.filter(|side| side.executions > 0.0 && side.work == slot) {
+                let rate = state.rates[*place] * side.executions;
                 pieces += rate;
                 for (to, count, waits) in &side.calls {
                     pieces += rate * count;
@@ -106,7 +120,7 @@ impl Overtakes {
     }
 
     /// Returns the second phases of a slot's requests as two exponentials with their weights and rates.
-    fn second(&self, state: &State, slot: usize) -> [(f64, f64); 2] {
+    fn second(&self, state: &SolverState, slot: usize) -> [(f64, f64); 2] {
         let (mut rate, mut mean, mut square) = (0.0, 0.0, 0.0);
         for row in &self.waiting[slot] {
             let second = state.times[*row].second;
@@ -138,34 +152,34 @@ fn exponentials(mean: f64, variation: f64) -> [(f64, f64); 2] {
 
 /// Returns `true` if both tasks use the same single core in order of arrival: the thread that got the reply
 /// then runs first.
-fn is_first(net: &Net<'_>, holder: usize, task: usize) -> bool {
+fn is_first(net: &SolverNetwork<'_>, holder: usize, task: usize) -> bool {
     let [one, other] = [holder, task].map(|task| net.model.tasks[task].processor.0);
     let core = &net.stations[net.model.tasks.len() + one];
-    one == other && core.servers == 1.0 && core.rule == Rule::Fifo
+    one == other && core.servers == 1.0 && core.discipline == QueueDiscipline::Fifo
 }
 
 /// Returns the transform of the time from the end of a request until a thread of the holder starts the next.
-fn idle(net: &Net<'_>, state: &State, holder: usize, at: f64) -> f64 {
+fn idle(net: &SolverNetwork<'_>, state: &SolverState, holder: usize, at: f64) -> f64 {
     let after = |mean: f64| 1.0 / (1.0 + at * mean);
-    if let Role::Client { think } = net.model.tasks[holder].role {
+    if let TaskRole::Client { think } = net.model.tasks[holder].role {
         return after(think);
     }
     let own = &net.stations[holder];
     let rate: f64 = own.slots.iter().map(|slot| state.slots[*slot].rate).sum();
     let held: f64 = own.slots.iter().map(|slot| state.slots[*slot].held).sum();
-    let threads = net.active[holder];
+    let threads = net.active_threads[holder];
     if rate <= 0.0 || threads <= 0.0 {
         return 0.0;
     }
     let mean = (threads - held).max(0.0) / rate;
-    let busy = if own.most <= threads { 0.0 } else { (held / threads).min(0.99) };
+    let busy = if own.max_requests <= threads { 0.0 } else { (held / threads).min(0.99) };
     busy + (1.0 - busy) * after(mean / (1.0 - busy))
 }
 
 /// The time from a reply to the next request of the same thread.
-struct Gap<'a, 'm> {
-    net: &'a Net<'m>,
-    state: &'a State,
+struct ReturnTime<'a, 'm> {
+    net: &'a SolverNetwork<'m>,
+    state: &'a SolverState,
     /// The slots of the station.
     slots: &'a [usize],
     /// The argument of the transform.
@@ -177,51 +191,54 @@ struct Gap<'a, 'm> {
 
 /// The transforms of the time until the next request by its slot, and of that until the end without one.
 #[derive(Clone)]
-struct Onward {
-    asks: Vec<f64>,
-    ends: f64,
+struct ReturnTransforms {
+    to_request: Vec<f64>,
+    to_end: f64,
 }
 
 /// A part of an activity.
-struct Stage {
+struct ActivityStage {
     /// The transforms from its start to the first request, and to its end without one.
-    begins: Onward,
+    from_start: ReturnTransforms,
     /// The transforms after a reply.
-    goes_on: Onward,
+    from_reply: ReturnTransforms,
     /// The number of requests by slot.
     counts: Vec<f64>,
 }
 
-impl Gap<'_, '_> {
-    fn after(&self, mean: f64) -> f64 {
+impl ReturnTime<'_, '_> {
+    fn slice_transform(&self, mean: f64) -> f64 {
         1.0 / (1.0 + self.at * mean)
     }
 
     /// Returns the transforms from a reply to this slot until the next request, by its slot.
-    fn back(&self, rows: &[usize], slot: usize) -> Vec<f64> {
+    fn until_next_request(&self, rows: &[usize], slot: usize) -> Vec<f64> {
         let count = self.slots.len();
         let own = self.slots.iter().position(|other| *other == slot);
-        let stages: Vec<(f64, Vec<Stage>)> =
+        let stages: Vec<(f64, Vec<ActivityStage>)> =
             rows.iter().map(|row| (self.state.rates[*row], self.stages(*row))).collect();
         let all: f64 = stages.iter().map(|(rate, _)| rate).sum();
-        let mut next = Onward { asks: vec![0.0; count], ends: 0.0 };
+        let mut next = ReturnTransforms { to_request: vec![0.0; count], to_end: 0.0 };
         let mut found = vec![0.0; count];
         if all <= 0.0 {
             return found;
         }
         // The transforms from the start of any request of the thread.
         for (rate, stages) in &stages {
-            let mut onward = Onward { asks: vec![0.0; count], ends: 1.0 };
+            let mut onward = ReturnTransforms { to_request: vec![0.0; count], to_end: 1.0 };
             for stage in stages.iter().rev() {
-                onward = stage.begins.then(&onward);
+                onward = stage.from_start.then(&onward);
             }
-            next.ends += rate / all * onward.ends;
-            for (sum, asks) in next.asks.iter_mut().zip(&onward.asks) {
+            next.to_end += rate / all * onward.to_end;
+            for (sum, asks) in next.to_request.iter_mut().zip(&onward.to_request) {
                 *sum += rate / all * asks;
             }
         }
-        let again = self.idle / (1.0 - (self.idle * next.ends).min(0.999_999));
-        let ended = Onward { asks: next.asks.iter().map(|asks| asks * again).collect(), ends: 0.0 };
+        let again = self.idle / (1.0 - (self.idle * next.to_end).min(0.999_999));
+        let ended = ReturnTransforms {
+            to_request: next.to_request.iter().map(|asks| asks * again).collect(),
+            to_end: 0.0,
+        };
         let mut asked = 0.0;
         for (rate, stages) in &stages {
             let mut onward = ended.clone();
@@ -229,12 +246,12 @@ impl Gap<'_, '_> {
                 let times = own.map_or(0.0, |own| stage.counts[own]) * rate;
                 if times > 0.0 {
                     asked += times;
-                    let back = stage.goes_on.then(&onward);
-                    for (sum, asks) in found.iter_mut().zip(&back.asks) {
+                    let back = stage.from_reply.then(&onward);
+                    for (sum, asks) in found.iter_mut().zip(&back.to_request) {
                         *sum += times * asks;
                     }
                 }
-                onward = stage.begins.then(&onward);
+                onward = stage.from_start.then(&onward);
             }
         }
         if asked > 0.0 {
@@ -244,21 +261,22 @@ impl Gap<'_, '_> {
     }
 
     /// Returns the activities of a row's request, in order.
-    fn stages(&self, row: usize) -> Vec<Stage> {
+    fn stages(&self, row: usize) -> Vec<ActivityStage> {
         let row = &self.net.rows[row];
-        let steps = row.steps.iter().rev();
+        let steps = row.activities.iter().rev();
         let first = steps.clone().map(|step| (step.activity, &step.sides[0]));
         let second = steps.map(|step| (step.activity, &step.sides[1]));
         first
             .chain(second)
-            .filter(|(_, side)| side.times > 0.0)
+            .filter(|(_, side)| side.executions > 0.0)
             .map(|(activity, side)| self.stage(activity, side))
             .collect()
     }
 
-    fn stage(&self, activity: usize, side: &Side) -> Stage {
+    fn stage(&self, activity: usize, side: &ActivitySide) -> ActivityStage {
         let own = &self.net.model.activities[activity];
-        let piece = self.after(elapsed::piece(self.net, self.state, activity, side.work).mean);
+        let piece =
+            self.slice_transform(service_times::slice_time(self.net, self.state, activity, side.work).mean);
         let (mut counts, mut here, mut others, mut other) = (vec![0.0; self.slots.len()], 0.0, 0.0, 0.0);
         for (to, count, waits) in &side.calls {
             let queue = self.net.rows[*to].queue;
@@ -270,16 +288,19 @@ impl Gap<'_, '_> {
                 None => {
                     let mean = if *waits { self.state.times[*to].response.mean } else { 0.0 };
                     others += count;
-                    other += count * self.after(mean);
+                    other += count * self.slice_transform(mean);
                 }
             }
         }
         let again = if self.first { 1.0 } else { piece };
         let part = |factor: f64| -> Vec<f64> { counts.iter().map(|count| count * factor).collect() };
-        let (mut begins, goes_on) = if own.order == Order::Stochastic {
+        let (mut begins, goes_on) = if own.order == CallOrder::Stochastic {
             let next = piece / (1.0 + here + others) / (1.0 - piece * other / (1.0 + here + others));
             let after = next / piece * again;
-            (Onward { asks: part(next), ends: next }, Onward { asks: part(after), ends: after })
+            (
+                ReturnTransforms { to_request: part(next), to_end: next },
+                ReturnTransforms { to_request: part(after), to_end: after },
+            )
         } else {
             let around = |times: f64| {
                 if others > 0.0 { piece * (piece * other / others).powf(times) } else { piece }
@@ -289,29 +310,32 @@ impl Gap<'_, '_> {
                 let some = here.min(1.0);
                 let half = around(others / 2.0);
                 (
-                    Onward { asks: part(half * some / here), ends: (1.0 - some) * around(others) },
-                    Onward {
-                        asks: part(again * (1.0 - 1.0 / whole) / here),
-                        ends: half / piece * again / whole,
+                    ReturnTransforms {
+                        to_request: part(half * some / here),
+                        to_end: (1.0 - some) * around(others),
+                    },
+                    ReturnTransforms {
+                        to_request: part(again * (1.0 - 1.0 / whole) / here),
+                        to_end: half / piece * again / whole,
                     },
                 )
             } else {
-                let onward = Onward { asks: part(0.0), ends: around(others) };
+                let onward = ReturnTransforms { to_request: part(0.0), to_end: around(others) };
                 (onward.clone(), onward)
             }
         };
-        let think = self.after(own.think);
-        let often = side.times.min(1.0);
-        begins.asks.iter_mut().for_each(|asks| *asks *= think * often);
-        begins.ends = begins.ends * think * often + 1.0 - often;
-        counts.iter_mut().for_each(|count| *count *= side.times);
-        Stage { begins, goes_on, counts }
+        let think = self.slice_transform(own.think);
+        let often = side.executions.min(1.0);
+        begins.to_request.iter_mut().for_each(|asks| *asks *= think * often);
+        begins.to_end = begins.to_end * think * often + 1.0 - often;
+        counts.iter_mut().for_each(|count| *count *= side.executions);
+        ActivityStage { from_start: begins, from_reply: goes_on, counts }
     }
 }
 
-impl Onward {
+impl ReturnTransforms {
     fn then(&self, next: &Self) -> Self {
-        let asks = self.asks.iter().zip(&next.asks).map(|(own, next)| own + self.ends * next);
-        Self { asks: asks.collect(), ends: self.ends * next.ends }
+        let asks = self.to_request.iter().zip(&next.to_request).map(|(own, next)| own + self.to_end * next);
+        Self { to_request: asks.collect(), to_end: self.to_end * next.to_end }
     }
 }

@@ -5,27 +5,31 @@
 //! provides the probability that it returns during the second phase of its own request. So the state includes
 //! whether the caller has returned in that phase.
 
-use super::queue::{Case, Rates, Sums};
+use super::queue::{ArrivalRates, ChainSums, StationParameters};
 
 /// Returns the share of replies to threads that can return, and the share of those that return during the
 /// second phase of their request.
-fn returns(rates: &Rates<'_>) -> (f64, f64) {
+fn returning_shares(rates: &ArrivalRates<'_>) -> (f64, f64) {
     let (mut all, mut closed, mut back) = (0.0, 0.0, 0.0);
     for source in rates.sources {
         all += source.rate;
         if source.limit.is_finite() {
             closed += source.rate;
-            back += source.rate * source.back;
+            back += source.rate * source.overtaking;
         }
     }
     if closed <= 0.0 { (0.0, 0.0) } else { (closed / all, (back / closed).min(0.999)) }
 }
 
 /// Solves the chain of one thread with two phases.
-pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f64, bool) {
+pub(super) fn solve_one_thread(
+    case: &StationParameters,
+    rates: &ArrivalRates<'_>,
+    sums: &mut ChainSums,
+) -> (f64, bool) {
     let [first, second] = case.phases;
     let whole = first + second;
-    let (inside, back) = returns(rates);
+    let (inside, back) = returning_shares(rates);
     // The rate at which a caller returns during the second phase.
     let soon = back / ((1.0 - back) * second);
     // The weights of the idle state, and of states with `n` requests in the first phase.
@@ -37,7 +41,7 @@ pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f6
         let (_, plain) = rates.at(n, out);
         let mut sum = 0.0;
         for (rate, source) in out.iter_mut().zip(rates.sources) {
-            *rate *= 1.0 - source.back.min(0.999);
+            *rate *= 1.0 - source.overtaking.min(0.999);
             sum += *rate;
         }
         (sum, plain)
@@ -69,7 +73,7 @@ pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f6
         sums.paced += (idle + working + again) * (rate - rates.outside)
             + away * ((others - rates.outside).max(0.0) + soon);
         // The more other requests are here, the less likely the caller is one that is seldom elsewhere.
-        sums.add_back(away * soon, n, n * (n + 1.0));
+        sums.add_overtaking(away * soon, n, n * (n + 1.0));
         std::mem::swap(&mut sums.rates, &mut while_away);
         sums.add(away, late, late * (late + 1.0));
         let up = rate * (idle + working + again) + (others + soon) * away;
@@ -92,6 +96,6 @@ pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f6
             break;
         }
     }
-    sums.crew = [1.0, 1.0];
+    sums.busy_as_seen = [1.0, 1.0];
     (whole, false)
 }

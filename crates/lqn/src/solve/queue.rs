@@ -9,15 +9,15 @@
 //!
 //! An arriving request sees the chain weighted by its own source's arrival rate in each state. So a source
 //! never waits for itself. For a task with one thread that continues after its reply, the state includes the
-//! phase ([`phased`](super::phased)). If the variation of service is not that of the exponential
-//! distribution, [`spread`](super::spread) corrects the waiting time.
+//! phase ([`phased`]). If the variation of service is not that of the exponential
+//! distribution, [`variance_correction`] corrects the waiting time.
 
-use super::mix::Mix;
-use super::{phased, spread, uneven};
+use super::population_mix::PopulationMix;
+use super::{non_exponential_server, phased, variance_correction};
 
 /// The requests of one origin at a station.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Source {
+pub(super) struct RequestSource {
     /// The rate of requests.
     pub(super) rate: f64,
     /// The mean time for which a request holds a server, and the mean of its square.
@@ -31,13 +31,13 @@ pub(super) struct Source {
     /// The mean number of idle ones of those threads, and the number of requests for them beyond the number
     /// of threads.
     pub(super) idle: f64,
-    pub(super) beyond: f64,
+    pub(super) excess_requests: f64,
     /// The mean number of requests here, waiting or without a reply yet.
     pub(super) held: f64,
     /// For a task that continues after its reply: the share of requests that arrive during the second phase
     /// of their thread's previous request, and its mean remaining time.
-    pub(super) back: f64,
-    pub(super) left: f64,
+    pub(super) overtaking: f64,
+    pub(super) overtaking_remaining: f64,
     /// The results: the mean and the variance of the waiting time.
     pub(super) wait: f64,
     pub(super) variance: f64,
@@ -45,17 +45,17 @@ pub(super) struct Source {
 
 /// The parameters of a station.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
+pub(super) struct StationParameters {
     pub(super) servers: usize,
     /// The largest number of requests at a time.
-    pub(super) most: f64,
+    pub(super) max_requests: f64,
     /// The mean service time before and after the reply.
     pub(super) phases: [f64; 2],
-    /// The time for which a server is held if it is the only busy one. It grows by `slope` with each other
-    /// one, and is at least `floor` times their number.
-    pub(super) alone: f64,
-    pub(super) slope: f64,
-    pub(super) floor: f64,
+    /// The time for which a server is held if it is the only busy one. It grows by `holding_slope` with each
+    /// other one, and is at least `holding_min` times their number.
+    pub(super) holding_alone: f64,
+    pub(super) holding_slope: f64,
+    pub(super) holding_min: f64,
     /// The number of requests that wait elsewhere.
     pub(super) waiting: f64,
     /// Whether the variation of service matters.
@@ -64,19 +64,19 @@ pub(super) struct Case {
 
 /// Further results, kept between iterations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory {
+pub(super) struct StationMemory {
     /// The factor of the rate of requests elsewhere over that of their mean number, caused by the variation
     /// of the number.
     pub(super) level: f64,
     /// The mean number of busy servers as seen by one of them, including itself.
-    pub(super) crew: f64,
+    pub(super) busy_as_seen: f64,
     /// Whether the arrivals from outside exceed the capacity.
     pub(super) overloaded: bool,
 }
 
-impl Default for Memory {
+impl Default for StationMemory {
     fn default() -> Self {
-        Self { level: 1.0, crew: 1.0, overloaded: false }
+        Self { level: 1.0, busy_as_seen: 1.0, overloaded: false }
     }
 }
 
@@ -84,14 +84,14 @@ impl Default for Memory {
 const LONGEST: f64 = 20_000.0;
 
 /// The arrival rates of the sources as functions of the number of requests here.
-pub(super) struct Rates<'s> {
-    pub(super) sources: &'s [Source],
-    mix: Mix,
+pub(super) struct ArrivalRates<'s> {
+    pub(super) sources: &'s [RequestSource],
+    mix: PopulationMix,
     /// The rate of each source per request of its group elsewhere, or its own rate if it is from outside.
     each: Vec<f64>,
     pub(super) closed: f64,
     /// The sum of the limits of all groups.
-    all: f64,
+    total_limit: f64,
     /// The share of the requests here that is not from outside.
     share: f64,
     /// The sum of the rates from outside.
@@ -102,26 +102,26 @@ pub(super) struct Rates<'s> {
     fewer: f64,
 }
 
-impl<'s> Rates<'s> {
-    fn new(sources: &'s [Source], case: &Case, memory: &Memory) -> Self {
+impl<'s> ArrivalRates<'s> {
+    fn new(sources: &'s [RequestSource], case: &StationParameters, memory: &StationMemory) -> Self {
         let typical = {
             let total: f64 = sources.iter().map(|source| source.rate).sum();
             sources.iter().map(|source| source.held - source.rate * source.mean).sum::<f64>().max(0.0) / total
         };
-        let mut mix = Mix::new(sources, if case.fifo { typical } else { 0.0 });
-        let all: f64 = mix.groups.iter().map(|group| group.limit).sum();
-        let closed = all.min(case.most).min(LONGEST);
+        let mut mix = PopulationMix::new(sources, if case.fifo { typical } else { 0.0 });
+        let total_limit: f64 = mix.groups.iter().map(|group| group.limit).sum();
+        let closed = total_limit.min(case.max_requests).min(LONGEST);
         let held: f64 = mix.groups.iter().map(|group| group.held).sum();
         let everything: f64 = sources.iter().map(|source| source.held).sum();
         let away = (closed - held).max(0.001 * closed);
         mix.tabulate(closed);
         // If fewer can come than the sum of the limits, the numbers elsewhere are reduced proportionally.
-        let fewer = if all > closed { away / (all - held).max(away) } else { 1.0 };
-        let each = sources.iter().zip(&mix.of).map(|(source, group)| match group {
+        let fewer = if total_limit > closed { away / (total_limit - held).max(away) } else { 1.0 };
+        let each = sources.iter().zip(&mix.group_of).map(|(source, group)| match group {
             None => source.rate,
             Some(group) => {
                 let group = &mix.groups[*group];
-                if source.rate > 0.0 { source.rate / group.away } else { 0.0 }
+                if source.rate > 0.0 { source.rate / group.elsewhere } else { 0.0 }
             }
         });
         let each = each.collect();
@@ -131,14 +131,18 @@ impl<'s> Rates<'s> {
         let inside: f64 =
             sources.iter().filter(|source| source.limit.is_finite()).map(|source| source.held).sum();
         let share = if everything > 0.0 { inside / everything } else { 1.0 };
-        let outside =
-            sources.iter().zip(&mix.of).filter(|(_, group)| group.is_none()).map(|(own, _)| own.rate).sum();
+        let outside = sources
+            .iter()
+            .zip(&mix.group_of)
+            .filter(|(_, group)| group.is_none())
+            .map(|(own, _)| own.rate)
+            .sum();
         Self {
             sources,
             mix,
             each,
             closed,
-            all,
+            total_limit,
             share,
             outside,
             crowding,
@@ -165,18 +169,21 @@ impl<'s> Rates<'s> {
         let full = here >= self.closed - 1e-9;
         let pace = self.pace(here);
         // The share of the requests that the limits allow and that can come.
-        let can =
-            if self.all > self.closed { (self.closed - here) / (self.all - here) / self.fewer } else { 1.0 };
+        let can = if self.total_limit > self.closed {
+            (self.closed - here) / (self.total_limit - here) / self.fewer
+        } else {
+            1.0
+        };
         let (mut sum, mut plain) = (0.0, 0.0);
         for (place, out) in (0..self.sources.len()).zip(out) {
-            *out = match self.mix.of[place] {
+            *out = match self.mix.group_of[place] {
                 None => self.each[place],
                 Some(_) if full => 0.0,
                 Some(group) => {
-                    let away = self.mix.away(group, here);
+                    let away = self.mix.requests_elsewhere(group, here);
                     let rate = self.each[place] * away * can;
                     plain += rate;
-                    rate * pace * self.mix.groups[group].eager(away)
+                    rate * pace * self.mix.groups[group].arrival_speedup(away)
                 }
             };
             sum += *out;
@@ -186,48 +193,48 @@ impl<'s> Rates<'s> {
 }
 
 /// The sums over the states of a chain.
-pub(super) struct Sums {
+pub(super) struct ChainSums {
     pub(super) rates: Vec<f64>,
     /// The arrivals of each source, their waiting in units of service, and its square.
-    pub(super) seen: Vec<[f64; 3]>,
+    pub(super) arrivals: Vec<[f64; 3]>,
     /// The same for requests that return during the second phase of their thread's previous request.
-    pub(super) back: Vec<[f64; 3]>,
+    pub(super) overtaking: Vec<[f64; 3]>,
     pub(super) norm: f64,
-    pub(super) crew: [f64; 2],
+    pub(super) busy_as_seen: [f64; 2],
     pub(super) plain: f64,
     pub(super) paced: f64,
 }
 
-impl Sums {
+impl ChainSums {
     fn new(count: usize) -> Self {
         Self {
             rates: vec![0.0; count],
-            seen: vec![[0.0; 3]; count],
-            back: vec![[0.0; 3]; count],
+            arrivals: vec![[0.0; 3]; count],
+            overtaking: vec![[0.0; 3]; count],
             norm: 0.0,
-            crew: [0.0; 2],
+            busy_as_seen: [0.0; 2],
             plain: 0.0,
             paced: 0.0,
         }
     }
 
     pub(super) fn add(&mut self, p: f64, wait: f64, square: f64) {
-        for (rate, seen) in self.rates.iter().zip(&mut self.seen) {
+        for (rate, seen) in self.rates.iter().zip(&mut self.arrivals) {
             let weight = p * rate;
             *seen = [seen[0] + weight, seen[1] + weight * wait, seen[2] + weight * square];
         }
     }
 
-    pub(super) fn add_back(&mut self, p: f64, wait: f64, square: f64) {
-        for (rate, seen) in self.rates.iter().zip(&mut self.back) {
+    pub(super) fn add_overtaking(&mut self, p: f64, wait: f64, square: f64) {
+        for (rate, seen) in self.rates.iter().zip(&mut self.overtaking) {
             let weight = p * rate;
             *seen = [seen[0] + weight, seen[1] + weight * wait, seen[2] + weight * square];
         }
     }
 
     pub(super) fn scale(&mut self, by: f64) {
-        self.seen.iter_mut().chain(&mut self.back).flatten().for_each(|sum| *sum *= by);
-        self.crew.iter_mut().for_each(|sum| *sum *= by);
+        self.arrivals.iter_mut().chain(&mut self.overtaking).flatten().for_each(|sum| *sum *= by);
+        self.busy_as_seen.iter_mut().for_each(|sum| *sum *= by);
         self.norm *= by;
         self.plain *= by;
         self.paced *= by;
@@ -235,29 +242,33 @@ impl Sums {
 }
 
 /// Computes the waiting time of each source.
-pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
+pub(super) fn update_waiting_times(
+    case: &StationParameters,
+    sources: &mut [RequestSource],
+    memory: &mut StationMemory,
+) {
     let total: f64 = sources.iter().map(|source| source.rate).sum();
     sources.iter_mut().for_each(|source| (source.wait, source.variance) = (0.0, 0.0));
     let mean = sources.iter().map(|source| source.rate * source.mean).sum::<f64>() / total;
     if total.is_nan() || total <= 0.0 || mean.is_nan() || mean <= 0.0 || case.servers == 0 {
         return;
     }
-    let rates = Rates::new(sources, case, memory);
+    let rates = ArrivalRates::new(sources, case, memory);
     let open = rates.outside > 0.0;
     let after = case.phases[1] > 1e-9 * mean;
     if !open && !after && rates.closed <= case.servers as f64 + 1e-9 {
         return;
     }
-    let mut sums = Sums::new(sources.len());
+    let mut sums = ChainSums::new(sources.len());
     let overtaken = after && case.servers == 1;
     let (each, overloaded) = if overtaken {
-        phased::one_thread(case, &rates, &mut sums)
+        phased::solve_one_thread(case, &rates, &mut sums)
     } else {
         chain(case, &rates, mean, &mut sums)
     };
     memory.overloaded = overloaded;
-    if sums.crew[0] > 0.0 {
-        memory.crew = sums.crew[1] / sums.crew[0];
+    if sums.busy_as_seen[0] > 0.0 {
+        memory.busy_as_seen = sums.busy_as_seen[1] / sums.busy_as_seen[0];
     }
     let base = if overtaken {
         let [first, second] = case.phases;
@@ -271,7 +282,13 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     let per_source = if beyond > 0.0 { (all - outside).max(0.0) / beyond } else { 0.0 };
     let bend = if case.fifo && !overtaken && outside <= 0.0 && beyond > 1.0 {
         let square = sources.iter().map(|source| source.rate * source.square).sum::<f64>() / total;
-        Some(bend(case, &rates, &mut sums, [beyond, per_source, each], square / (mean * mean) - 1.0))
+        Some(variation_effect(
+            case,
+            &rates,
+            &mut sums,
+            [beyond, per_source, each],
+            square / (mean * mean) - 1.0,
+        ))
     } else {
         None
     };
@@ -281,7 +298,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     }
     let found: Vec<(f64, f64)> = (0..sources.len())
         .map(|place| {
-            let [came, waited, squared] = sums.seen[place];
+            let [came, waited, squared] = sums.arrivals[place];
             if came <= 0.0 {
                 return (0.0, 0.0);
             }
@@ -291,7 +308,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
             // itself.
             let (mut met, mut work, mut works) = (0.0, 0.0, 0.0);
             for (other, source) in sources.iter().enumerate() {
-                let rate = match (rates.mix.of[other], rates.mix.of[place]) {
+                let rate = match (rates.mix.group_of[other], rates.mix.group_of[place]) {
                     (Some(one), Some(own)) if one == own => {
                         source.rate * (1.0 - 1.0 / rates.mix.groups[own].limit).max(0.0)
                     }
@@ -307,7 +324,8 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
                 let mut by = typical / mean;
                 if case.fifo {
                     let part = outside / (all.max(outside));
-                    let ratio = spread::ratio(beyond, per_source, each, variation, base, part);
+                    let ratio =
+                        variance_correction::waiting_ratio(beyond, per_source, each, variation, base, part);
                     by *= match bend {
                         Some((below, bend)) if below == (variation < 1.0) => {
                             (1.0 + (ratio - 1.0) * bend).max(0.1)
@@ -320,14 +338,15 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
                 factor = by;
             }
             let own = sources[place];
-            let [came, waited, squared] = sums.back[place];
-            if overtaken && own.back > 0.0 && came > 0.0 {
+            let [came, waited, squared] = sums.overtaking[place];
+            if overtaken && own.overtaking > 0.0 && came > 0.0 {
                 // The waiting of requests that arrive behind their own previous one.
                 let mut met = each * factor * waited / came;
-                let mets = (each * factor).powi(2) * squared / came + own.left * (2.0 * own.left + 2.0 * met);
-                met += own.left;
-                long += own.back * (met - long);
-                square += own.back * (mets - square);
+                let mets = (each * factor).powi(2) * squared / came
+                    + own.overtaking_remaining * (2.0 * own.overtaking_remaining + 2.0 * met);
+                met += own.overtaking_remaining;
+                long += own.overtaking * (met - long);
+                square += own.overtaking * (mets - square);
             }
             (long, (square - long * long).max(0.0))
         })
@@ -340,25 +359,25 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
 /// Returns the ratio of the effect of variation on waiting with and without queueing elsewhere, and whether
 /// the variation is below that of the exponential. Shifts the sums over the states to those with the
 /// variation.
-fn bend(
-    case: &Case,
-    rates: &Rates<'_>,
-    sums: &mut Sums,
+fn variation_effect(
+    case: &StationParameters,
+    rates: &ArrivalRates<'_>,
+    sums: &mut ChainSums,
     [beyond, per_source, each]: [f64; 3],
     variation: f64,
 ) -> (bool, f64) {
     let below = variation < 1.0;
-    let reference = uneven::reference(variation);
-    let plain = spread::ratio(beyond, per_source, each, reference, 1.0, 0.0);
-    let whole = spread::ratio(beyond, per_source, each, variation.max(0.0), 1.0, 0.0);
+    let reference = non_exponential_server::reference_variation(variation);
+    let plain = variance_correction::waiting_ratio(beyond, per_source, each, reference, 1.0, 0.0);
+    let whole = variance_correction::waiting_ratio(beyond, per_source, each, variation.max(0.0), 1.0, 0.0);
     if (plain - 1.0).abs() < 1e-6 {
         return (below, 1.0);
     }
     let mut out = vec![0.0; rates.sources.len()];
     let mut at = |n: usize| rates.at(n as f64 + case.servers as f64 - 1.0, &mut out);
     let most = beyond.ceil() as usize;
-    let even = uneven::seen(&mut at, most, each, 1.0);
-    let uneven = uneven::seen(&mut at, most, each, reference);
+    let even = non_exponential_server::solve_server(&mut at, most, each, 1.0);
+    let uneven = non_exponential_server::solve_server(&mut at, most, each, reference);
     let part = (whole - 1.0) / (plain - 1.0);
     if sums.norm > 0.0 && even.paced > 0.0 {
         sums.plain += sums.norm * part * (uneven.plain - even.plain);
@@ -369,11 +388,15 @@ fn bend(
 }
 
 /// Solves the chain with the number of requests as its state.
-fn chain(case: &Case, rates: &Rates<'_>, mean: f64, sums: &mut Sums) -> (f64, bool) {
+fn chain(case: &StationParameters, rates: &ArrivalRates<'_>, mean: f64, sums: &mut ChainSums) -> (f64, bool) {
     let servers = case.servers;
-    let scale = if case.alone > 0.0 { 1.0 } else { 0.0 };
+    let scale = if case.holding_alone > 0.0 { 1.0 } else { 0.0 };
     let holds = |busy: f64| {
-        if scale > 0.0 { (case.alone + case.slope * (busy - 1.0)).max(case.floor * busy) } else { mean }
+        if scale > 0.0 {
+            (case.holding_alone + case.holding_slope * (busy - 1.0)).max(case.holding_min * busy)
+        } else {
+            mean
+        }
     };
     let each = holds(servers as f64) / servers as f64;
     let [first, second] = case.phases;
@@ -386,7 +409,7 @@ fn chain(case: &Case, rates: &Rates<'_>, mean: f64, sums: &mut Sums) -> (f64, bo
         let (rate, plain) = rates.at(here, &mut sums.rates);
         let before = (k + 1).saturating_sub(servers) as f64;
         sums.norm += p;
-        sums.crew = [sums.crew[0] + p * busy, sums.crew[1] + p * busy * busy];
+        sums.busy_as_seen = [sums.busy_as_seen[0] + p * busy, sums.busy_as_seen[1] + p * busy * busy];
         let closed = rate - rates.outside;
         sums.plain += p * plain;
         sums.paced += p * closed;
@@ -404,13 +427,13 @@ fn chain(case: &Case, rates: &Rates<'_>, mean: f64, sums: &mut Sums) -> (f64, bo
             let wait = before * tail[0] + tail[1];
             let square = before * (before + 1.0) * tail[0] + (2.0 * before + 1.0) * tail[1] + tail[2];
             sums.norm += p * tail[0];
-            for (rate, seen) in sums.rates.iter().zip(&mut sums.seen) {
+            for (rate, seen) in sums.rates.iter().zip(&mut sums.arrivals) {
                 let weight = p * rate;
                 *seen = [seen[0] + weight * tail[0], seen[1] + weight * wait, seen[2] + weight * square];
             }
             let busy = servers as f64;
-            sums.crew[0] += p * busy * tail[0];
-            sums.crew[1] += p * busy * busy * tail[0];
+            sums.busy_as_seen[0] += p * busy * tail[0];
+            sums.busy_as_seen[1] += p * busy * busy * tail[0];
             break;
         }
         p *= ratio;

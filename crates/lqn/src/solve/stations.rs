@@ -1,33 +1,33 @@
 //! Computes the waiting times at all stations from the flows.
 
-use super::State;
-use super::net::{NOBODY, Net, Origin, Rule};
-use super::overtake::{Back, Overtakes};
-use super::queue::{self, Case, Memory, Source};
+use super::SolverState;
+use super::network::{NO_HOLDER, QueueDiscipline, SolverNetwork, WorkOrigin};
+use super::overtake::{OvertakingRows, OvertakingShare};
+use super::queue::{self, RequestSource, StationMemory, StationParameters};
 
 /// The use of each station by a request for an entry, at any level below. It is the number of visits, or the
 /// work where waiting is in proportion to it. Only for entries of tasks with several threads.
-pub(super) struct Reach {
-    overtakes: Overtakes,
+pub(super) struct StationUse {
+    overtakes: OvertakingRows,
     /// For each task with several threads: the stations and their use for each entry.
-    pools: Vec<Vec<(usize, Share)>>,
+    pools: Vec<Vec<(usize, UseList)>>,
     /// For each entry: the tasks below and the number of calls to them; empty if the model is too large.
-    below: Vec<Share>,
+    below: Vec<UseList>,
 }
 
 /// A list of stations or tasks with their use.
-type Share = Vec<(usize, f64)>;
+type UseList = Vec<(usize, f64)>;
 
 /// The largest product of entries and stations; beyond it, the threads of a task are taken to be independent.
 const MOST: usize = 4_000_000;
 
-impl Reach {
-    pub(super) fn new(net: &Net<'_>) -> Self {
+impl StationUse {
+    pub(super) fn new(net: &SolverNetwork<'_>) -> Self {
         let model = net.model;
         let (entries, stations) = (model.entries.len(), net.stations.len());
         if entries.saturating_mul(stations) > MOST {
             return Self {
-                overtakes: Overtakes::new(net),
+                overtakes: OvertakingRows::new(net),
                 pools: vec![Vec::new(); model.tasks.len()],
                 below: Vec::new(),
             };
@@ -36,7 +36,7 @@ impl Reach {
         for task in net.tasks.iter().rev() {
             for entry in &model.tasks[*task].entries {
                 let mut own = vec![0.0; stations];
-                for part in &net.courses[entry.0] {
+                for part in &net.visits[entry.0] {
                     let times = part.before + part.after;
                     let activity = &model.activities[part.activity];
                     let processor = model.tasks[activity.task.0].processor.0;
@@ -44,7 +44,7 @@ impl Reach {
                     let station = model.tasks.len() + processor;
                     if activity.demand > 0.0 {
                         own[station] += times
-                            * if net.stations[station].rule == Rule::Sharing {
+                            * if net.stations[station].discipline == QueueDiscipline::ProcessorSharing {
                                 activity.demand / model.processors[processor].speed
                             } else {
                                 pieces
@@ -56,7 +56,7 @@ impl Reach {
                         for (own, other) in own.iter_mut().zip(&all[call.entry.0]) {
                             *own += times * call.count * other;
                         }
-                        forwarded(net, call.entry.0, times * call.count, &all, &mut own, 0);
+                        add_forwarded_use(net, call.entry.0, times * call.count, &all, &mut own, 0);
                     }
                 }
                 all[entry.0] = own;
@@ -67,7 +67,7 @@ impl Reach {
             if task.is_client() || servers <= 1.0 || servers.is_infinite() {
                 return Vec::new();
             }
-            let sparse = |entry: usize| -> Share {
+            let sparse = |entry: usize| -> UseList {
                 let own = all[entry].iter().enumerate();
                 own.filter(|(_, much)| **much > 0.0).map(|(station, much)| (station, *much)).collect()
             };
@@ -78,12 +78,19 @@ impl Reach {
             let asked = own.iter().take(tasks).enumerate().filter(|(_, much)| **much > 0.0);
             asked.map(|(task, much)| (task, *much)).collect()
         });
-        Self { overtakes: Overtakes::new(net), below: below.collect(), pools: pools.collect() }
+        Self { overtakes: OvertakingRows::new(net), below: below.collect(), pools: pools.collect() }
     }
 }
 
 /// Adds the use by the targets that a call is forwarded to.
-fn forwarded(net: &Net<'_>, entry: usize, times: f64, all: &[Vec<f64>], own: &mut [f64], depth: usize) {
+fn add_forwarded_use(
+    net: &SolverNetwork<'_>,
+    entry: usize,
+    times: f64,
+    all: &[Vec<f64>],
+    own: &mut [f64],
+    depth: usize,
+) {
     if depth > 16 {
         return;
     }
@@ -92,16 +99,22 @@ fn forwarded(net: &Net<'_>, entry: usize, times: f64, all: &[Vec<f64>], own: &mu
         for (own, other) in own.iter_mut().zip(&all[to.0]) {
             *own += times * part * other;
         }
-        forwarded(net, to.0, times * part, all, own, depth + 1);
+        add_forwarded_use(net, to.0, times * part, all, own, depth + 1);
     }
 }
 
 /// Computes the waiting times of all stations and moves part of the way towards them. Returns the greatest
 /// change relative to the time for which servers are held.
-pub(super) fn wait(net: &Net<'_>, reach: &Reach, state: &mut State, step: f64) -> f64 {
+pub(super) fn update_waiting(
+    net: &SolverNetwork<'_>,
+    reach: &StationUse,
+    state: &mut SolverState,
+    step: f64,
+) -> f64 {
     let mut most = 0.0_f64;
-    let kin = kin(net, reach, state);
-    let totals: Vec<Total> = (0..net.stations.len()).map(|station| Total::of(net, state, station)).collect();
+    let kin = request_ancestry(net, reach, state);
+    let totals: Vec<StationTotals> =
+        (0..net.stations.len()).map(|station| StationTotals::of(net, state, station)).collect();
     for station in 0..net.stations.len() {
         most = most.max(at(net, reach, &kin, state, &totals, station, step));
     }
@@ -109,7 +122,7 @@ pub(super) fn wait(net: &Net<'_>, reach: &Reach, state: &mut State, step: f64) -
 }
 
 /// The totals of a station.
-struct Total {
+struct StationTotals {
     /// The rate of requests, or the work where waiting is in proportion to it.
     measure: f64,
     /// The number of waiting requests.
@@ -118,13 +131,14 @@ struct Total {
     held: f64,
 }
 
-impl Total {
-    fn of(net: &Net<'_>, state: &State, station: usize) -> Self {
+impl StationTotals {
+    fn of(net: &SolverNetwork<'_>, state: &SolverState, station: usize) -> Self {
         let own = &net.stations[station];
         let mut total = Self { measure: 0.0, waiting: 0.0, held: 0.0 };
         for slot in &own.slots {
             let slot = &state.slots[*slot];
-            total.measure += if own.rule == Rule::Sharing { slot.held } else { slot.rate };
+            total.measure +=
+                if own.discipline == QueueDiscipline::ProcessorSharing { slot.held } else { slot.rate };
             total.waiting += slot.rate * slot.wait + slot.held * slot.stretch;
             total.held += slot.held;
         }
@@ -133,11 +147,11 @@ impl Total {
 }
 
 fn at(
-    net: &Net<'_>,
-    reach: &Reach,
+    net: &SolverNetwork<'_>,
+    reach: &StationUse,
     kin: &[Vec<f64>],
-    state: &mut State,
-    totals: &[Total],
+    state: &mut SolverState,
+    totals: &[StationTotals],
     station: usize,
     step: f64,
 ) -> f64 {
@@ -147,75 +161,78 @@ fn at(
         return 0.0;
     }
     let mut sources = Vec::with_capacity(own.slots.len());
-    let backs = if own.pool && own.after && own.slots.len() <= 60 {
-        reach.overtakes.of(net, state, station)
+    let backs = if own.is_task && own.has_second_phase && own.slots.len() <= 60 {
+        reach.overtakes.overtaking(net, state, station)
     } else {
-        vec![Back::default(); own.slots.len()]
+        vec![OvertakingShare::default(); own.slots.len()]
     };
     for (slot, back) in own.slots.iter().zip(backs) {
         let place = &mut state.slots[*slot];
-        place.back.part += step * (back.part - place.back.part);
-        place.back.left += step * (back.left - place.back.left);
+        place.overtaking.share += step * (back.share - place.overtaking.share);
+        place.overtaking.remaining += step * (back.remaining - place.overtaking.remaining);
         let each = |sum: f64| if place.rate > 0.0 { sum / place.rate } else { 0.0 };
-        sources.push(Source {
+        sources.push(RequestSource {
             rate: place.rate,
             mean: each(place.held),
             square: each(place.squares),
-            limit: net.population(*slot).min(own.most),
+            limit: net.population(*slot).min(own.max_requests),
             holder: net.slots[*slot].holder,
-            threads: net.holds(net.slots[*slot].holder),
+            threads: net.max_requests_by(net.slots[*slot].holder),
             idle: idle(net, totals, bounding(net, net.slots[*slot].holder)),
-            beyond: beyond(net, bounding(net, net.slots[*slot].holder)),
+            excess_requests: excess_requests(net, bounding(net, net.slots[*slot].holder)),
             held: place.rate * place.wait + place.held * place.stretch + place.first,
-            back: place.back.part,
-            left: place.back.left,
-            ..Source::default()
+            overtaking: place.overtaking.share,
+            overtaking_remaining: place.overtaking.remaining,
+            ..RequestSource::default()
         });
     }
     let first: f64 = own.slots.iter().map(|slot| state.slots[*slot].first).sum();
     let rate: f64 = sources.iter().map(|source| source.rate).sum();
     // The number of possible requests here that wait elsewhere.
     let elsewhere: f64 = own.bounds.iter().map(|task| state.waiting[*task]).sum();
-    let mut case = Case {
+    let mut case = StationParameters {
         servers: own.servers.min(1e6) as usize,
-        most: own.most,
+        max_requests: own.max_requests,
         phases: [first / rate, (total.held - first).max(0.0) / rate],
-        alone: 0.0,
-        slope: 0.0,
-        floor: 0.0,
+        holding_alone: 0.0,
+        holding_slope: 0.0,
+        holding_min: 0.0,
         // Waiting while a thread of this task is held is not elsewhere.
         waiting: (elsewhere
             - total.waiting
-            - behind(net, reach, state, totals, station)
-            - if own.pool { state.waiting[station] } else { 0.0 })
+            - waiting_below(net, reach, state, totals, station)
+            - if own.is_task { state.waiting[station] } else { 0.0 })
         .max(0.0),
-        fifo: own.rule != Rule::Sharing,
+        fifo: own.discipline != QueueDiscipline::ProcessorSharing,
     };
-    if own.pool && own.servers > 1.0 {
-        grow(net, &reach.pools[station], state, totals, station, rate, &mut case);
+    if own.is_task && own.servers > 1.0 {
+        set_holding_growth(net, &reach.pools[station], state, totals, station, rate, &mut case);
     }
     let mut memory = state.memories[station];
-    match own.rule {
-        Rule::Fifo | Rule::Sharing => {
-            let met = meetings(net, reach, kin, state, station, &sources);
+    match own.discipline {
+        QueueDiscipline::Fifo | QueueDiscipline::ProcessorSharing => {
+            let met = meeting_shares(net, reach, kin, state, station, &sources);
             if met.iter().flatten().all(|part| *part >= 1.0) {
-                queue::wait(&case, &mut sources, &mut memory);
+                queue::update_waiting_times(&case, &mut sources, &mut memory);
             } else {
-                let mut each: Vec<Memory> = own.slots.iter().map(|slot| state.own[*slot]).collect();
+                let mut each: Vec<StationMemory> =
+                    own.slots.iter().map(|slot| state.slot_memories[*slot]).collect();
                 seen_by_each(&case, &mut sources, &met, &mut each);
                 memory.overloaded = each.iter().any(|memory| memory.overloaded);
-                let crew = |place: usize| sources[place].rate * each[place].crew;
-                memory.crew = (0..sources.len()).map(crew).sum::<f64>() / rate;
+                let crew = |place: usize| sources[place].rate * each[place].busy_as_seen;
+                memory.busy_as_seen = (0..sources.len()).map(crew).sum::<f64>() / rate;
                 for (slot, memory) in own.slots.iter().zip(each) {
-                    let old = &mut state.own[*slot];
+                    let old = &mut state.slot_memories[*slot];
                     old.level += step * (memory.level - old.level);
                 }
             }
         }
-        Rule::Preemptive | Rule::HeadOfLine => ahead(net, station, &case, &mut sources, &mut memory),
+        QueueDiscipline::Preemptive | QueueDiscipline::HeadOfLine => {
+            priority_waiting(net, station, &case, &mut sources, &mut memory)
+        }
     }
-    if let Some(relief) = net.reliefs[station] {
-        let part = relief.part(own.servers, total.held / own.servers);
+    if let Some(relief) = net.policy_gains[station] {
+        let part = relief.waiting_ratio(own.servers, total.held / own.servers);
         for source in &mut sources {
             (source.wait, source.variance) = (source.wait * part, source.variance * part * part);
         }
@@ -223,13 +240,13 @@ fn at(
     // The memory changes no faster than the other values.
     let old = state.memories[station];
     memory.level = old.level + step * (memory.level - old.level);
-    memory.crew = old.crew + step * (memory.crew - old.crew);
+    memory.busy_as_seen = old.busy_as_seen + step * (memory.busy_as_seen - old.busy_as_seen);
     state.memories[station] = memory;
     let typical = total.held / rate;
     let mut most = 0.0_f64;
     for (slot, source) in own.slots.iter().zip(&sources) {
         let place = &mut state.slots[*slot];
-        if own.rule == Rule::Sharing {
+        if own.discipline == QueueDiscipline::ProcessorSharing {
             let aim = source.wait / typical;
             most = most.max((aim - place.stretch).abs() / (1.0 + aim));
             place.stretch += step * (aim - place.stretch);
@@ -244,16 +261,22 @@ fn at(
 
 /// Returns the number of requests that wait for a thread of a task below because that thread is here. When no
 /// request is here, they do not wait.
-fn behind(net: &Net<'_>, reach: &Reach, state: &State, totals: &[Total], station: usize) -> f64 {
+fn waiting_below(
+    net: &SolverNetwork<'_>,
+    reach: &StationUse,
+    state: &SolverState,
+    totals: &[StationTotals],
+    station: usize,
+) -> f64 {
     let own = &net.stations[station];
-    if own.pool || reach.below.is_empty() {
+    if own.is_task || reach.below.is_empty() {
         return 0.0;
     }
     let bounding = |slot: &usize| bounding(net, net.slots[*slot].holder);
     let holders = own.slots.iter().map(bounding);
     let mut seen = Vec::new();
     let mut behind = 0.0;
-    for holder in holders.filter(|holder| *holder != NOBODY) {
+    for holder in holders.filter(|holder| *holder != NO_HOLDER) {
         if seen.contains(&holder) || net.model.tasks[holder].is_client() || totals[holder].held <= 0.0 {
             continue;
         }
@@ -272,43 +295,46 @@ fn behind(net: &Net<'_>, reach: &Reach, state: &State, totals: &[Total], station
 
 /// Returns the task whose threads bound the callers of a task: itself, or the one above for which it does all
 /// its work.
-fn bounding(net: &Net<'_>, holder: usize) -> usize {
-    if holder == NOBODY || net.model.tasks[holder].is_client() {
+fn bounding(net: &SolverNetwork<'_>, holder: usize) -> usize {
+    if holder == NO_HOLDER || net.model.tasks[holder].is_client() {
         return holder;
     }
     let own = &net.stations[holder];
     match own.bounds[..] {
-        [above] if !own.after && own.most <= own.servers => above,
+        [above] if !own.has_second_phase && own.max_requests <= own.servers => above,
         _ => holder,
     }
 }
 
 /// Returns the number of idle threads of a task.
-fn idle(net: &Net<'_>, totals: &[Total], holder: usize) -> f64 {
-    if holder == NOBODY || net.model.tasks[holder].is_client() || net.stations[holder].servers.is_infinite() {
+fn idle(net: &SolverNetwork<'_>, totals: &[StationTotals], holder: usize) -> f64 {
+    if holder == NO_HOLDER
+        || net.model.tasks[holder].is_client()
+        || net.stations[holder].servers.is_infinite()
+    {
         return 0.0;
     }
-    (net.active[holder] - totals[holder].held).max(0.0)
+    (net.active_threads[holder] - totals[holder].held).max(0.0)
 }
 
 /// Returns the number of possible requests for a thread of a task beyond the number of threads.
-fn beyond(net: &Net<'_>, holder: usize) -> f64 {
-    if holder == NOBODY || net.model.tasks[holder].is_client() {
+fn excess_requests(net: &SolverNetwork<'_>, holder: usize) -> f64 {
+    if holder == NO_HOLDER || net.model.tasks[holder].is_client() {
         return 0.0;
     }
-    (net.stations[holder].most - net.active[holder]).clamp(0.0, 1e6)
+    (net.stations[holder].max_requests - net.active_threads[holder]).clamp(0.0, 1e6)
 }
 
 /// Sets the growth of the time for which a thread is held with the number of busy threads. It is caused by
 /// waiting for one another at stations below.
-fn grow(
-    net: &Net<'_>,
-    entries: &[(usize, Share)],
-    state: &State,
-    totals: &[Total],
+fn set_holding_growth(
+    net: &SolverNetwork<'_>,
+    entries: &[(usize, UseList)],
+    state: &SolverState,
+    totals: &[StationTotals],
     station: usize,
     rate: f64,
-    case: &mut Case,
+    case: &mut StationParameters,
 ) {
     let mut much = std::collections::BTreeMap::<usize, f64>::new();
     for (entry, stations) in entries {
@@ -331,14 +357,14 @@ fn grow(
     }
     let mean = totals[station].held / rate;
     let hindered = (hindered / rate).min(0.98 * mean);
-    let others = (state.memories[station].crew - 1.0).max(0.05);
-    case.floor = floor;
-    case.slope = (hindered / others).min(mean);
-    case.alone = (mean - case.slope * others).max(0.02 * mean);
+    let others = (state.memories[station].busy_as_seen - 1.0).max(0.05);
+    case.holding_min = floor;
+    case.holding_slope = (hindered / others).min(mean);
+    case.holding_alone = (mean - case.holding_slope * others).max(0.02 * mean);
 }
 
 /// Returns the share of each task's requests that come, directly or indirectly, from each task's threads.
-fn kin(net: &Net<'_>, reach: &Reach, state: &State) -> Vec<Vec<f64>> {
+fn request_ancestry(net: &SolverNetwork<'_>, reach: &StationUse, state: &SolverState) -> Vec<Vec<f64>> {
     let tasks = net.model.tasks.len();
     if reach.below.is_empty() || tasks > 200 {
         return Vec::new();
@@ -367,13 +393,13 @@ const LITTLE: f64 = 0.03;
 
 /// Returns, for each source, the share of each other's requests that it can meet. It does not meet those of
 /// the thread or client on whose behalf it works.
-fn meetings(
-    net: &Net<'_>,
-    reach: &Reach,
+fn meeting_shares(
+    net: &SolverNetwork<'_>,
+    reach: &StationUse,
     kin: &[Vec<f64>],
-    state: &State,
+    state: &SolverState,
     station: usize,
-    sources: &[Source],
+    sources: &[RequestSource],
 ) -> Vec<Vec<f64>> {
     let slots = &net.stations[station].slots;
     if kin.is_empty() || slots.len() < 2 || slots.len() > 30 {
@@ -382,10 +408,10 @@ fn meetings(
     let part = |slot: usize, task: usize| {
         let slot = &net.slots[slot];
         match net.origins[slot.origin] {
-            _ if slot.holder == NOBODY => 0.0,
+            _ if slot.holder == NO_HOLDER => 0.0,
             _ if slot.holder == task => 1.0,
             // Work after a reply is on behalf of no task further up.
-            Origin::After(after) => f64::from(u8::from(after == task)),
+            WorkOrigin::SecondPhase(after) => f64::from(u8::from(after == task)),
             _ => kin[slot.holder][task],
         }
     };
@@ -395,14 +421,14 @@ fn meetings(
             let holders = [one, other].map(|place| net.slots[slots[place]].holder);
             let rates = [one, other].map(|place| sources[place].rate);
             // The requests of one task's threads are limited by their number.
-            if holders[0] == holders[1] || holders.contains(&NOBODY) || rates.contains(&0.0) {
+            if holders[0] == holders[1] || holders.contains(&NO_HOLDER) || rates.contains(&0.0) {
                 continue;
             }
             let mut same = 0.0_f64;
             for task in 0..net.model.tasks.len() {
                 let parts = part(slots[one], task) * part(slots[other], task);
                 if parts > 0.0 {
-                    same = same.max(parts / net.active[task].max(1.0));
+                    same = same.max(parts / net.active_threads[task].max(1.0));
                 }
             }
             // Small shares are ignored continuously, without a step.
@@ -412,18 +438,18 @@ fn meetings(
     }
     // The thread that got the reply runs before the server continues, so it precedes the server's second
     // phase.
-    if !net.stations[station].pool && net.stations[station].servers == 1.0 {
+    if !net.stations[station].is_task && net.stations[station].servers == 1.0 {
         for (one, slot) in slots.iter().enumerate() {
             let holder = net.slots[*slot].holder;
             for (other, behind) in slots.iter().enumerate() {
                 let behind = net.slots[*behind];
-                if holder != NOBODY
+                if holder != NO_HOLDER
                     && behind.holder != holder
-                    && net.origins[behind.origin] == Origin::After(behind.holder)
+                    && net.origins[behind.origin] == WorkOrigin::SecondPhase(behind.holder)
                 {
-                    let same = kin[behind.holder][holder] / net.active[holder].max(1.0);
-                    met[one][other] *=
-                        1.0 - same.min(1.0) * reach.overtakes.follows(net, state, *slot, behind.holder);
+                    let same = kin[behind.holder][holder] / net.active_threads[holder].max(1.0);
+                    met[one][other] *= 1.0
+                        - same.min(1.0) * reach.overtakes.share_after_reply(net, state, *slot, behind.holder);
                 }
             }
         }
@@ -432,7 +458,12 @@ fn meetings(
 }
 
 /// Computes the waiting time of each source with the rates of the others that it can meet.
-fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories: &mut [Memory]) {
+fn seen_by_each(
+    case: &StationParameters,
+    sources: &mut [RequestSource],
+    met: &[Vec<f64>],
+    memories: &mut [StationMemory],
+) {
     let mut found = Vec::with_capacity(sources.len());
     for (place, (own, memory)) in met.iter().zip(memories).enumerate() {
         let mut those = sources.to_vec();
@@ -440,7 +471,7 @@ fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories:
             source.rate *= part;
             source.held *= part;
         }
-        queue::wait(case, &mut those, memory);
+        queue::update_waiting_times(case, &mut those, memory);
         found.push((those[place].wait, those[place].variance));
     }
     for (source, (wait, variance)) in sources.iter_mut().zip(found) {
@@ -451,7 +482,13 @@ fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories:
 /// Computes the waiting times with priorities. Requests of a priority and above wait as if there were no
 /// others, except for one that is served to the end without preemption (Cobham's formula, 1954). The total
 /// waiting, weighted by work, does not depend on the order (Kleinrock's conservation law, 1965).
-fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], memory: &mut Memory) {
+fn priority_waiting(
+    net: &SolverNetwork<'_>,
+    station: usize,
+    case: &StationParameters,
+    sources: &mut [RequestSource],
+    memory: &mut StationMemory,
+) {
     let own = &net.stations[station];
     let priorities: Vec<i32> = own.slots.iter().map(|slot| net.slots[*slot].priority).collect();
     let mut levels = priorities.clone();
@@ -460,14 +497,14 @@ fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], mem
     let whole: f64 = sources.iter().map(|source| source.rate * source.mean).sum();
     // A least weight, so that requests without work get a waiting time, too.
     let least = 1e-6 * whole / sources.iter().map(|source| source.rate).sum::<f64>();
-    let weight = |source: &Source| source.rate * source.mean.max(least);
+    let weight = |source: &RequestSource| source.rate * source.mean.max(least);
     let mut above = 0.0;
     for level in levels {
         let places: Vec<usize> = (0..sources.len()).filter(|place| priorities[*place] >= level).collect();
-        let mut those: Vec<Source> = places.iter().map(|place| sources[*place]).collect();
-        queue::wait(case, &mut those, memory);
+        let mut those: Vec<RequestSource> = places.iter().map(|place| sources[*place]).collect();
+        queue::update_waiting_times(case, &mut those, memory);
         let mut all: f64 = those.iter().map(|source| weight(source) * source.wait).sum();
-        if own.rule == Rule::HeadOfLine {
+        if own.discipline == QueueDiscipline::HeadOfLine {
             let work: f64 = those.iter().map(weight).sum();
             let busy = work / own.servers;
             let others = sources.iter().zip(&priorities).filter(|(_, priority)| **priority < level);

@@ -2,19 +2,19 @@
 //! joins.
 
 use super::{Model, in_graphs};
-use crate::model::{ActivityId, Next, TaskId};
+use crate::model::{ActivityId, Successors, TaskId};
 
 /// A connection of predecessors and successors.
-pub(super) struct Link<'m> {
-    pub(super) before: Vec<ActivityId>,
-    pub(super) kind: Kind,
+pub(super) struct GraphLink<'m> {
+    pub(super) predecessors: Vec<ActivityId>,
+    pub(super) kind: PredecessorKind,
     /// The successors, never a join.
-    pub(super) after: &'m Next,
+    pub(super) successors: &'m Successors,
 }
 
 /// The combination of several predecessors.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PredecessorKind {
     /// Any of them.
     Or,
     /// All of them, or a quorum, at the join with this number.
@@ -26,30 +26,30 @@ pub(super) enum Kind {
 }
 
 /// The graph of a task.
-pub(super) struct Graph<'m> {
+pub(super) struct TaskGraph<'m> {
     /// The activities, in the order of the model.
     pub(super) activities: Vec<ActivityId>,
     /// The connections, in the order of their first activity.
-    pub(super) links: Vec<Link<'m>>,
+    pub(super) links: Vec<GraphLink<'m>>,
 }
 
-impl<'m> Graph<'m> {
+impl<'m> TaskGraph<'m> {
     pub(super) fn of(model: &'m Model, task: TaskId) -> Self {
         let own = |place: &usize| model.activities[*place].task == task;
         let activities: Vec<ActivityId> = in_graphs(model).into_iter().filter(own).map(ActivityId).collect();
-        let mut links: Vec<Link<'m>> = Vec::new();
+        let mut links: Vec<GraphLink<'m>> = Vec::new();
         for id in &activities {
-            let (kind, after) = match &model.activities[id.0].next {
-                Next::End => continue,
-                Next::Join { join, wanted, branches, then } => {
+            let (kind, after) = match &model.activities[id.0].successors {
+                Successors::End => continue,
+                Successors::Join { join, wanted, branches, then } => {
                     let quorum = (wanted < branches).then_some(*wanted);
-                    (Kind::Join { number: *join, quorum }, &**then)
+                    (PredecessorKind::Join { number: *join, quorum }, &**then)
                 }
-                next => (Kind::Or, next),
+                next => (PredecessorKind::Or, next),
             };
-            match links.iter_mut().find(|link| link.kind == kind && link.after == after) {
-                Some(link) => link.before.push(*id),
-                None => links.push(Link { before: vec![*id], kind, after }),
+            match links.iter_mut().find(|link| link.kind == kind && link.successors == after) {
+                Some(link) => link.predecessors.push(*id),
+                None => links.push(GraphLink { predecessors: vec![*id], kind, successors: after }),
             }
         }
         Self { activities, links }

@@ -2,17 +2,18 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::Unwritable;
-use super::graph::{Graph, Kind};
+use super::WriteError;
+use super::graph::{PredecessorKind, TaskGraph};
 use crate::model::{
-    Activity, Body, Copies, Entry, EntryId, Model, Next, Order, Processor, Role, Scheduling, Task, TaskId,
+    Activity, CallOrder, Entry, EntryBody, EntryId, Model, Multiplicity, Processor, Scheduling, Successors,
+    Task, TaskId, TaskRole,
 };
 
-pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
+pub(super) fn document(model: &Model) -> Result<String, WriteError> {
     // The solver settings are the default ones.
     let mut out = format!("G \"{}\" 1e-06 50 1 0.9 -1\n", model.comment.replace('"', "'"));
     for (entry, routing) in super::routes(model) {
-        let _ = writeln!(out, "#pragma route.{}={routing}", word(entry)?);
+        let _ = writeln!(out, "#pragma route.{}={routing}", checked_name(entry)?);
     }
     for (of, value) in super::limits(model)? {
         let _ = writeln!(out, "#pragma {of}={value}");
@@ -26,7 +27,11 @@ pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
         let _ = writeln!(out, "  t {}", self::task(model, task)?);
     }
     for (from, to) in super::replicated(model) {
-        let pair = format!("{} {}", word(&model.tasks[from.0].name)?, word(&model.tasks[to.0].name)?);
+        let pair = format!(
+            "{} {}",
+            checked_name(&model.tasks[from.0].name)?,
+            checked_name(&model.tasks[to.0].name)?
+        );
         let fans = [("O", model.fan_out(from, to)), ("I", model.fan_in(from, to))];
         for (letter, count) in fans.into_iter().filter(|(_, count)| *count != 1) {
             let _ = writeln!(out, "  {letter} {pair} {count}");
@@ -44,34 +49,34 @@ pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
 }
 
 /// Returns a name, if the grammar allows it.
-fn word(name: &str) -> Result<&str, Unwritable> {
+fn checked_name(name: &str) -> Result<&str, WriteError> {
     let letters = name.chars().all(|c| c.is_alphanumeric() || c == '_') && name.chars().count() > 1;
     let begins = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
     let whole = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-    if letters && begins || whole { Ok(name) } else { Err(Unwritable::Name(name.to_owned())) }
+    if letters && begins || whole { Ok(name) } else { Err(WriteError::InvalidName(name.to_owned())) }
 }
 
 fn number(value: f64) -> String {
     if value.is_infinite() { "@infinity".to_owned() } else { value.to_string() }
 }
 
-fn processor(own: &Processor) -> Result<String, Unwritable> {
-    let mut out = word(&own.name)?.to_owned();
+fn processor(own: &Processor) -> Result<String, WriteError> {
+    let mut out = checked_name(&own.name)?.to_owned();
     let letter = match own.scheduling {
-        Scheduling::Fcfs if own.copies == Copies::Infinite => "i",
+        Scheduling::Fcfs if own.copies == Multiplicity::Infinite => "i",
         Scheduling::Fcfs => "f",
         Scheduling::HeadOfLine => "h",
         Scheduling::Preemptive => "p",
         Scheduling::Random => "r",
         // A quantum of 0.
-        Scheduling::Sharing => "s 0",
+        Scheduling::ProcessorSharing => "s 0",
     };
     let _ = write!(out, " {letter}");
     match own.copies {
-        Copies::Some(1) => {}
-        Copies::Some(count) => out += &format!(" m {count}"),
-        Copies::Infinite if letter == "i" => {}
-        Copies::Infinite => out += " i",
+        Multiplicity::Finite(1) => {}
+        Multiplicity::Finite(count) => out += &format!(" m {count}"),
+        Multiplicity::Infinite if letter == "i" => {}
+        Multiplicity::Infinite => out += " i",
     }
     if own.replicas > 1 {
         let _ = write!(out, " r {}", own.replicas);
@@ -82,32 +87,32 @@ fn processor(own: &Processor) -> Result<String, Unwritable> {
     Ok(out)
 }
 
-fn task(model: &Model, own: &Task) -> Result<String, Unwritable> {
-    let mut out = word(&own.name)?.to_owned();
+fn task(model: &Model, own: &Task) -> Result<String, WriteError> {
+    let mut out = checked_name(&own.name)?.to_owned();
     let letter = match own.role {
-        Role::Client { .. } => "r",
-        Role::Server { queue: Scheduling::HeadOfLine } => "h",
-        Role::Server { .. } if own.copies == Copies::Infinite => "i",
-        Role::Server { .. } => "n",
+        TaskRole::Client { .. } => "r",
+        TaskRole::Server { queue: Scheduling::HeadOfLine } => "h",
+        TaskRole::Server { .. } if own.copies == Multiplicity::Infinite => "i",
+        TaskRole::Server { .. } => "n",
     };
     let _ = write!(out, " {letter}");
     for entry in &own.entries {
-        let _ = write!(out, " {}", word(&model.entries[entry.0].name)?);
+        let _ = write!(out, " {}", checked_name(&model.entries[entry.0].name)?);
     }
-    let _ = write!(out, " -1 {}", word(&model.processors[own.processor.0].name)?);
+    let _ = write!(out, " -1 {}", checked_name(&model.processors[own.processor.0].name)?);
     if own.priority != 0 {
         let _ = write!(out, " {}", own.priority);
     }
-    if let Role::Client { think } = own.role
+    if let TaskRole::Client { think } = own.role
         && think > 0.0
     {
         let _ = write!(out, " z {}", number(think));
     }
     match own.copies {
-        Copies::Some(1) => {}
-        Copies::Some(count) => out += &format!(" m {count}"),
-        Copies::Infinite if letter == "i" => {}
-        Copies::Infinite => out += " i",
+        Multiplicity::Finite(1) => {}
+        Multiplicity::Finite(count) => out += &format!(" m {count}"),
+        Multiplicity::Infinite if letter == "i" => {}
+        Multiplicity::Infinite => out += " i",
     }
     if own.replicas > 1 {
         let _ = write!(out, " r {}", own.replicas);
@@ -115,8 +120,8 @@ fn task(model: &Model, own: &Task) -> Result<String, Unwritable> {
     Ok(out)
 }
 
-fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), Unwritable> {
-    let name = word(&own.name)?;
+fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), WriteError> {
+    let name = checked_name(&own.name)?;
     if own.arrivals > 0.0 {
         let _ = writeln!(out, "  a {name} {}", number(own.arrivals));
     }
@@ -124,10 +129,10 @@ fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), Unwritable>
         let _ = writeln!(out, "  p {name} {}", own.priority);
     }
     match &own.body {
-        Body::Graph(start) => {
-            let _ = writeln!(out, "  A {name} {}", word(&model.activities[start.0].name)?);
+        EntryBody::Graph(start) => {
+            let _ = writeln!(out, "  A {name} {}", checked_name(&model.activities[start.0].name)?);
         }
-        Body::Phases(ids) => {
+        EntryBody::Phases(ids) => {
             let phases: Vec<&Activity> = ids.iter().map(|id| &model.activities[id.0]).collect();
             list(out, "s", name, phases.iter().map(|phase| number(phase.demand)));
             if phases.iter().any(|phase| phase.variation != 1.0) {
@@ -142,13 +147,13 @@ fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), Unwritable>
             }
             for (to, waits, counts) in calls(&phases) {
                 let letter = if waits { "y" } else { "z" };
-                let to = word(&model.entries[to.0].name)?;
+                let to = checked_name(&model.entries[to.0].name)?;
                 list(out, letter, &format!("{name} {to}"), counts.into_iter().map(number));
             }
         }
     }
     for (to, share) in &own.forwards {
-        list(out, "F", &format!("{name} {}", word(&model.entries[to.0].name)?), [number(*share)]);
+        list(out, "F", &format!("{name} {}", checked_name(&model.entries[to.0].name)?), [number(*share)]);
     }
     Ok(())
 }
@@ -162,11 +167,11 @@ fn list<T: Display>(out: &mut String, letter: &str, of: &str, values: impl IntoI
 }
 
 /// Returns 1 if the numbers of calls are exact.
-fn exact(own: &Activity) -> Result<u8, Unwritable> {
+fn exact(own: &Activity) -> Result<u8, WriteError> {
     match own.order {
-        Order::Stochastic => Ok(0),
-        Order::Deterministic => Ok(1),
-        Order::List => Err(Unwritable::Order(own.name.clone())),
+        CallOrder::Stochastic => Ok(0),
+        CallOrder::Deterministic => Ok(1),
+        CallOrder::List => Err(WriteError::ListOrder(own.name.clone())),
     }
 }
 
@@ -194,15 +199,15 @@ fn calls(phases: &[&Activity]) -> Vec<(EntryId, bool, Vec<f64>)> {
     lines
 }
 
-fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Unwritable> {
-    let graph = Graph::of(model, task);
+fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), WriteError> {
+    let graph = TaskGraph::of(model, task);
     if graph.activities.is_empty() {
         return Ok(());
     }
-    let _ = writeln!(out, "A {}", word(&model.tasks[task.0].name)?);
+    let _ = writeln!(out, "A {}", checked_name(&model.tasks[task.0].name)?);
     for id in &graph.activities {
         let own = &model.activities[id.0];
-        let name = word(&own.name)?;
+        let name = checked_name(&own.name)?;
         let _ = writeln!(out, "  s {name} {}", number(own.demand));
         if own.variation != 1.0 {
             let _ = writeln!(out, "  c {name} {}", number(own.variation));
@@ -215,16 +220,16 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Unwri
         }
         for call in &own.calls {
             let letter = if call.waits { "y" } else { "z" };
-            let to = word(&model.entries[call.entry.0].name)?;
+            let to = checked_name(&model.entries[call.entry.0].name)?;
             let _ = writeln!(out, "  {letter} {name} {to} {}", number(call.count));
         }
     }
     let mut lines = Vec::new();
     // Formats an activity with its replies, as before an arrow.
-    let before = |place: usize| -> Result<String, Unwritable> {
+    let before = |place: usize| -> Result<String, WriteError> {
         let own = &model.activities[place];
-        let mut text = word(&own.name)?.to_owned();
-        let names = own.replies.iter().map(|entry| word(&model.entries[entry.0].name));
+        let mut text = checked_name(&own.name)?.to_owned();
+        let names = own.replies.iter().map(|entry| checked_name(&model.entries[entry.0].name));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         if !names.is_empty() {
             let _ = write!(text, "[{}]", names.join(", "));
@@ -232,18 +237,18 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Unwri
         Ok(text)
     };
     for link in &graph.links {
-        let names = link.before.iter().map(|id| before(id.0)).collect::<Result<Vec<_>, _>>()?;
+        let names = link.predecessors.iter().map(|id| before(id.0)).collect::<Result<Vec<_>, _>>()?;
         let mut line = match link.kind {
-            Kind::Or => names.join(" + "),
-            Kind::Join { quorum: None, .. } => names.join(" & "),
-            Kind::Join { quorum: Some(quorum), .. } => format!("{} ({quorum})", names.join(" & ")),
+            PredecessorKind::Or => names.join(" + "),
+            PredecessorKind::Join { quorum: None, .. } => names.join(" & "),
+            PredecessorKind::Join { quorum: Some(quorum), .. } => format!("{} ({quorum})", names.join(" & ")),
         };
-        line += &after(model, link.after)?;
+        line += &format_successors(model, link.successors)?;
         lines.push(line);
     }
     for id in &graph.activities {
         let own = &model.activities[id.0];
-        if own.next == Next::End && !own.replies.is_empty() {
+        if own.successors == Successors::End && !own.replies.is_empty() {
             lines.push(before(id.0)?);
         }
     }
@@ -255,23 +260,23 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Unwri
 }
 
 /// Formats the successors with the arrow.
-fn after(model: &Model, next: &Next) -> Result<String, Unwritable> {
-    let name = |place: usize| word(&model.activities[place].name);
+fn format_successors(model: &Model, next: &Successors) -> Result<String, WriteError> {
+    let name = |place: usize| checked_name(&model.activities[place].name);
     let joined = |parts: Vec<String>, mark: &str| format!(" -> {}", parts.join(mark));
     Ok(match next {
-        Next::End | Next::Join { .. } => String::new(),
-        Next::Or(ways) if ways.len() == 1 => format!(" -> {}", name(ways[0].1.0)?),
-        Next::Or(ways) => {
+        Successors::End | Successors::Join { .. } => String::new(),
+        Successors::Or(ways) if ways.len() == 1 => format!(" -> {}", name(ways[0].1.0)?),
+        Successors::Or(ways) => {
             let ways = ways.iter().map(|(share, to)| Ok(format!("({}) {}", number(*share), name(to.0)?)));
-            joined(ways.collect::<Result<_, Unwritable>>()?, " + ")
+            joined(ways.collect::<Result<_, WriteError>>()?, " + ")
         }
-        Next::And(ways) => {
+        Successors::And(ways) => {
             let ways = ways.iter().map(|to| Ok(name(to.0)?.to_owned()));
-            joined(ways.collect::<Result<_, Unwritable>>()?, " & ")
+            joined(ways.collect::<Result<_, WriteError>>()?, " & ")
         }
-        Next::Loop { bodies, exit } => {
+        Successors::Loop { bodies, exit } => {
             let bodies = bodies.iter().map(|(count, to)| Ok(format!("{} * {}", number(*count), name(to.0)?)));
-            let mut parts = bodies.collect::<Result<Vec<String>, Unwritable>>()?;
+            let mut parts = bodies.collect::<Result<Vec<String>, WriteError>>()?;
             if let Some(exit) = exit {
                 parts.push(name(exit.0)?.to_owned());
             }

@@ -4,21 +4,24 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::graph::{Graph, Kind};
-use super::results::{Results, Shown};
-use super::{Origin, Unwritable};
-use crate::Findings;
+use super::graph::{PredecessorKind, TaskGraph};
+use super::results::{LqnxResults, ResultAttributes};
+use super::{ResultOrigin, WriteError};
+use crate::ModelResults;
 use crate::markup::escaped;
 use crate::model::{
-    Activity, ActivityId, Body, Copies, Entry, EntryId, Model, Next, Order, Patience, Processor, Role,
-    Routing, Scheduling, TaskId,
+    Activity, ActivityId, CallOrder, Entry, EntryBody, EntryId, Model, Multiplicity, Processor, RetryPolicy,
+    Routing, Scheduling, Successors, TaskId, TaskRole,
 };
 
-pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -> Result<String, Unwritable> {
-    let mut writer = Writer {
+pub(super) fn document(
+    model: &Model,
+    found: Option<(&ModelResults, &ResultOrigin<'_>)>,
+) -> Result<String, WriteError> {
+    let mut writer = LqnxWriter {
         model,
         fans: fans(model),
-        results: found.map(|(found, _)| Results::of(model, found)),
+        results: found.map(|(found, _)| LqnxResults::of(model, found)),
         out: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned(),
         depth: 0,
     };
@@ -43,8 +46,8 @@ pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -
             writer.open("solver-params", &settings);
             writer.routes(routes);
             let general = [
-                ("solver-info", origin.by.to_owned()),
-                ("valid", if origin.valid { "true" } else { "false" }.to_owned()),
+                ("solver-info", origin.program.to_owned()),
+                ("valid", if origin.is_accurate { "true" } else { "false" }.to_owned()),
                 ("conv-val", origin.convergence.to_string()),
                 ("iterations", origin.iterations.to_string()),
             ];
@@ -59,20 +62,20 @@ pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -
     Ok(writer.out)
 }
 
-struct Writer<'m> {
+struct LqnxWriter<'m> {
     model: &'m Model,
     /// The fan-out and fan-in elements of each task.
-    fans: BTreeMap<TaskId, Vec<Fan>>,
-    results: Option<Results<'m>>,
+    fans: BTreeMap<TaskId, Vec<FanElement>>,
+    results: Option<LqnxResults<'m>>,
     out: String,
     depth: usize,
 }
 
 /// A fan-out or fan-in element.
-type Fan = (&'static str, [(&'static str, String); 2]);
+type FanElement = (&'static str, [(&'static str, String); 2]);
 
-fn fans(model: &Model) -> BTreeMap<TaskId, Vec<Fan>> {
-    let mut fans: BTreeMap<TaskId, Vec<Fan>> = BTreeMap::new();
+fn fans(model: &Model) -> BTreeMap<TaskId, Vec<FanElement>> {
+    let mut fans: BTreeMap<TaskId, Vec<FanElement>> = BTreeMap::new();
     let mut say = |of: TaskId, name, whom, other: TaskId, count: u32| {
         if count != 1 {
             let fan = [(whom, model.tasks[other.0].name.clone()), ("value", count.to_string())];
@@ -86,10 +89,10 @@ fn fans(model: &Model) -> BTreeMap<TaskId, Vec<Fan>> {
     fans
 }
 
-type Attributes = [(&'static str, String)];
+type XmlAttributes = [(&'static str, String)];
 
-impl Writer<'_> {
-    fn tag(&mut self, name: &str, attributes: &Attributes, end: &str) {
+impl LqnxWriter<'_> {
+    fn tag(&mut self, name: &str, attributes: &XmlAttributes, end: &str) {
         let _ = write!(self.out, "{:1$}<{name}", "", 2 * self.depth);
         for (name, value) in attributes {
             let _ = write!(self.out, " {name}=\"{}\"", escaped(value));
@@ -97,12 +100,12 @@ impl Writer<'_> {
         self.out += end;
     }
 
-    fn open(&mut self, name: &str, attributes: &Attributes) {
+    fn open(&mut self, name: &str, attributes: &XmlAttributes) {
         self.tag(name, attributes, ">\n");
         self.depth += 1;
     }
 
-    fn leaf(&mut self, name: &str, attributes: &Attributes) {
+    fn leaf(&mut self, name: &str, attributes: &XmlAttributes) {
         self.tag(name, attributes, "/>\n");
     }
 
@@ -112,21 +115,21 @@ impl Writer<'_> {
     }
 
     /// Writes the results of an object, if any: the means, and the half-widths in an element of their own.
-    fn shown(&mut self, name: &str, shown: impl FnOnce(&Results<'_>) -> Shown) {
+    fn write_results(&mut self, name: &str, shown: impl FnOnce(&LqnxResults<'_>) -> ResultAttributes) {
         if let Some(shown) = self.results.as_ref().map(shown) {
             self.result(name, &shown);
         }
     }
 
-    fn result(&mut self, name: &str, shown: &Shown) {
+    fn result(&mut self, name: &str, shown: &ResultAttributes) {
         if shown.means.is_empty() {
             return;
         }
-        if shown.halves.is_empty() {
+        if shown.half_widths.is_empty() {
             return self.leaf(name, &shown.means);
         }
         self.open(name, &shown.means);
-        self.leaf("result-conf-95", &shown.halves);
+        self.leaf("result-conf-95", &shown.half_widths);
         self.close(name);
     }
 
@@ -136,7 +139,7 @@ impl Writer<'_> {
         }
     }
 
-    fn processor(&mut self, place: usize) -> Result<(), Unwritable> {
+    fn processor(&mut self, place: usize) -> Result<(), WriteError> {
         let own = &self.model.processors[place];
         let word = scheduling(own);
         let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
@@ -146,7 +149,7 @@ impl Writer<'_> {
             attributes.push(("speed-factor", own.speed.to_string()));
         }
         self.open("processor", &attributes);
-        self.shown("result-processor", |results| results.processor(place));
+        self.write_results("result-processor", |results| results.processor(place));
         for task in 0..self.model.tasks.len() {
             if self.model.tasks[task].processor.0 == place {
                 self.task(TaskId(task))?;
@@ -156,18 +159,18 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn task(&mut self, id: TaskId) -> Result<(), Unwritable> {
+    fn task(&mut self, id: TaskId) -> Result<(), WriteError> {
         let own = &self.model.tasks[id.0];
         let word = match own.role {
-            Role::Client { .. } => "ref",
-            Role::Server { queue: Scheduling::HeadOfLine } => "hol",
-            Role::Server { .. } if own.copies == Copies::Infinite => "inf",
-            Role::Server { .. } => "fcfs",
+            TaskRole::Client { .. } => "ref",
+            TaskRole::Server { queue: Scheduling::HeadOfLine } => "hol",
+            TaskRole::Server { .. } if own.copies == Multiplicity::Infinite => "inf",
+            TaskRole::Server { .. } => "fcfs",
         };
         let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
         attributes.extend(multiplicity(own.copies, word));
         attributes.extend(replication(own.replicas));
-        if let Role::Client { think } = own.role
+        if let TaskRole::Client { think } = own.role
             && think > 0.0
         {
             attributes.push(("think-time", think.to_string()));
@@ -177,7 +180,7 @@ impl Writer<'_> {
         }
         attributes.extend(own.queue_limit.map(|limit| ("plimsoll:queue-limit", limit.to_string())));
         self.open("task", &attributes);
-        self.shown("result-task", |results| results.task(id));
+        self.write_results("result-task", |results| results.task(id));
         for (name, fan) in self.fans.remove(&id).unwrap_or_default() {
             self.leaf(name, &fan);
         }
@@ -191,7 +194,7 @@ impl Writer<'_> {
 
     fn entry(&mut self, id: EntryId) {
         let own: &Entry = &self.model.entries[id.0];
-        let kind = if matches!(own.body, Body::Phases(_)) { "PH1PH2" } else { "NONE" };
+        let kind = if matches!(own.body, EntryBody::Phases(_)) { "PH1PH2" } else { "NONE" };
         let mut attributes = vec![("name", own.name.clone()), ("type", kind.to_owned())];
         if own.arrivals > 0.0 {
             attributes.push(("open-arrival-rate", own.arrivals.to_string()));
@@ -200,14 +203,14 @@ impl Writer<'_> {
             attributes.push(("priority", own.priority.to_string()));
         }
         self.open("entry", &attributes);
-        self.shown("result-entry", |results| results.entry(id));
+        self.write_results("result-entry", |results| results.entry(id));
         for (number, (to, share)) in own.forwards.iter().enumerate() {
             let to = self.model.entries[to.0].name.clone();
             let attributes = [("dest", to), ("prob", share.to_string())];
             let shown = self.results.as_ref().and_then(|results| results.forward(id, number));
             self.call("forwarding", &attributes, shown);
         }
-        if let Body::Phases(phases) = &own.body {
+        if let EntryBody::Phases(phases) = &own.body {
             self.open("entry-phase-activities", &[]);
             for (number, phase) in phases.iter().enumerate() {
                 self.activity(*phase, vec![("phase", (number + 1).to_string())]);
@@ -229,21 +232,21 @@ impl Writer<'_> {
             attributes.push(("think-time", own.think.to_string()));
         }
         match own.order {
-            Order::Stochastic => {}
-            Order::Deterministic => attributes.push(("call-order", "DETERMINISTIC".to_owned())),
-            Order::List => attributes.push(("call-order", "LIST".to_owned())),
+            CallOrder::Stochastic => {}
+            CallOrder::Deterministic => attributes.push(("call-order", "DETERMINISTIC".to_owned())),
+            CallOrder::List => attributes.push(("call-order", "LIST".to_owned())),
         }
         if own.calls.is_empty() && self.results.is_none() {
             return self.leaf("activity", &attributes);
         }
         self.open("activity", &attributes);
-        self.shown("result-activity", |results| results.activity(id));
+        self.write_results("result-activity", |results| results.activity(id));
         for (number, call) in own.calls.iter().enumerate() {
             let name = if call.waits { "synch-call" } else { "asynch-call" };
             let to = self.model.entries[call.entry.0].name.clone();
             let mut attributes = vec![("dest", to), ("calls-mean", call.count.to_string())];
-            if let Some(patience) = call.patience {
-                attributes.extend(patient(patience));
+            if let Some(patience) = call.retry_policy {
+                attributes.extend(retry_attributes(patience));
             }
             let shown = self.results.as_ref().and_then(|results| results.call(id, number));
             self.call(name, &attributes, shown);
@@ -252,16 +255,16 @@ impl Writer<'_> {
     }
 
     /// Writes a call or a forward, with its waiting time if known.
-    fn call(&mut self, name: &str, attributes: &Attributes, shown: Option<Shown>) {
+    fn call(&mut self, name: &str, attributes: &XmlAttributes, shown: Option<ResultAttributes>) {
         let Some(shown) = shown else { return self.leaf(name, attributes) };
         self.open(name, attributes);
         self.result("result-call", &shown);
         self.close(name);
     }
 
-    fn activities(&mut self, id: TaskId) -> Result<(), Unwritable> {
+    fn activities(&mut self, id: TaskId) -> Result<(), WriteError> {
         let model = self.model;
-        let Graph { activities, links } = Graph::of(model, id);
+        let TaskGraph { activities, links } = TaskGraph::of(model, id);
         if activities.is_empty() {
             return Ok(());
         }
@@ -271,27 +274,27 @@ impl Writer<'_> {
             let mut begins = model.tasks[id.0]
                 .entries
                 .iter()
-                .filter(|entry| model.entries[entry.0].body == Body::Graph(*activity));
+                .filter(|entry| model.entries[entry.0].body == EntryBody::Graph(*activity));
             let bound = begins.next().map(|entry| ("bound-to-entry", model.entries[entry.0].name.clone()));
             if begins.next().is_some() {
-                return Err(Unwritable::Start(model.activities[activity.0].name.clone()));
+                return Err(WriteError::SharedStart(model.activities[activity.0].name.clone()));
             }
             self.activity(*activity, bound.into_iter().collect());
         }
         for link in &links {
             self.open("precedence", &[]);
             let (tag, quorum) = match link.kind {
-                Kind::Or if link.before.len() == 1 => ("pre", None),
-                Kind::Or => ("pre-OR", None),
-                Kind::Join { quorum, .. } => ("pre-AND", quorum),
+                PredecessorKind::Or if link.predecessors.len() == 1 => ("pre", None),
+                PredecessorKind::Or => ("pre-OR", None),
+                PredecessorKind::Join { quorum, .. } => ("pre-AND", quorum),
             };
             let quorum: Vec<_> = quorum.map(|quorum| ("quorum", quorum.to_string())).into_iter().collect();
             self.open(tag, &quorum);
-            for before in &link.before {
+            for before in &link.predecessors {
                 self.leaf("activity", &[name(before)]);
             }
             self.close(tag);
-            self.after(link.after);
+            self.write_successors(link.successors);
             self.close("precedence");
         }
         // The entries in the order of their first reply.
@@ -314,18 +317,18 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn after(&mut self, next: &Next) {
+    fn write_successors(&mut self, next: &Successors) {
         let model = self.model;
         let name = |id: &ActivityId| ("name", model.activities[id.0].name.clone());
         let (tag, end, leaves): (_, _, Vec<_>) = match next {
-            Next::End | Next::Join { .. } => return,
-            Next::Or(ways) if ways.len() == 1 => ("post", None, vec![vec![name(&ways[0].1)]]),
-            Next::Or(ways) => {
+            Successors::End | Successors::Join { .. } => return,
+            Successors::Or(ways) if ways.len() == 1 => ("post", None, vec![vec![name(&ways[0].1)]]),
+            Successors::Or(ways) => {
                 let way = |(share, to): &(f64, ActivityId)| vec![name(to), ("prob", share.to_string())];
                 ("post-OR", None, ways.iter().map(way).collect())
             }
-            Next::And(ways) => ("post-AND", None, ways.iter().map(|to| vec![name(to)]).collect()),
-            Next::Loop { bodies, exit } => {
+            Successors::And(ways) => ("post-AND", None, ways.iter().map(|to| vec![name(to)]).collect()),
+            Successors::Loop { bodies, exit } => {
                 let body = |(count, to): &(f64, ActivityId)| vec![name(to), ("count", count.to_string())];
                 ("post-LOOP", exit.as_ref(), bodies.iter().map(body).collect())
             }
@@ -339,18 +342,18 @@ impl Writer<'_> {
 
 fn scheduling(own: &Processor) -> &'static str {
     match own.scheduling {
-        Scheduling::Fcfs if own.copies == Copies::Infinite => "inf",
+        Scheduling::Fcfs if own.copies == Multiplicity::Infinite => "inf",
         Scheduling::Fcfs => "fcfs",
         Scheduling::HeadOfLine => "hol",
         Scheduling::Preemptive => "pp",
         Scheduling::Random => "rand",
-        Scheduling::Sharing => "ps",
+        Scheduling::ProcessorSharing => "ps",
     }
 }
 
 /// Returns the timeout and retries as attributes of this crate's namespace. Default values are omitted, but
 /// at least one attribute is written.
-fn patient(own: Patience) -> Vec<(&'static str, String)> {
+fn retry_attributes(own: RetryPolicy) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     if own.timeout.is_finite() {
         all.push(("plimsoll:timeout", own.timeout.to_string()));
@@ -369,11 +372,11 @@ fn replication(replicas: u32) -> Option<(&'static str, String)> {
 }
 
 /// Returns the multiplicity; scheduling `inf` implies an infinite one.
-fn multiplicity(copies: Copies, scheduling: &str) -> Option<(&'static str, String)> {
+fn multiplicity(copies: Multiplicity, scheduling: &str) -> Option<(&'static str, String)> {
     match copies {
-        Copies::Some(1) => None,
-        Copies::Some(count) => Some(("multiplicity", count.to_string())),
-        Copies::Infinite if scheduling == "inf" => None,
-        Copies::Infinite => Some(("multiplicity", "inf".to_owned())),
+        Multiplicity::Finite(1) => None,
+        Multiplicity::Finite(count) => Some(("multiplicity", count.to_string())),
+        Multiplicity::Infinite if scheduling == "inf" => None,
+        Multiplicity::Infinite => Some(("multiplicity", "inf".to_owned())),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_lqn::model::{ActivityId, Body, Call, Next};
+use plimsoll_lqn::model::{ActivityId, Call, EntryBody, Successors};
 use plimsoll_lqn::{Model, read, write};
 
 /// Reads a text; if it is a model, writes and reads it again. Panics if the models differ.
@@ -61,10 +61,10 @@ pub(crate) fn described(model: &Model) -> BTreeSet<String> {
         let forwards: Vec<_> =
             own.forwards.iter().map(|(to, share)| (&model.entries[to.0].name, share)).collect();
         let body = match &own.body {
-            Body::Phases(phases) => {
+            EntryBody::Phases(phases) => {
                 phases.iter().map(|id| activity(model, *id)).collect::<Vec<_>>().join("; ")
             }
-            Body::Graph(start) => format!("graph from {}", model.activities[start.0].name),
+            EntryBody::Graph(start) => format!("graph from {}", model.activities[start.0].name),
         };
         all.insert(format!(
             "entry {} {:?} {} {forwards:?} {:?} {body}",
@@ -81,7 +81,7 @@ fn activity(model: &Model, id: ActivityId) -> String {
     let own = &model.activities[id.0];
     let name = |call: &Call| model.entries[call.entry.0].name.clone();
     let calls: Vec<_> =
-        own.calls.iter().map(|call| (name(call), call.count, call.waits, call.patience)).collect();
+        own.calls.iter().map(|call| (name(call), call.count, call.waits, call.retry_policy)).collect();
     let replies: BTreeSet<_> = own.replies.iter().map(|id| &model.entries[id.0].name).collect();
     format!(
         "activity {} of {} {:?} {:?} {:?} {:?} {calls:?} {replies:?} {}",
@@ -91,28 +91,29 @@ fn activity(model: &Model, id: ActivityId) -> String {
         own.variation,
         own.think,
         own.order,
-        next(model, id, &own.next)
+        next(model, id, &own.successors)
     )
 }
 
-fn next(model: &Model, from: ActivityId, own: &Next) -> String {
+fn next(model: &Model, from: ActivityId, own: &Successors) -> String {
     let name = |id: &ActivityId| model.activities[id.0].name.clone();
     match own {
-        Next::End => "end".to_owned(),
-        Next::Or(ways) => {
+        Successors::End => "end".to_owned(),
+        Successors::Or(ways) => {
             format!("or {:?}", ways.iter().map(|(share, to)| (share, name(to))).collect::<Vec<_>>())
         }
-        Next::And(ways) => format!("and {:?}", ways.iter().map(name).collect::<Vec<_>>()),
-        Next::Loop { bodies, exit } => {
+        Successors::And(ways) => format!("and {:?}", ways.iter().map(name).collect::<Vec<_>>()),
+        Successors::Loop { bodies, exit } => {
             let bodies: Vec<_> = bodies.iter().map(|(count, to)| (count, name(to))).collect();
             format!("loop {bodies:?} {:?}", exit.as_ref().map(name))
         }
-        Next::Join { join, wanted, branches, then } => {
+        Successors::Join { join, wanted, branches, then } => {
             // The activities of a join identify it, since numbers may differ.
             let task = model.activities[from.0].task;
             let same = |id: &ActivityId| {
                 let other = &model.activities[id.0];
-                other.task == task && matches!(&other.next, Next::Join { join: own, .. } if own == join)
+                other.task == task
+                    && matches!(&other.successors, Successors::Join { join: own, .. } if own == join)
             };
             let all = (0..model.activities.len()).map(ActivityId).filter(same);
             let all: BTreeSet<String> = all.map(|id| name(&id)).collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_proxy::{AffinitySettings, Engine, ListenerSettings, Protocol};
-use plimsoll_wire::affinity::Signer;
+use plimsoll_wire::affinity::TokenSigner;
 use tokio::net::TcpStream;
 
 use crate::line::{Server, head, send_with};
@@ -14,7 +14,7 @@ use crate::rig::{HOUR, by, group, listener, settings, start_with, status_of, unt
 
 fn balancer(servers: [&Server; 2]) -> (Engine, SocketAddr) {
     let members = servers.map(|server| server.address);
-    let signer = Signer::new(b"secret");
+    let signer = TokenSigner::new(b"secret");
     let cookie = AffinitySettings { cookie: "sid".into(), ttl: HOUR, signer, older: Vec::new() };
     let listener = ListenerSettings { affinity: Some(Arc::new(cookie)), ..listener(Protocol::Http) };
     let mut settings = settings(listener, by(group(&members), "adaptive"));

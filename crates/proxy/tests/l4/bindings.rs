@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use plimsoll_brain::EventKind;
 use plimsoll_brain::status::BindingStatus;
-use plimsoll_proxy::{Binding, Engine, GroupSettings, ListenerSettings, Protocol, Rebind};
+use plimsoll_proxy::{BindingMode, Engine, GroupSettings, ListenerSettings, Protocol, RebindMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -17,7 +17,7 @@ mod sizes;
 use crate::rig::*;
 use crate::second;
 
-fn bound(protocol: Protocol, binding: Binding) -> ListenerSettings {
+fn bound(protocol: Protocol, binding: BindingMode) -> ListenerSettings {
     ListenerSettings { binding, ..listener(protocol) }
 }
 
@@ -119,7 +119,7 @@ fn tell(engine: &Engine, busy: (SocketAddr, f64), idle: (SocketAddr, f64)) {
     // lasts.
     for age in [3600 * SECOND, Duration::ZERO] {
         for (member, load) in [idle, busy] {
-            engine.load("g", &member.to_string(), load, age, false);
+            engine.record_load("g", &member.to_string(), load, age, false);
         }
         if !age.is_zero() {
             // sleeps: the time between two reports
@@ -137,7 +137,7 @@ fn binding(engine: &Engine, member: SocketAddr) -> BindingStatus {
 async fn a_connection_keeps_its_member_while_that_may_be_used() {
     within(async {
         let (one, other) = (server().await, server().await);
-        let listener = bound(Protocol::Http, Binding::PerSession);
+        let listener = bound(Protocol::Http, BindingMode::PerSession);
         let (engine, address) = start(listener, by(group(&[one, other]), "round_robin"));
         let mut clients = clients(address, 8).await;
         let before = served(&mut clients, one).await;
@@ -176,7 +176,7 @@ async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
             head(&mut stream).await;
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none").await.unwrap();
         });
-        let listener = bound(Protocol::Http, Binding::PerSession);
+        let listener = bound(Protocol::Http, BindingMode::PerSession);
         let (engine, address) = start(listener, first(&[one, other]));
         let mut client = Client::new(address).await;
         assert_eq!(client.ask("/").await.1, "one");
@@ -189,7 +189,7 @@ async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
         let (slow, spare) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server().await);
         let mut group = first(&[slow.local_addr().unwrap(), spare]);
         group.spec.members[0].limit = 1;
-        let (engine, address) = start(bound(Protocol::Http, Binding::PerSession), group);
+        let (engine, address) = start(bound(Protocol::Http, BindingMode::PerSession), group);
         let mut client = Client::new(address).await;
         let answers = tokio::spawn(async move {
             let (mut stream, _) = slow.accept().await.unwrap();
@@ -214,7 +214,7 @@ async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
 async fn part_of_the_connections_of_a_member_under_alert_goes_elsewhere_and_stays_there() {
     within(async {
         let (busy, idle) = (server().await, server().await);
-        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Silent));
+        let listener = bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Silent));
         let (engine, address) = start(listener, first(&[busy, idle]));
         let mut clients = clients(address, 60).await;
         assert_eq!(served(&mut clients, busy).await, 60);
@@ -243,7 +243,7 @@ async fn part_of_the_connections_of_a_member_under_alert_goes_elsewhere_and_stay
 async fn a_client_may_be_made_to_connect_again() {
     within(async {
         let (busy, idle) = (server().await, server().await);
-        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Close));
+        let listener = bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Close));
         let (engine, address) = start(listener, first(&[busy, idle]));
         let mut clients = clients(address, 60).await;
         assert_eq!(served(&mut clients, busy).await, 60);
@@ -277,7 +277,7 @@ async fn a_client_may_be_made_to_connect_again() {
 async fn a_client_may_be_sent_to_the_member_itself() {
     within(async {
         let (busy, idle) = (server().await, server().await);
-        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Redirect));
+        let listener = bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Redirect));
         let mut group = first(&[busy, idle]);
         group.public.insert(idle.to_string().into(), "https://idle.example:8443".into());
         let (engine, address) = start(listener, group);
@@ -309,7 +309,7 @@ async fn a_client_may_be_sent_to_the_member_itself() {
 async fn who_does_not_follow_a_redirect_is_not_sent_anywhere() {
     within(async {
         let (busy, idle) = (server().await, server().await);
-        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Redirect));
+        let listener = bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Redirect));
         let mut group = first(&[busy, idle]);
         group.public.insert(idle.to_string().into(), "https://idle.example:8443".into());
         let (engine, address) = start(listener, group);
@@ -353,18 +353,18 @@ async fn who_does_not_follow_a_redirect_is_not_sent_anywhere() {
 async fn sessions_may_be_left_to_the_members_agents() {
     within(async {
         let (busy, idle) = (server().await, server().await);
-        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Agent));
+        let listener = bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Agent));
         let (engine, address) = start(listener, first(&[busy, idle]));
         let mut clients = clients(address, 10).await;
         assert_eq!(served(&mut clients, busy).await, 10);
-        assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
+        assert_eq!(engine.requested_shed(None, &busy.to_string()), None);
         alert(&engine, busy, idle);
-        let shed = engine.asked_to_shed(Some("g"), &busy.to_string()).expect("it is under alert");
+        let shed = engine.requested_shed(Some("g"), &busy.to_string()).expect("it is under alert");
         assert!(shed.share > 0.2 && shed.epoch > 0, "{shed:?}");
         assert_eq!(
             (
-                engine.asked_to_shed(Some("h"), &busy.to_string()),
-                engine.asked_to_shed(None, &idle.to_string())
+                engine.requested_shed(Some("h"), &busy.to_string()),
+                engine.requested_shed(None, &idle.to_string())
             ),
             (None, None)
         );
@@ -381,17 +381,17 @@ async fn sessions_may_be_left_to_the_members_agents() {
         for _ in 0..3 {
             tell(&engine, (busy, 0.8), (idle, 0.4));
         }
-        let again = engine.asked_to_shed(Some("g"), &busy.to_string()).expect("it is under alert");
+        let again = engine.requested_shed(Some("g"), &busy.to_string()).expect("it is under alert");
         assert!(again.epoch > shed.epoch && again.share > 0.2, "{again:?}");
         while Client::new(address).await.who().await != idle {}
 
         // Without a listener that binds on demand, no member is under alert.
-        let (engine, _) = start(bound(Protocol::Http, Binding::PerSession), first(&[busy, idle]));
+        let (engine, _) = start(bound(Protocol::Http, BindingMode::PerSession), first(&[busy, idle]));
         for _ in 0..9 {
-            engine.load("g", &idle.to_string(), 0.4, MILLI, false);
-            engine.load("g", &busy.to_string(), 0.8, MILLI, false);
+            engine.record_load("g", &idle.to_string(), 0.4, MILLI, false);
+            engine.record_load("g", &busy.to_string(), 0.8, MILLI, false);
         }
-        assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
+        assert_eq!(engine.requested_shed(None, &busy.to_string()), None);
     })
     .await;
 }
@@ -401,7 +401,7 @@ async fn who_is_sent_away_by_a_members_agent_is_bound_anew() {
     within(async {
         let closes = Arc::new(AtomicBool::new(true));
         let (busy, idle) = (server_that(Arc::clone(&closes)).await, server().await);
-        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Agent));
+        let listener = bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Agent));
         let (engine, address) = start(listener, first(&[busy, idle]));
         let mut clients = clients(address, 10).await;
         // Without an alert, a member that closes its connections keeps its sessions.
@@ -429,7 +429,7 @@ async fn who_is_sent_away_by_a_members_agent_is_bound_anew() {
         // Where the balancer itself moves sessions, a member closes a connection for other reasons.
         closes.store(true, SeqCst);
         let (engine, address) =
-            start(bound(Protocol::Http, Binding::OnDemand(Rebind::Close)), first(&[busy, idle]));
+            start(bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Close)), first(&[busy, idle]));
         let mut client = Client::new(address).await;
         for _ in 0..3 {
             assert_eq!(client.who().await, busy);
@@ -445,7 +445,7 @@ async fn quiet_connections_are_closed_where_that_is_allowed() {
         let (busy, idle) = (Echo::start().await, Echo::start().await);
         let tcp = ListenerSettings {
             move_idle: 50 * MILLI,
-            ..bound(Protocol::Tcp, Binding::OnDemand(Rebind::Silent))
+            ..bound(Protocol::Tcp, BindingMode::OnDemand(RebindMode::Silent))
         };
         let (engine, address) = start(tcp, first(&[busy.address, idle.address]));
         let mut sessions = Vec::new();
@@ -489,7 +489,7 @@ async fn quiet_connections_are_closed_where_that_is_allowed() {
 async fn no_connection_is_closed_where_that_is_not_allowed() {
     within(async {
         let (busy, idle) = (Echo::start().await, Echo::start().await);
-        let tcp = bound(Protocol::Tcp, Binding::OnDemand(Rebind::Silent));
+        let tcp = bound(Protocol::Tcp, BindingMode::OnDemand(RebindMode::Silent));
         let (engine, address) = start(tcp, first(&[busy.address, idle.address]));
         let mut session = TcpStream::connect(address).await.unwrap();
         echoes(&mut session, "hello").await;
@@ -519,7 +519,7 @@ async fn flows_move_after_a_quiet_second() {
             address
         };
         let (busy, idle) = (parrot().await, parrot().await);
-        let udp = bound(Protocol::Udp, Binding::OnDemand(Rebind::Silent));
+        let udp = bound(Protocol::Udp, BindingMode::OnDemand(RebindMode::Silent));
         let (engine, address) = start(udp, first(&[busy, idle]));
         let mut flows = Vec::new();
         for _ in 0..60 {

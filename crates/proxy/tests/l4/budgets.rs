@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use http::{Request, StatusCode};
-use plimsoll_brain::{HealthSpec, State};
+use plimsoll_brain::{HealthSpec, MemberState};
 use plimsoll_proxy::{Engine, GroupSettings, IiopSettings, ProbeKind, ProbeSettings, Protocol, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -193,7 +193,7 @@ async fn connections_to_members_leave_descriptors_for_health_checks() {
         let settings =
             Settings { max_descriptors: DESCRIPTORS, ..settings(listener(Protocol::Http), members) };
         let (engine, address) = start_with(settings);
-        until("the member is up", || status(&engine).members[0].state == State::Up).await;
+        until("the member is up", || status(&engine).members[0].state == MemberState::Up).await;
         let (sender, _end) = client(address).await;
         // Each stream takes a connection of its own to the member, which never answers. The client's is one
         // of the ten.
@@ -208,7 +208,11 @@ async fn connections_to_members_leave_descriptors_for_health_checks() {
         let before = connections.load(Relaxed);
         until("health checks go on", || connections.load(Relaxed) > before + 5).await;
         let member = &status(&engine).members[0];
-        assert_eq!((member.state, member.failures), (State::Up, 0), "nothing is found about the member");
+        assert_eq!(
+            (member.state, member.failures),
+            (MemberState::Up, 0),
+            "nothing is found about the member"
+        );
         asked.iter().for_each(tokio::task::JoinHandle::abort);
         until("the descriptors are free", || status(&engine).members[0].in_flight == 0).await;
         let again = sends(address, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use plimsoll_brain::Urgency;
 use plimsoll_brain::meter::Reading;
 use plimsoll_proxy::{GroupSettings, ListenerSettings, Protocol, Settings};
-use plimsoll_wire::reading::{self, Said};
+use plimsoll_wire::load_report::{self, LoadReport};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use crate::rig::{self, HOUR, MILLI, by, group, settings, start_with, until, with
 /// Returns the header line of a report.
 fn said(reading: &Reading) -> String {
     let mut said = Vec::new();
-    reading::write(&Said { reading: *reading, unseen: None }, &mut said);
+    load_report::write(&LoadReport { reading: *reading, not_processed: None }, &mut said);
     String::from_utf8(said).unwrap()
 }
 

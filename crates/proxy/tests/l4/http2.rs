@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use bytes::Bytes;
 use h2::server;
 use http::{HeaderMap, Request, Response, StatusCode};
-use plimsoll_proxy::{Binding, GroupSettings, ListenerSettings, Protocol};
+use plimsoll_proxy::{BindingMode, GroupSettings, ListenerSettings, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -17,7 +17,8 @@ use crate::second::*;
 #[tokio::test]
 async fn a_stream_is_a_request_to_a_member_of_http_1() {
     within(async {
-        let ok = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\nTrailer: x-sum\r\n\r\n\
+        let ok = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\nTrailer: \
+                  x-sum\r\n\r\n\
                   5\r\nhello\r\n0\r\nX-Sum: 7\r\n\r\n";
         let (member, mut told) = plain(ok).await;
         let (_engine, address) = http(group(&[member]));
@@ -35,7 +36,9 @@ async fn a_stream_is_a_request_to_a_member_of_http_1() {
         let (head, content, trailers) = answer(response).await.unwrap();
         assert_eq!((head.status(), content.as_slice()), (StatusCode::OK, &b"hello"[..]));
         assert_eq!(trailers.unwrap()["x-sum"], "7");
-        assert!(!head.headers().contains_key("connection") && !head.headers().contains_key("transfer-encoding"));
+        assert!(
+            !head.headers().contains_key("connection") && !head.headers().contains_key("transfer-encoding")
+        );
         let asked = told.recv().await.unwrap();
         assert!(asked.starts_with("POST /a?b HTTP/1.1\r\nHost: web.example\r\n"), "{asked}");
         assert!(asked.contains("\r\ncookie: a=1; b=2\r\n"), "{asked}");
@@ -47,14 +50,16 @@ async fn a_stream_is_a_request_to_a_member_of_http_1() {
 
 #[tokio::test]
 async fn members_of_http_1_say_in_trailers_how_loaded_they_are() {
-    const SAYS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Endpoint-Load-Metrics\r\n\r\n\
-                        5\r\nhello\r\n0\r\nX-Sum: 7\r\nendpoint-load-metrics: TEXT cpu_utilization=0.3\r\n\r\n";
+    const SAYS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, \
+                        Endpoint-Load-Metrics\r\n\r\n\
+                        5\r\nhello\r\n0\r\nX-Sum: 7\r\nendpoint-load-metrics: TEXT \
+                        cpu_utilization=0.3\r\n\r\n";
     within(async {
         let (member, _told) = plain(SAYS).await;
         for strip_reports in [true, false] {
             let sample_reports = Some(std::time::Duration::from_nanos(1));
             let (engine, address) = http(GroupSettings { strip_reports, sample_reports, ..group(&[member]) });
-            let mut said = engine.said().unwrap();
+            let mut said = engine.report_samples().unwrap();
             let (sender, _end) = client(address).await;
             let (_, content, trailers) = get(&sender, "/").await.unwrap();
             let trailers = trailers.unwrap();
@@ -377,7 +382,7 @@ async fn a_connection_is_a_session() {
     within(async {
         let (one, _told) = plain("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1").await;
         let (two, _told) = plain("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n2").await;
-        let bound = ListenerSettings { binding: Binding::PerSession, ..listener(Protocol::Http) };
+        let bound = ListenerSettings { binding: BindingMode::PerSession, ..listener(Protocol::Http) };
         let (_engine, address) = start(bound, by(group(&[one, two]), "round_robin"));
         let mut all = Vec::new();
         for _ in 0..4 {

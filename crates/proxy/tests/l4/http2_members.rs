@@ -418,7 +418,7 @@ async fn members_say_in_trailers_how_loaded_they_are() {
             let group = to_second(&[member]);
             let (engine, address) =
                 http(GroupSettings { strip_reports, sample_reports: Some(Duration::from_nanos(1)), ..group });
-            let mut said = engine.said().unwrap();
+            let mut said = engine.report_samples().unwrap();
             let (sender, _end) = client(address).await;
             for (field, value) in [
                 ("x-bin", ""),

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::server;
 use http::{Request, Response, StatusCode};
-use plimsoll_proxy::{ClientTimeouts, Forwarded, GroupSettings, ListenerSettings, MemberTimeouts, Protocol};
+use plimsoll_proxy::{
+    ClientTimeouts, ForwardedHeaders, GroupSettings, ListenerSettings, MemberTimeouts, Protocol,
+};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
@@ -17,7 +19,7 @@ use crate::second::*;
 /// The maximum silence of clients within a body.
 const BODY: Duration = Duration::from_millis(800);
 
-fn patient(tunnel: Duration, forwarded: Forwarded) -> ListenerSettings {
+fn patient(tunnel: Duration, forwarded: ForwardedHeaders) -> ListenerSettings {
     let timeouts = ClientTimeouts { body: BODY, tunnel, ..listener(Protocol::Http).timeouts };
     ListenerSettings { timeouts, forwarded, ..listener(Protocol::Http) }
 }
@@ -26,7 +28,7 @@ fn patient(tunnel: Duration, forwarded: Forwarded) -> ListenerSettings {
 async fn a_small_upload_may_take_as_long_as_it_moves() {
     within(async {
         let (member, _told) = plain("HTTP/1.1 204 No Content\r\n\r\n").await;
-        let (_engine, address) = start(patient(MINUTE, Forwarded::XForwarded), group(&[member]));
+        let (_engine, address) = start(patient(MINUTE, ForwardedHeaders::XForwarded), group(&[member]));
         loop {
             let (sender, mut ping) = pinging(address).await;
             let mut sender = sender.ready().await.unwrap();
@@ -65,7 +67,7 @@ async fn once_all_has_come_it_is_the_member_that_is_waited_for() {
             let _ = respond.send_response(Response::new(()), true);
         })
         .await;
-        let (_engine, address) = start(patient(MINUTE, Forwarded::XForwarded), to_second(&[member]));
+        let (_engine, address) = start(patient(MINUTE, ForwardedHeaders::XForwarded), to_second(&[member]));
         let (sender, mut ping) = pinging(address).await;
         for request in [|| Request::post("http://web.example/"), call] {
             loop {
@@ -95,7 +97,7 @@ async fn once_all_has_come_it_is_the_member_that_is_waited_for() {
 }
 
 /// Calls whose messages pass through, and calls as text.
-const WAYS: [Forwarded; 2] = [Forwarded::XForwarded, Forwarded::Rfc7239];
+const WAYS: [ForwardedHeaders; 2] = [ForwardedHeaders::XForwarded, ForwardedHeaders::Rfc7239];
 
 /// Returns a group whose members may not be silent for long.
 fn hasty(group: GroupSettings) -> GroupSettings {
@@ -183,7 +185,7 @@ async fn a_client_that_says_nothing_at_all_is_not_waited_for() {
             drop(respond);
         })
         .await;
-        let (_engine, address) = start(patient(MINUTE, Forwarded::XForwarded), to_second(&[member]));
+        let (_engine, address) = start(patient(MINUTE, ForwardedHeaders::XForwarded), to_second(&[member]));
         let (sender, _end) = client(address).await;
         let mut sender = sender.ready().await.unwrap();
         let (response, _body) = sender.send_request(call().body(()).unwrap(), false).unwrap();

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use plimsoll_brain::EventKind;
-use plimsoll_proxy::{Engine, GroupSettings, LeaseWish, NoLease, Protocol, Settings};
+use plimsoll_proxy::{Engine, GroupSettings, LeaseError, LeaseRequest, Protocol, Settings};
 
 use crate::rig::{HOUR, MINUTE, group, listener, settings, start_with};
 
@@ -24,12 +24,12 @@ fn with(groups: Vec<GroupSettings>) -> Settings {
 }
 
 /// Returns a request with a duration so long that the lease does not expire.
-fn wish(from: [u8; 4]) -> LeaseWish {
-    LeaseWish { span: Some(HOUR), ..usual(from) }
+fn wish(from: [u8; 4]) -> LeaseRequest {
+    LeaseRequest { span: Some(HOUR), ..usual(from) }
 }
 
-fn usual(from: [u8; 4]) -> LeaseWish {
-    LeaseWish { from: Some(IpAddr::from(from)), ..LeaseWish::default() }
+fn usual(from: [u8; 4]) -> LeaseRequest {
+    LeaseRequest { from: Some(IpAddr::from(from)), ..LeaseRequest::default() }
 }
 
 /// Returns the number of leases of a group that clients at an address get, at most `most`.
@@ -43,7 +43,7 @@ fn one_source_leaves_room_for_others_and_one_group_too() {
     let (engine, _) = start_with(with(vec![named("g", at(1)), named("h", at(2))]));
     assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 5000), 4096);
     let refused = engine.bind("g", &wish([10, 0, 0, 1])).unwrap_err();
-    let NoLease::Refused(why) = &refused else { panic!("{refused:?}") };
+    let LeaseError::Refused(why) = &refused else { panic!("{refused:?}") };
     assert!(why.contains("clients at 10.0.0.1 have 4096 leases"), "{why}");
     assert!(engine.bind("h", &wish([10, 0, 0, 1])).is_err(), "wherever they are");
     // Others get as many, up to the group's limit.
@@ -62,10 +62,10 @@ fn one_source_leaves_room_for_others_and_one_group_too() {
     let lessees = engine.leases("g").unwrap();
     assert_eq!(lessees.iter().map(|one| one.leases).sum::<usize>(), 8 * 4096);
     // bound: the elapsed time
-    assert!(lessees.iter().all(|one| one.left <= HOUR && one.left + begun.elapsed() >= HOUR));
+    assert!(lessees.iter().all(|one| one.remaining <= HOUR && one.remaining + begun.elapsed() >= HOUR));
     assert_eq!(engine.end_leases("g", None, Some([10, 0, 0, 1].into())), Ok(4096));
     assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 10), 10);
-    assert!(matches!(engine.leases("x"), Err(NoLease::Unknown(_))));
+    assert!(matches!(engine.leases("x"), Err(LeaseError::Unknown(_))));
 }
 
 #[test]
@@ -80,6 +80,6 @@ fn leases_of_a_group_that_is_gone_end() {
     // Neither are those of a group that has its name afterwards.
     engine.reload(with(both()), Vec::new()).unwrap();
     assert_eq!(engine.leases("h").unwrap(), []);
-    let again = LeaseWish { span: Some(Duration::from_secs(9)), ..LeaseWish::default() };
-    assert_eq!(engine.renew("g", &kept.id, &again).unwrap().address, at(1));
+    let again = LeaseRequest { span: Some(Duration::from_secs(9)), ..LeaseRequest::default() };
+    assert_eq!(engine.renew_lease("g", &kept.id, &again).unwrap().address, at(1));
 }

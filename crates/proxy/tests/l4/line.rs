@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use plimsoll_brain::meter::Reading;
 use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol};
-use plimsoll_wire::reading::{self, Said};
+use plimsoll_wire::load_report::{self, LoadReport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -75,7 +75,7 @@ fn answer(in_flight: u32) -> Vec<u8> {
     let (work, sojourn) = (0.001, 0.001);
     let reading = Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, ..Reading::default() };
     let mut answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n".to_vec();
-    reading::write(&Said { reading, unseen: None }, &mut answer);
+    load_report::write(&LoadReport { reading, not_processed: None }, &mut answer);
     answer.extend_from_slice(b"\r\n");
     answer
 }

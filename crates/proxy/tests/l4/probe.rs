@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use plimsoll_brain::{HealthSpec, State, WhenAllDown};
+use plimsoll_brain::{HealthSpec, MemberState, WhenAllDown};
 use plimsoll_proxy::{
-    Engine, GroupSettings, ListenerSettings, MemberTls, ProbeKind, ProbeSettings, Protocol, Settings, Trust,
+    Engine, GroupSettings, ListenerSettings, MemberTls, MemberTrust, ProbeKind, ProbeSettings, Protocol,
+    Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -93,7 +94,7 @@ async fn canned(answer: &'static str) -> Canned {
     Canned { address, asked, last }
 }
 
-async fn becomes(engine: &Engine, member: SocketAddr, state: State) {
+async fn becomes(engine: &Engine, member: SocketAddr, state: MemberState) {
     until(&format!("{member} becomes {state:?}"), || status_of(engine, member).state == state).await;
 }
 
@@ -107,8 +108,8 @@ async fn a_member_not_yet_checked_is_not_used() {
         group.probe.as_mut().unwrap().timeout = HOUR;
         let (engine, address) = start(listener(Protocol::Tcp), group);
         // The echo answers requests with requests, which is no response: down, after only one check.
-        becomes(&engine, echo.address, State::Down).await;
-        assert_eq!(status_of(&engine, unchecked).state, State::Unchecked);
+        becomes(&engine, echo.address, MemberState::Down).await;
+        assert_eq!(status_of(&engine, unchecked).state, MemberState::Unchecked);
         assert_reset(address).await;
         assert_eq!(status_of(&engine, unchecked).connects, 0);
         assert_eq!(status(&engine).rejected["no_member"], 1);
@@ -123,10 +124,10 @@ async fn a_member_goes_down_and_comes_back() {
         let one = TcpListener::bind(place).await.unwrap();
         let (engine, address) =
             start(listener(Protocol::Tcp), checked(&[place, other.address], ProbeKind::Tcp));
-        becomes(&engine, place, State::Up).await;
-        becomes(&engine, other.address, State::Up).await;
+        becomes(&engine, place, MemberState::Up).await;
+        becomes(&engine, other.address, MemberState::Up).await;
         drop(one);
-        becomes(&engine, place, State::Down).await;
+        becomes(&engine, place, MemberState::Down).await;
         assert!(
             status_of(&engine, place).why.contains("connection refused"),
             "{}",
@@ -138,7 +139,7 @@ async fn a_member_goes_down_and_comes_back() {
         // The client never used the member that is down.
         assert_eq!(status_of(&engine, place).connects, 0);
         let _back = TcpListener::bind(place).await.unwrap();
-        becomes(&engine, place, State::Up).await;
+        becomes(&engine, place, MemberState::Up).await;
         let events: Vec<_> = engine.events().into_iter().map(|stamped| stamped.event.kind).collect();
         for kind in [plimsoll_brain::EventKind::Up, plimsoll_brain::EventKind::Down] {
             assert!(events.contains(&kind), "{kind:?} is not among {events:?}");
@@ -152,15 +153,15 @@ async fn answers_pass_by_their_status() {
     within(async {
         let early = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n";
         for (answer, expect, state) in [
-            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", None, State::Up),
-            ("HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", None, State::Up),
-            ("HTTP/1.0 200 OK\r\n\r\nuntil the end", None, State::Up),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Some(200), State::Up),
-            ("HTTP/1.1 404 Not Found\r\n\r\n", Some(404), State::Up),
-            ("HTTP/1.1 404 Not Found\r\n\r\n", None, State::Down),
-            ("HTTP/1.1 503 Service Unavailable\r\n\r\n", None, State::Down),
-            ("HTTP/1.1 204 No Content\r\n\r\n", Some(200), State::Down),
-            ("220 smtp\r\n\r\n", None, State::Down),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", None, MemberState::Up),
+            ("HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", None, MemberState::Up),
+            ("HTTP/1.0 200 OK\r\n\r\nuntil the end", None, MemberState::Up),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Some(200), MemberState::Up),
+            ("HTTP/1.1 404 Not Found\r\n\r\n", Some(404), MemberState::Up),
+            ("HTTP/1.1 404 Not Found\r\n\r\n", None, MemberState::Down),
+            ("HTTP/1.1 503 Service Unavailable\r\n\r\n", None, MemberState::Down),
+            ("HTTP/1.1 204 No Content\r\n\r\n", Some(200), MemberState::Down),
+            ("220 smtp\r\n\r\n", None, MemberState::Down),
         ] {
             for before in ["", early] {
                 let answer: &'static str = format!("{before}{answer}").leak();
@@ -178,7 +179,7 @@ async fn requests_say_what_they_are() {
     within(async {
         let member = canned("HTTP/1.1 204 No Content\r\n\r\n").await;
         let (engine, _) = start(listener(Protocol::Http), checked(&[member.address], http(None)));
-        becomes(&engine, member.address, State::Up).await;
+        becomes(&engine, member.address, MemberState::Up).await;
         let said = String::from_utf8(member.last.lock().unwrap().clone()).unwrap();
         let start_line =
             format!("GET /healthz HTTP/1.1\r\nHost: {}\r\nUser-Agent: plimsoll/", member.address);
@@ -205,7 +206,7 @@ async fn a_handshake_comes_after_the_preface() {
             let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut group = checked(&[member.local_addr().unwrap()], ProbeKind::Tcp);
             group.send_proxy = Some(1);
-            let trusting = || MemberTls::new(Trust::Anybody, None, None, true, &[]).unwrap();
+            let trusting = || MemberTls::new(MemberTrust::AnyCertificate, None, None, true, &[]).unwrap();
             group.tls = tls.then(trusting);
             let (_engine, _) = start(listener(Protocol::Tcp), group);
             let (mut probe, _) = member.accept().await.unwrap();
@@ -226,13 +227,13 @@ async fn one_that_hangs_times_out_and_delays_nobody() {
         let mut group = checked(&[stuck, fine.address], http(None));
         group.probe.as_mut().unwrap().timeout = HOUR;
         let (engine, _) = start(listener(Protocol::Http), group.clone());
-        becomes(&engine, fine.address, State::Up).await;
+        becomes(&engine, fine.address, MemberState::Up).await;
         until("others are probed again and again", || fine.asked.load(Relaxed) >= 5).await;
-        assert_eq!(status_of(&engine, stuck).state, State::Unchecked);
+        assert_eq!(status_of(&engine, stuck).state, MemberState::Unchecked);
         group.probe.as_mut().unwrap().timeout = 700 * MILLI;
         let begun = Instant::now();
         let (engine, _) = start(listener(Protocol::Http), group);
-        becomes(&engine, stuck, State::Down).await;
+        becomes(&engine, stuck, MemberState::Down).await;
         assert!(begun.elapsed() >= 700 * MILLI, "{:?}", begun.elapsed());
         assert!(status_of(&engine, stuck).why.contains("no answer within 0.7 s"));
     })
@@ -257,21 +258,21 @@ async fn probes_come_and_go_with_their_members() {
     within(async {
         let (one, other) = (canned("HTTP/1.1 200 OK\r\n\r\n").await, canned("HTTP/1.1 200 OK\r\n\r\n").await);
         let (engine, _) = start(listener(Protocol::Http), checked(&[one.address], http(None)));
-        becomes(&engine, one.address, State::Up).await;
+        becomes(&engine, one.address, MemberState::Up).await;
         assert_eq!(other.asked.load(Relaxed), 0);
         let next = settings(listener(Protocol::Http), checked(&[other.address], http(None)));
         engine.reload(next, Vec::new()).unwrap();
-        becomes(&engine, other.address, State::Up).await;
+        becomes(&engine, other.address, MemberState::Up).await;
         until("the new member is probed", || other.asked.load(Relaxed) >= 3).await;
         rests("a member that left", &one).await;
         // Without health checks, none.
         engine.reload(settings(listener(Protocol::Http), group(&[other.address])), Vec::new()).unwrap();
         rests("an unchecked group", &other).await;
-        assert_eq!(status_of(&engine, other.address).state, State::Up);
+        assert_eq!(status_of(&engine, other.address).state, MemberState::Up);
         // Stopping ends them.
         let next = settings(listener(Protocol::Http), checked(&[one.address], http(None)));
         engine.reload(next, Vec::new()).unwrap();
-        becomes(&engine, one.address, State::Up).await;
+        becomes(&engine, one.address, MemberState::Up).await;
         engine.stop().await;
         rests("by a stopped engine, a member", &one).await;
     })
@@ -287,7 +288,7 @@ async fn when_all_are_down_the_group_does_as_it_was_told() {
             let mut group = checked(&[echo.address], http(None));
             group.spec.when_all_down = kind;
             let (engine, address) = start(listener(Protocol::Tcp), group);
-            becomes(&engine, echo.address, State::Down).await;
+            becomes(&engine, echo.address, MemberState::Down).await;
             match open {
                 true => echoes(&mut TcpStream::connect(address).await.unwrap(), "hello").await,
                 false => assert_reset(address).await,
@@ -314,7 +315,7 @@ async fn members_of_http_2_are_asked_by_it() {
             listener(Protocol::Http),
             GroupSettings { http2: true, ..checked(&[member], http(Some(204))) },
         );
-        becomes(&engine, member, State::Up).await;
+        becomes(&engine, member, MemberState::Up).await;
         // The health service reports the requested state.
         let state = Arc::new(AtomicUsize::new(2));
         let now = Arc::clone(&state);
@@ -337,10 +338,10 @@ async fn members_of_http_2_are_asked_by_it() {
             .await;
         let kind = ProbeKind::Grpc { service: "shop".into(), host: None };
         let (engine, _) = start(listener(Protocol::Http), checked(&[member], kind));
-        becomes(&engine, member, State::Down).await;
+        becomes(&engine, member, MemberState::Down).await;
         assert!(status_of(&engine, member).why.contains("NOT_SERVING"));
         state.store(1, Relaxed);
-        becomes(&engine, member, State::Up).await;
+        becomes(&engine, member, MemberState::Up).await;
         // A server that does not know the service reports so in the head alone.
         let (member, _) = second(100, |_, mut respond: SendResponse<Bytes>| async move {
             let answer = Response::builder().header("grpc-status", "5").body(()).unwrap();
@@ -349,7 +350,7 @@ async fn members_of_http_2_are_asked_by_it() {
         .await;
         let kind = ProbeKind::Grpc { service: "shop".into(), host: None };
         let (engine, _) = start(listener(Protocol::Http), checked(&[member], kind));
-        becomes(&engine, member, State::Down).await;
+        becomes(&engine, member, MemberState::Down).await;
         assert!(status_of(&engine, member).why.contains("does not know this service"));
     })
     .await;
@@ -384,7 +385,8 @@ async fn a_request_whose_member_is_declared_down_goes_elsewhere_at_once() {
         let mut group = checked(&[frozen, other], http(None));
         group.probe = Some(ProbeSettings { kind: http(None), interval: 20 * MILLI, timeout: 200 * MILLI });
         let (engine, address) = start(listener(Protocol::Http), group);
-        until("both are up", || status(&engine).members.iter().all(|member| member.state == State::Up)).await;
+        until("both are up", || status(&engine).members.iter().all(|member| member.state == MemberState::Up))
+            .await;
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
         // No time limit of this group is shorter than a minute: without health checks it would wait that
@@ -394,7 +396,7 @@ async fn a_request_whose_member_is_declared_down_goes_elsewhere_at_once() {
         let mut answer = [0; 15];
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 200 OK");
-        assert_eq!(status_of(&engine, frozen).state, State::Down);
+        assert_eq!(status_of(&engine, frozen).state, MemberState::Down);
     })
     .await;
 }

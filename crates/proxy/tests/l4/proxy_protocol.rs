@@ -3,20 +3,20 @@
 use std::net::SocketAddr;
 
 use plimsoll_proxy::{ListenerSettings, Protocol};
-use plimsoll_wire::proxy_protocol::{Addresses, Header, Version, parse, write};
+use plimsoll_wire::proxy_protocol::{ProxyAddresses, ProxyHeader, ProxyVersion, parse, write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::rig::*;
 
-fn far() -> Addresses {
-    Addresses {
+fn far() -> ProxyAddresses {
+    ProxyAddresses {
         source: "203.0.113.9:1234".parse().unwrap(),
         destination: "198.51.100.1:443".parse().unwrap(),
     }
 }
 
-fn header(version: Version, addresses: Option<&Addresses>) -> Vec<u8> {
+fn header(version: ProxyVersion, addresses: Option<&ProxyAddresses>) -> Vec<u8> {
     let mut bytes = Vec::new();
     write(version, addresses, &mut bytes);
     bytes
@@ -27,7 +27,7 @@ fn accepting(protocol: Protocol) -> ListenerSettings {
 }
 
 /// Returns the header that a member received, and the first bytes after it.
-async fn told(member: &TcpListener, len: usize) -> (Header, Vec<u8>) {
+async fn told(member: &TcpListener, len: usize) -> (ProxyHeader, Vec<u8>) {
     let mut session = member.accept().await.unwrap().0;
     let mut bytes = Vec::new();
     loop {
@@ -53,7 +53,7 @@ async fn members_are_told_who_the_client_is() {
             client.write_all(b"hello").await.unwrap();
             let (header, rest) = told(&member, 5).await;
             let source = client.local_addr().unwrap();
-            assert_eq!(header.addresses, Some(Addresses { source, destination: address }));
+            assert_eq!(header.addresses, Some(ProxyAddresses { source, destination: address }));
             assert_eq!(header.len == 28, version == 2);
             assert_eq!(rest, b"hello");
             let mut answer = [0; 7];
@@ -98,7 +98,7 @@ async fn what_a_client_says_is_passed_on() {
         let mut group = group(&[member.local_addr().unwrap()]);
         group.send_proxy = Some(2);
         let (_engine, address) = start(accepting(Protocol::Tcp), group);
-        for version in [Version::V1, Version::V2] {
+        for version in [ProxyVersion::V1, ProxyVersion::V2] {
             // All at once, and byte by byte.
             for piece in [1000, 1] {
                 let mut client = TcpStream::connect(address).await.unwrap();
@@ -116,7 +116,7 @@ async fn what_a_client_says_is_passed_on() {
             client.write_all(b"hello").await.unwrap();
             let (header, _) = told(&member, 5).await;
             let source = client.local_addr().unwrap();
-            assert_eq!(header.addresses, Some(Addresses { source, destination: address }));
+            assert_eq!(header.addresses, Some(ProxyAddresses { source, destination: address }));
         }
     })
     .await;
@@ -127,10 +127,10 @@ async fn http_sees_the_client_that_was_named() {
     within(async {
         let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (_engine, address) = start(accepting(Protocol::Http), group(&[member.local_addr().unwrap()]));
-        for version in [Version::V1, Version::V2] {
+        for version in [ProxyVersion::V1, ProxyVersion::V2] {
             let mut client = TcpStream::connect(address).await.unwrap();
             let six = "[2001:db8::7]:99".parse::<SocketAddr>().unwrap();
-            let named = Addresses { source: six, destination: "[2001:db8::1]:80".parse().unwrap() };
+            let named = ProxyAddresses { source: six, destination: "[2001:db8::1]:80".parse().unwrap() };
             let request = [header(version, Some(&named)), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()];
             client.write_all(&request.concat()).await.unwrap();
             let mut session = member.accept().await.unwrap().0;

@@ -6,10 +6,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use plimsoll_brain::status::{GroupStatus, MemberStatus};
-use plimsoll_brain::{GroupSpec, Knobs, MemberSpec, WhenAllDown, strategy};
+use plimsoll_brain::{GroupSpec, MemberSpec, StrategyParams, WhenAllDown, strategy};
 use plimsoll_proxy::{
-    Binding, ClientTimeouts, Engine, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts,
-    Protocol, RetrySettings, SessionLoad, Settings,
+    BindingMode, ClientTimeouts, Engine, ForwardedHeaders, GroupSettings, HashKeySource, ListenerSettings,
+    MemberTimeouts, Protocol, RetrySettings, SessionLoad, Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -53,7 +53,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         spec: GroupSpec {
             name: "g".into(),
             strategy,
-            knobs: Knobs::defaults(strategy),
+            params: StrategyParams::defaults(strategy),
             members: members.iter().copied().map(member).collect(),
             health: None,
             outlier: None,
@@ -64,7 +64,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
             aperture: None,
         },
         probe: None,
-        key: Key::Client,
+        key: HashKeySource::Client,
         timeouts: MemberTimeouts { connect: MINUTE, per_try: MINUTE, total: Duration::ZERO, idle: MINUTE },
         retry: RetrySettings { attempts: 2, budget: 0.2, min_per_second: 100.0 },
         queue: 100,
@@ -80,7 +80,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
 
 pub(crate) fn by(group: GroupSettings, name: &str) -> GroupSettings {
     let strategy = strategy::find(name).unwrap();
-    let spec = GroupSpec { strategy, knobs: Knobs::defaults(strategy), ..group.spec };
+    let spec = GroupSpec { strategy, params: StrategyParams::defaults(strategy), ..group.spec };
     GroupSettings { spec, ..group }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         protocol,
         group: "g".into(),
         others: Vec::new(),
-        binding: if protocol == Protocol::Http { Binding::PerRequest } else { Binding::PerSession },
+        binding: if protocol == Protocol::Http { BindingMode::PerRequest } else { BindingMode::PerSession },
         affinity: None,
         move_idle: Duration::ZERO,
         backlog: 128,
@@ -103,7 +103,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         half_close: false,
         upgrades: vec!["websocket".into()],
         max_head: 16_384,
-        forwarded: Forwarded::XForwarded,
+        forwarded: ForwardedHeaders::XForwarded,
         trusted: Vec::new(),
         max_flows: 1000,
         zone: None,

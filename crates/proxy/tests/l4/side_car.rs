@@ -161,8 +161,8 @@ async fn the_knee_of_a_real_server_is_learned_and_what_is_too_much_refused() {
                 }
             });
         }
-        let reading = || engine.reading("g").unwrap();
-        let served = || engine.counters("g")[0].requests;
+        let reading = || engine.meter_reading("g").unwrap();
+        let served = || engine.member_counters("g")[0].requests;
         until("1500 requests", || served() > 1500).await;
         // Not at one lucky moment, but all the time.
         for round in 1..=5 {
@@ -217,12 +217,12 @@ async fn of_servers_that_share_a_host_none_takes_what_the_others_use() {
                 });
             }
         }
-        let served = |group: &str| engine.counters(group)[0].requests;
+        let served = |group: &str| engine.member_counters(group)[0].requests;
         until("800 requests", || served("one") + served("other") > 800).await;
         assert!(served("one") > 200 && served("other") > 200, "{} {}", served("one"), served("other"));
         for _ in 0..3 {
             let (shared, before) = (engine.host_reading(), served("one") + served("other"));
-            let own = ["one", "other"].map(|group| engine.reading(group).unwrap());
+            let own = ["one", "other"].map(|group| engine.meter_reading(group).unwrap());
             // The view of neither server: its own requests are half of those that share the processors. Four
             // fit; it begins with two, and times are not reliable beside other tests.
             assert!(shared.knee > 0.0 && shared.work > 0.0, "{shared:?} {own:?}");
@@ -234,7 +234,7 @@ async fn of_servers_that_share_a_host_none_takes_what_the_others_use() {
         }
         stop.store(true, Relaxed);
         until("all are answered", || engine.host_reading().in_flight == 0).await;
-        assert_eq!(["one", "other"].map(|group| engine.reading(group).unwrap().in_flight), [0, 0]);
+        assert_eq!(["one", "other"].map(|group| engine.meter_reading(group).unwrap().in_flight), [0, 0]);
     })
     .await;
 }
@@ -250,14 +250,14 @@ async fn an_alert_sends_connections_away_at_the_boundary_of_a_request() {
             there.push(stream);
         }
         let mut last = there.pop().unwrap();
-        engine.shed("g", 1.0);
+        engine.request_shed("g", 1.0);
         for stream in &mut there {
             assert!(ask(stream).await.unwrap().contains("Connection: close"));
             assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
         }
         // An alert does not apply to later connections, and one that has ended applies to none.
         let mut fresh = TcpStream::connect(address).await.unwrap();
-        engine.shed("g", 0.0);
+        engine.request_shed("g", 0.0);
         for stream in [&mut fresh, &mut last] {
             assert!(!ask(stream).await.unwrap().contains("Connection: close"));
         }
@@ -311,11 +311,11 @@ async fn byte_streams_are_counted_and_refused_only_if_that_is_wanted() {
                 for session in sessions.collect::<Vec<_>>() {
                     session.await.unwrap();
                 }
-                if !engine.reading("g").unwrap().open {
+                if !engine.meter_reading("g").unwrap().open {
                     break;
                 }
             }
-            until("all are counted out", || engine.reading("g").unwrap().in_flight == 0).await;
+            until("all are counted out", || engine.meter_reading("g").unwrap().in_flight == 0).await;
             let mut open = Vec::new();
             while open.len() < 64
                 && let Some(stream) = served(address).await
@@ -323,14 +323,14 @@ async fn byte_streams_are_counted_and_refused_only_if_that_is_wanted() {
                 open.push(stream);
             }
             assert_eq!(open.len() == 64, !refuse, "{}", open.len());
-            let in_flight = || engine.reading("g").unwrap().in_flight as usize;
+            let in_flight = || engine.meter_reading("g").unwrap().in_flight as usize;
             assert!(open.len() > 1, "a server with a knee of 1 takes more than one");
             until("only they are counted", || in_flight() == open.len()).await;
             if refuse {
                 assert_reset(address).await;
             }
             drop(open);
-            until("all are counted out", || engine.reading("g").unwrap().in_flight == 0).await;
+            until("all are counted out", || engine.meter_reading("g").unwrap().in_flight == 0).await;
         }
     })
     .await;
@@ -344,7 +344,7 @@ async fn an_alert_sends_byte_streams_away_when_they_are_quiet() {
         let (engine, address) = side_car(Protocol::Tcp, echo.address, SideCarSettings { shed_idle, ..PLAIN });
         let mut quiet = TcpStream::connect(address).await.unwrap();
         echoes(&mut quiet, "something").await;
-        engine.shed("g", 1.0);
+        engine.request_shed("g", 1.0);
         // An end, and no reset.
         assert_eq!(quiet.read(&mut [0]).await.unwrap(), 0);
         let mut later = TcpStream::connect(address).await.unwrap();
@@ -352,7 +352,7 @@ async fn an_alert_sends_byte_streams_away_when_they_are_quiet() {
         // sleeps: for longer than the idle time of connections that have to leave
         sleep(150 * MILLI).await;
         echoes(&mut later, "still there").await;
-        assert_eq!(engine.reading("h"), None);
+        assert_eq!(engine.meter_reading("h"), None);
     })
     .await;
 }

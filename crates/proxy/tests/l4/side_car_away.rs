@@ -67,7 +67,7 @@ async fn clients_are_sent_to_the_group_with_what_they_asked() {
             clients.push((request, client(address).await));
         }
         let mut later = client(address).await;
-        engine.shed("g", 1.0);
+        engine.request_shed("g", 1.0);
         for (request, mut stream) in clients {
             let head = ask(&mut stream, request).await;
             assert!(head.starts_with("HTTP/1.1 307 "), "{request} {head}");
@@ -78,7 +78,7 @@ async fn clients_are_sent_to_the_group_with_what_they_asked() {
         }
         // An alert does not apply to later connections, and one that has ended applies to none.
         let mut fresh = client(address).await;
-        engine.shed("g", 0.0);
+        engine.request_shed("g", 0.0);
         for stream in [&mut fresh, &mut later] {
             assert!(ask(stream, requests[0]).await.starts_with("HTTP/1.1 200 "));
         }
@@ -94,7 +94,7 @@ async fn a_part_of_the_clients_is_sent_each_asked_once_by_an_alert() {
         for _ in 0..100 {
             clients.push(client(address).await);
         }
-        engine.shed("g", 0.3);
+        engine.request_shed("g", 0.3);
         let mut stay = Vec::new();
         for mut stream in clients {
             let head = ask(&mut stream, "GET / HTTP/1.1\r\nHost: one\r\n\r\n").await;
@@ -123,7 +123,7 @@ async fn who_came_by_the_group_is_not_sent_in_a_circle() {
             clients.push((format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), client(address).await));
         }
         clients.push(("OPTIONS * HTTP/1.1\r\nHost: one\r\n\r\n".to_owned(), client(address).await));
-        engine.shed("g", 1.0);
+        engine.request_shed("g", 1.0);
         for (request, mut stream) in clients {
             let head = ask(&mut stream, &request).await;
             assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("Connection: close"), "{head}");
@@ -140,13 +140,13 @@ async fn who_wants_to_become_a_tunnel_is_refused_so_that_a_balancer_asks_another
             let (engine, address) = side_car(home).await;
             let (mut asked, mut fresh) = (client(address).await, client(address).await);
             let upgrade = "GET / HTTP/1.1\r\nHost: one\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-            engine.shed("g", 1.0);
+            engine.request_shed("g", 1.0);
             let head = ask(&mut asked, upgrade).await;
             assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("plimsoll-reason: shed"), "{head}");
             for part in ["\r\nRetry-After: 1\r\n", "\r\nConnection: close\r\n", "named_metrics.full=1"] {
                 assert!(head.contains(part), "{head}");
             }
-            engine.shed("g", 0.0);
+            engine.request_shed("g", 0.0);
             assert!(ask(&mut fresh, upgrade).await.starts_with("HTTP/1.1 200 "));
         }
     })
@@ -159,7 +159,7 @@ async fn a_connection_of_http2_goes_as_one() {
         let (engine, address) = side_car(HOME).await;
         let (sender, ended) = second::client(address).await;
         assert_eq!(second::get(&sender, "/").await.unwrap().0.status(), 200);
-        engine.shed("g", 1.0);
+        engine.request_shed("g", 1.0);
         let (head, body, _) = second::get(&sender, "/a?b=c").await.unwrap();
         assert_eq!((head.status().as_u16(), body.as_slice()), (307, &b""[..]));
         assert_eq!(head.headers()["location"], "https://lb.example/a?b=c");
@@ -169,7 +169,7 @@ async fn a_connection_of_http2_goes_as_one() {
         // gRPC clients do not follow redirects: their calls are served, and their connection ends.
         let (sender, ended) = second::client(address).await;
         assert_eq!(second::get(&sender, "/").await.unwrap().0.status(), 200);
-        engine.shed("g", 1.0);
+        engine.request_shed("g", 1.0);
         let (response, _) = sender
             .clone()
             .ready()

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use h2::{RecvStream, SendStream, server};
 use http::{HeaderMap, Request, Response, StatusCode};
 use plimsoll_brain::meter::Reading;
-use plimsoll_proxy::{Forwarded, ListenerSettings, Protocol};
-use plimsoll_wire::reading::{self, Said, Unseen};
+use plimsoll_proxy::{ForwardedHeaders, ListenerSettings, Protocol};
+use plimsoll_wire::load_report::{self, LoadReport, NotProcessed};
 
 use crate::rig::{MILLI, by, group, listener, settings, start, status_of, until, within};
 use crate::second::*;
@@ -47,7 +47,8 @@ async fn a_call_arrives_as_it_was_sent_and_so_does_its_answer() {
                 }
             })
             .await;
-        let listener = ListenerSettings { forwarded: Forwarded::XForwarded, ..listener(Protocol::Http) };
+        let listener =
+            ListenerSettings { forwarded: ForwardedHeaders::XForwarded, ..listener(Protocol::Http) };
         let (_engine, address) = start(listener, to_second(&[member]));
         let (sender, _end) = client(address).await;
         let mut sender = sender.ready().await.unwrap();
@@ -181,7 +182,10 @@ async fn who_reads_slowly_holds_the_other_back() {
 async fn a_member_without_room_is_not_the_last_word() {
     within(async {
         let mut full = Vec::new();
-        reading::write(&Said { reading: Reading::default(), unseen: Some(Unseen::Full) }, &mut full);
+        load_report::write(
+            &LoadReport { reading: Reading::default(), not_processed: Some(NotProcessed::Full) },
+            &mut full,
+        );
         let line = String::from_utf8(full).unwrap();
         let (name, value) = line.trim_end().split_once(": ").unwrap();
         let field: (http::HeaderName, http::HeaderValue) = (name.parse().unwrap(), value.parse().unwrap());

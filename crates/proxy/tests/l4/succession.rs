@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use plimsoll_proxy::{Engine, Estate, GroupSettings, Protocol, Settings};
+use plimsoll_proxy::{Engine, GroupSettings, InheritedState, Protocol, Settings};
 use tokio::net::TcpStream;
 
 use crate::rig::*;
@@ -103,11 +103,12 @@ async fn an_engine_takes_over_from_another_and_nobody_who_waits_is_lost() {
         echoes(&mut old, "hello").await;
         first.close_listener(&first.addresses()[1].to_string()).unwrap();
         let counted = status(&first).members[0].connects;
-        let estate = Estate { begin: Some(first.begin()), sockets: first.sockets().unwrap() };
+        let estate =
+            InheritedState { clock_start: Some(first.clock_start()), sockets: first.sockets().unwrap() };
         let next = Engine::prepare(settings(1), estate).unwrap();
         assert_eq!(next.addresses(), first.addresses());
-        next.recall(first.legacy());
-        first.leave();
+        next.resume(first.handoff_state());
+        first.leave_sockets();
         // No process accepts: these wait, in any of the three queues.
         let mut waiting = Vec::new();
         for _ in 0..20 {

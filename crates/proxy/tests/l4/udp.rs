@@ -179,7 +179,8 @@ async fn closed_ports_eject_a_member() {
             client(address).await.send(b"lost").await.unwrap();
             until("it is counted", || status_of(&engine, down).failures == count).await;
         }
-        until("it is ejected", || status_of(&engine, down).state == plimsoll_brain::State::Ejected).await;
+        until("it is ejected", || status_of(&engine, down).state == plimsoll_brain::MemberState::Ejected)
+            .await;
         assert_eq!(ask(&client(address).await, "hello").await, up);
         assert_eq!(status_of(&engine, down).failures, 3);
     })

@@ -28,7 +28,8 @@ async fn member() -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
         }
         tell.send(String::from_utf8(head).unwrap()).await.unwrap();
         let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: chat\r\n\r\nwelcome";
+                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: \
+                      chat\r\n\r\nwelcome";
         stream.write_all(answer.as_bytes()).await.unwrap();
         let (mut input, mut output) = stream.split();
         tokio::io::copy(&mut input, &mut output).await.unwrap();

@@ -8,11 +8,11 @@ use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request};
 use plimsoll_brain::EventKind;
-use plimsoll_proxy::{Binding, Engine, GroupSettings, ListenerSettings, Protocol};
+use plimsoll_proxy::{BindingMode, Engine, GroupSettings, ListenerSettings, Protocol};
 use plimsoll_wire::xds::{
     CLUSTER, Cluster, ClusterLoadAssignment, ClusterStats, DISCOVERY, DiscoveryRequest, DiscoveryResponse,
-    ENDPOINTS, Frames, LISTENER, LOAD_REPORTS, LoadStatsRequest, LoadStatsResponse, Locality, LocalityStats,
-    Message, Node, PREFIX, Status, frame,
+    ENDPOINTS, FrameDecoder, LISTENER, LOAD_REPORTS, LoadStatsRequest, LoadStatsResponse, Locality,
+    LocalityStats, Message, Node, PREFIX, RpcStatus, encode_frame,
 };
 
 use crate::rig::{HOUR, MILLI, by, group, listener, settings, start_with, status_of, until, within};
@@ -23,7 +23,7 @@ fn members() -> Vec<SocketAddr> {
 }
 
 fn started(group: GroupSettings) -> (Engine, SocketAddr) {
-    let listener = ListenerSettings { binding: Binding::PerRequest, ..listener(Protocol::Xds) };
+    let listener = ListenerSettings { binding: BindingMode::PerRequest, ..listener(Protocol::Xds) };
     start_with(settings(listener, group))
 }
 
@@ -31,7 +31,7 @@ fn started(group: GroupSettings) -> (Engine, SocketAddr) {
 struct Call {
     out: SendStream<Bytes>,
     body: RecvStream,
-    frames: Frames,
+    frames: FrameDecoder,
 }
 
 impl Call {
@@ -41,13 +41,13 @@ impl Call {
         let request =
             Request::post(format!("http://lb.example{path}")).header("content-type", "application/grpc");
         let (response, mut out) = sender.send_request(request.body(()).unwrap(), false).unwrap();
-        out.send_data(frame(first).into(), false).unwrap();
+        out.send_data(encode_frame(first).into(), false).unwrap();
         let body = response.await.unwrap().into_body();
-        Self { out, body, frames: Frames::new(1 << 20) }
+        Self { out, body, frames: FrameDecoder::new(1 << 20) }
     }
 
     fn say(&mut self, message: &impl Message) {
-        self.out.send_data(frame(message).into(), false).unwrap();
+        self.out.send_data(encode_frame(message).into(), false).unwrap();
     }
 
     /// Returns the next message; `None` at the end.
@@ -155,7 +155,7 @@ async fn what_a_client_refuses_is_an_event_and_is_not_told_again() {
     within(async {
         let (engine, address) = started(by(group(&members()), "weighted_round_robin"));
         let (mut call, _, nonce) = endpoints(address).await;
-        let error_detail = Some(Status { code: 3, message: "no such\nthing".into() });
+        let error_detail = Some(RpcStatus { code: 3, message: "no such\nthing".into() });
         call.say(&DiscoveryRequest { error_detail, ..ask(ENDPOINTS, "g", &nonce) });
         let refused = || {
             let events = engine.events();
@@ -263,7 +263,7 @@ async fn what_is_not_understood_is_said_to_be_so() {
 #[tokio::test]
 async fn calls_end_when_the_listener_goes() {
     within(async {
-        let listener = ListenerSettings { binding: Binding::PerRequest, ..listener(Protocol::Xds) };
+        let listener = ListenerSettings { binding: BindingMode::PerRequest, ..listener(Protocol::Xds) };
         let mut settings = settings(listener, group(&members()));
         settings.drain_deadline = HOUR;
         let (engine, address) = start_with(settings);
@@ -281,7 +281,7 @@ async fn another_group_comes_and_goes_with_the_configuration() {
         let own = group(&members());
         let mut other = by(group(&members()[..1]), "round_robin");
         other.spec.name = "other".into();
-        let listener = ListenerSettings { binding: Binding::PerRequest, ..listener(Protocol::Xds) };
+        let listener = ListenerSettings { binding: BindingMode::PerRequest, ..listener(Protocol::Xds) };
         let alone = settings(listener, own);
         let (engine, address) = start_with(alone.clone());
         let mut both = alone.clone();

@@ -2,27 +2,27 @@
 
 use prost::Message;
 
-use super::{Header, KeyValue};
+use super::{EtcdKeyValue, ResponseHeader};
 
 /// A request on the stream (`WatchRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct WatchRequest {
     /// The kind of request.
-    #[prost(oneof = "WatchAsk", tags = "1")]
-    pub ask: Option<WatchAsk>,
+    #[prost(oneof = "WatchRequestKind", tags = "1")]
+    pub ask: Option<WatchRequestKind>,
 }
 
 /// The kinds of requests.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub enum WatchAsk {
+pub enum WatchRequestKind {
     /// Creates a watch.
     #[prost(message, tag = "1")]
-    Create(WatchCreate),
+    Create(WatchCreateRequest),
 }
 
 /// Creates a watch (`WatchCreateRequest`).
 #[derive(Clone, PartialEq, Message)]
-pub struct WatchCreate {
+pub struct WatchCreateRequest {
     /// The first key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
@@ -39,14 +39,14 @@ pub struct WatchCreate {
 
 impl WatchRequest {
     /// Creates a request for all changes of keys with this prefix, from a revision on.
-    pub fn of(prefix: &[u8], start_revision: i64) -> Self {
-        let create = WatchCreate {
+    pub fn for_prefix(prefix: &[u8], start_revision: i64) -> Self {
+        let create = WatchCreateRequest {
             key: prefix.to_vec(),
-            range_end: super::end_of(prefix),
+            range_end: super::prefix_end(prefix),
             start_revision,
             progress_notify: true,
         };
-        Self { ask: Some(WatchAsk::Create(create)) }
+        Self { ask: Some(WatchRequestKind::Create(create)) }
     }
 }
 
@@ -55,7 +55,7 @@ impl WatchRequest {
 pub struct WatchResponse {
     /// The response header. Without events it reports that all changes before its revision were delivered.
     #[prost(message, optional, tag = "1")]
-    pub header: Option<Header>,
+    pub header: Option<ResponseHeader>,
     /// Whether the watch has been created.
     #[prost(bool, tag = "3")]
     pub created: bool,
@@ -71,18 +71,18 @@ pub struct WatchResponse {
     pub cancel_reason: String,
     /// The changes, in their order.
     #[prost(message, repeated, tag = "11")]
-    pub events: Vec<Event>,
+    pub events: Vec<WatchEvent>,
 }
 
 /// A change (`mvccpb.Event`).
 #[derive(Clone, PartialEq, Message)]
-pub struct Event {
+pub struct WatchEvent {
     /// The kind, an [`EventType`].
     #[prost(enumeration = "EventType", tag = "1")]
     pub kind: i32,
     /// The key after the change; without a value if it was deleted.
     #[prost(message, optional, tag = "2")]
-    pub kv: Option<KeyValue>,
+    pub kv: Option<EtcdKeyValue>,
 }
 
 /// The kinds of changes.
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_protocol() {
-        let asked = WatchRequest::of(b"a", 5).encode_to_vec();
+        let asked = WatchRequest::for_prefix(b"a", 5).encode_to_vec();
         assert_eq!(asked, b"\x0a\x0a\x0a\x01a\x12\x01b\x18\x05\x20\x01");
         let told = b"\x0a\x02\x18\x09\x18\x01\x28\x07\x32\x02no\x5a\x09\x08\x01\x12\x05\x0a\x01k\x18\x08";
         let told = WatchResponse::decode(&told[..]).unwrap();

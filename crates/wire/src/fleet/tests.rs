@@ -3,13 +3,13 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::rfs::Key;
+use crate::rfs::DatagramKey;
 
-fn keys() -> Keys {
-    Keys::new(Key::new(7, &[9; 32]))
+fn keys() -> KeyRing {
+    KeyRing::new(DatagramKey::new(7, &[9; 32]))
 }
 
-fn word() -> impl Strategy<Value = Word> {
+fn word() -> impl Strategy<Value = MemberEntry> {
     let numbers = any::<(u64, u32, u32, u32, u32, u32, u8)>();
     let times = (0.0_f32..1e6, 0.0_f32..1e6, 0.0_f32..1e6);
     let reading = (any::<u32>(), 0.0_f32..1e6, times, any::<bool>(), any::<u32>());
@@ -24,28 +24,43 @@ fn word() -> impl Strategy<Value = Word> {
     );
     (numbers, parts).prop_map(|(numbers, (ejected, check, reading, load))| {
         let (member, in_flight, mean, waiting, rate, latency, suspicion) = numbers;
-        let load = load.map(|(value, of_host, age)| Reported { value, of_host, age });
-        Word { member, in_flight, mean, waiting, rate, latency, suspicion, ejected, check, reading, load }
+        let load = load.map(|(value, of_host, age)| MonitorLoad { value, of_host, age });
+        MemberEntry {
+            member,
+            in_flight,
+            mean,
+            waiting,
+            rate,
+            latency,
+            suspicion,
+            ejected,
+            check,
+            reading,
+            load,
+        }
     })
 }
 
-fn datagram() -> impl Strategy<Value = Datagram> {
-    let section = (any::<(u64, u32)>(), vec(word(), 0..7)).prop_map(|((group, rate), words)| Section {
+fn datagram() -> impl Strategy<Value = FleetDatagram> {
+    let section = (any::<(u64, u32)>(), vec(word(), 0..7)).prop_map(|((group, rate), words)| GroupSection {
         group,
         rate,
-        words,
+        entries: words,
     });
     let report = ("[a-z0-9.-]{0,64}", vec(section, 0..3))
-        .prop_map(|(name, sections)| Says::Report { name, report: Report { sections } });
-    let says =
-        prop_oneof![vec(any::<u8>(), 0..MOST_SAID).prop_map(Says::Membership), report, Just(Says::Farewell)];
+        .prop_map(|(name, sections)| FleetPayload::Report { name, report: FleetReport { sections } });
+    let says = prop_oneof![
+        vec(any::<u8>(), 0..MAX_MEMBERSHIP_LEN).prop_map(FleetPayload::Membership),
+        report,
+        Just(FleetPayload::Leave)
+    ];
     let four = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
     let six = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
-    (prop_oneof![four, six], any::<(u32, u32)>(), says).prop_map(|(from, (life, seq), says)| Datagram {
+    (prop_oneof![four, six], any::<(u32, u32)>(), says).prop_map(|(from, (life, seq), says)| FleetDatagram {
         from,
-        life,
+        incarnation: life,
         seq,
-        says,
+        payload: says,
     })
 }
 
@@ -61,16 +76,16 @@ proptest! {
     fn what_is_written_is_read_again_and_is_as_long_as_it_was_said_to_be(datagram in datagram()) {
         let mut out = vec![1, 2, 3];
         let written = datagram.encode(&keys(), &mut out);
-        if let Says::Report { report, .. } = &datagram.says && report.size() > MOST {
+        if let FleetPayload::Report { report, .. } = &datagram.payload && report.size() > MAX_REPORT_BYTES {
             prop_assert!(written.is_err());
             prop_assert_eq!(&out[..], &[1, 2, 3][..]);
             return Ok(());
         }
-        prop_assert!(written.is_ok() && out.len() - 3 <= LONGEST_REPORT);
-        prop_assert_eq!(&Datagram::decode(&keys(), &out[3..]).unwrap(), &datagram);
-        if let Says::Report { name, report } = &datagram.says {
-            let head = if datagram.from.is_ipv4() { HEAD - 12 } else { HEAD };
-            prop_assert_eq!(out.len() - 3, head + 1 + name.len() + report.size() + TRAILER);
+        prop_assert!(written.is_ok() && out.len() - 3 <= MAX_REPORT_LEN);
+        prop_assert_eq!(&FleetDatagram::decode(&keys(), &out[3..]).unwrap(), &datagram);
+        if let FleetPayload::Report { name, report } = &datagram.payload {
+            let head = if datagram.from.is_ipv4() { HEADER_LEN - 12 } else { HEADER_LEN };
+            prop_assert_eq!(out.len() - 3, head + 1 + name.len() + report.size() + TRAILER_LEN);
         }
     }
 
@@ -80,7 +95,7 @@ proptest! {
         if datagram.encode(&keys(), &mut out).is_ok() {
             let bit = bit.index(out.len() * 8);
             out[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(Datagram::decode(&keys(), &out).is_err());
+            prop_assert!(FleetDatagram::decode(&keys(), &out).is_err());
         }
     }
 
@@ -88,7 +103,7 @@ proptest! {
     fn nothing_that_is_read_panics_and_it_says_one_thing(bytes in vec(any::<u8>(), 0..200), kind in 0_u8..4) {
         let mut said = vec![0x50, 0x46, 1, kind, 0, 0, 0, 1, 0, 0, 0, 1, 4, 0, 1, 127, 0, 0, 1];
         said.extend_from_slice(&bytes);
-        if let Ok(datagram) = Datagram::decode(&keys(), &sealed(&said)) {
+        if let Ok(datagram) = FleetDatagram::decode(&keys(), &sealed(&said)) {
             let mut again = Vec::new();
             datagram.encode(&keys(), &mut again).unwrap();
             prop_assert_eq!(again, sealed(&said));
@@ -100,30 +115,38 @@ proptest! {
 fn what_is_of_the_lottery_is_refused_though_its_tag_is_right() {
     let mut bytes = Vec::new();
     let said = vec![0; 20];
-    let gossip = crate::rfs::Gossip { member: 1, incarnation: 2, seq: 3, said };
-    crate::rfs::Encode::encode(&gossip, &keys(), &mut bytes).unwrap();
-    assert_eq!(Datagram::decode(&keys(), &bytes), Err(Refused::Malformed("it does not begin with PF")));
+    let gossip = crate::rfs::GossipDatagram { member: 1, incarnation: 2, seq: 3, payload: said };
+    crate::rfs::EncodeDatagram::encode(&gossip, &keys(), &mut bytes).unwrap();
+    assert_eq!(
+        FleetDatagram::decode(&keys(), &bytes),
+        Err(DatagramDecodeError::Malformed("it does not begin with PF"))
+    );
 }
 
 #[test]
 fn what_is_sealed_with_a_key_for_clients_is_refused() {
-    let client = Key::of(crate::rfs::Role::Client, 8, &[8; 32]);
-    let farewell = Datagram { from: "10.0.0.1:7946".parse().unwrap(), life: 1, seq: 1, says: Says::Farewell };
+    let client = DatagramKey::for_role(crate::rfs::KeyRole::Client, 8, &[8; 32]);
+    let farewell = FleetDatagram {
+        from: "10.0.0.1:7946".parse().unwrap(),
+        incarnation: 1,
+        seq: 1,
+        payload: FleetPayload::Leave,
+    };
     let mut bytes = Vec::new();
-    farewell.encode(&Keys::new(client.clone()), &mut bytes).unwrap();
-    let both = keys().also(client).unwrap();
-    assert_eq!(Datagram::decode(&both, &bytes), Err(Refused::Misused));
+    farewell.encode(&KeyRing::new(client.clone()), &mut bytes).unwrap();
+    let both = keys().with_key(client).unwrap();
+    assert_eq!(FleetDatagram::decode(&both, &bytes), Err(DatagramDecodeError::NotPermitted));
 }
 
 #[test]
 fn short_names_and_numbers_are_of_one_form() {
     for number in [0, 1, 127, 128, 16_383, 16_384, u32::MAX] {
         let mut out = Vec::new();
-        varint(number, &mut out);
-        assert_eq!(out.len(), plimsoll_brain::fleet::varint(number));
-        assert_eq!(Reader(&out).varint(), Ok(number));
+        write_varint(number, &mut out);
+        assert_eq!(out.len(), plimsoll_brain::fleet::varint_size(number));
+        assert_eq!(FleetReader(&out).read_varint(), Ok(number));
     }
     for bad in [&[0x80, 0][..], &[0xff; 5], &[0xff, 0xff, 0xff, 0xff, 0x10], &[0x80]] {
-        assert!(Reader(bad).varint().is_err(), "{bad:?}");
+        assert!(FleetReader(bad).read_varint().is_err(), "{bad:?}");
     }
 }

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use super::{BadGiop, Ior, Reader, Writer};
+use super::{CdrReader, CdrWriter, GiopError, Ior};
 
 /// The maximum nesting of types, and of values.
 const DEPTH: usize = 16;
@@ -16,7 +16,7 @@ const STEPS: usize = 4096;
 
 /// A value of some type.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Any {
+pub enum CorbaAny {
     /// No value: the types null and void.
     Null,
     /// A boolean.
@@ -51,17 +51,17 @@ pub enum Any {
     Any(Box<Self>),
 }
 
-impl Any {
+impl CorbaAny {
     /// Reads a TypeCode and the value that follows it.
     ///
     /// # Errors
     /// It is incomplete, malformed, of an unsupported type, or over a limit.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Self, BadGiop> {
-        Steps(STEPS).any(reader, DEPTH)
+    pub fn read(reader: &mut CdrReader<'_>) -> Result<Self, GiopError> {
+        StepBudget(STEPS).read_any(reader, DEPTH)
     }
 
     /// Appends the value with its type. Structs, lists and references are written as null.
-    pub fn write(&self, writer: &mut Writer<'_>) {
+    pub fn write(&self, writer: &mut CdrWriter<'_>) {
         match self {
             Self::Null | Self::Object(_) | Self::Struct(_) | Self::List(_) => writer.u32(kind::NULL),
             Self::Bool(value) => {
@@ -117,7 +117,7 @@ impl Any {
     }
 
     /// Returns the value of any integer type; `None` for booleans.
-    pub fn whole(&self) -> Option<i128> {
+    pub fn as_integer(&self) -> Option<i128> {
         match *self {
             Self::Octet(value) => Some(value.into()),
             Self::Short(value) => Some(value.into()),
@@ -131,11 +131,11 @@ impl Any {
     }
 
     /// Returns the value of any numeric type.
-    pub fn number(&self) -> Option<f64> {
+    pub fn as_number(&self) -> Option<f64> {
         match *self {
             Self::Float(value) => Some(value.into()),
             Self::Double(value) => Some(value),
-            _ => self.whole().map(|whole| whole as f64),
+            _ => self.as_integer().map(|whole| whole as f64),
         }
     }
 }
@@ -168,7 +168,7 @@ mod kind {
     pub(super) const BEFORE: u32 = u32::MAX;
 }
 
-enum Type {
+enum TypeCode {
     /// A type that its kind fully describes.
     Plain(u32),
     Struct(Vec<Rc<Self>>),
@@ -177,32 +177,32 @@ enum Type {
 }
 
 /// The complete types of one TypeCode, by their offsets.
-type Said = Vec<(usize, Rc<Type>)>;
+type KnownTypes = Vec<(usize, Rc<TypeCode>)>;
 
 /// The number of types and values that may still be read.
-struct Steps(usize);
+struct StepBudget(usize);
 
-impl Steps {
-    fn step(&mut self) -> Result<(), BadGiop> {
-        self.0 = self.0.checked_sub(1).ok_or(BadGiop::Malformed("an any holds more than is taken"))?;
+impl StepBudget {
+    fn take_step(&mut self) -> Result<(), GiopError> {
+        self.0 = self.0.checked_sub(1).ok_or(GiopError::Malformed("an any holds more than is taken"))?;
         Ok(())
     }
 
-    fn any(&mut self, reader: &mut Reader<'_>, depth: usize) -> Result<Any, BadGiop> {
-        let of = self.type_code(reader, 0, &mut Said::new(), depth)?;
-        self.value(reader, &of, depth)
+    fn read_any(&mut self, reader: &mut CdrReader<'_>, depth: usize) -> Result<CorbaAny, GiopError> {
+        let of = self.read_type_code(reader, 0, &mut KnownTypes::new(), depth)?;
+        self.read_value(reader, &of, depth)
     }
 
     /// Reads a TypeCode; `base` is the offset of the reader's first byte in the outermost TypeCode.
-    fn type_code(
+    fn read_type_code(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut CdrReader<'_>,
         base: usize,
-        said: &mut Said,
+        said: &mut KnownTypes,
         depth: usize,
-    ) -> Result<Rc<Type>, BadGiop> {
-        self.step()?;
-        let depth = deeper(depth)?;
+    ) -> Result<Rc<TypeCode>, GiopError> {
+        self.take_step()?;
+        let depth = next_depth(depth)?;
         let number = reader.u32()?;
         let begin = base + reader.position() - 4;
         if number == kind::BEFORE {
@@ -213,12 +213,12 @@ impl Steps {
             // A type that is still incomplete contains itself; values of such types are not supported.
             return one
                 .map(|(_, of)| Rc::clone(of))
-                .ok_or(BadGiop::Malformed("a type points at no type before it"));
+                .ok_or(GiopError::Malformed("a type points at no type before it"));
         }
         let of = match number {
             kind::STRING => {
                 reader.u32()?;
-                Type::Plain(number)
+                TypeCode::Plain(number)
             }
             kind::OBJECT
             | kind::STRUCT
@@ -229,13 +229,13 @@ impl Steps {
             | kind::EXCEPTION => {
                 let data = reader.octets()?;
                 let base = base + reader.position() - data.len();
-                let mut inside = Reader::encapsulation(data)?;
-                let of = self.made(number, &mut inside, base, said, depth)?;
+                let mut inside = CdrReader::encapsulation(data)?;
+                let of = self.read_parameters(number, &mut inside, base, said, depth)?;
                 said.push((begin, Rc::clone(&of)));
                 return Ok(of);
             }
-            kind::NULL..=kind::ANY | kind::LONG_LONG | kind::ULONG_LONG => Type::Plain(number),
-            _ => return Err(BadGiop::Malformed("an any is of a type that is not understood here")),
+            kind::NULL..=kind::ANY | kind::LONG_LONG | kind::ULONG_LONG => TypeCode::Plain(number),
+            _ => return Err(GiopError::Malformed("an any is of a type that is not understood here")),
         };
         let of = Rc::new(of);
         said.push((begin, Rc::clone(&of)));
@@ -243,122 +243,137 @@ impl Steps {
     }
 
     /// Reads the parameters of a TypeCode that contains other types.
-    fn made(
+    fn read_parameters(
         &mut self,
         number: u32,
-        reader: &mut Reader<'_>,
+        reader: &mut CdrReader<'_>,
         base: usize,
-        said: &mut Said,
+        said: &mut KnownTypes,
         depth: usize,
-    ) -> Result<Rc<Type>, BadGiop> {
+    ) -> Result<Rc<TypeCode>, GiopError> {
         match number {
             kind::SEQUENCE | kind::ARRAY => {
-                let of = self.type_code(reader, base, said, depth)?;
+                let of = self.read_type_code(reader, base, said, depth)?;
                 let length = reader.u32()?;
                 let sequence = number == kind::SEQUENCE;
-                return Ok(Rc::new(if sequence { Type::Sequence(of) } else { Type::Array(of, length) }));
+                return Ok(Rc::new(if sequence {
+                    TypeCode::Sequence(of)
+                } else {
+                    TypeCode::Array(of, length)
+                }));
             }
             _ => {}
         }
         reader.string()?; // its repository ID
         reader.string()?; // its name
         match number {
-            kind::ALIAS => self.type_code(reader, base, said, depth),
+            kind::ALIAS => self.read_type_code(reader, base, said, depth),
             kind::STRUCT | kind::EXCEPTION => {
                 let mut members = Vec::new();
                 for _ in 0..reader.count(8)? {
                     reader.string()?;
-                    members.push(self.type_code(reader, base, said, depth)?);
+                    members.push(self.read_type_code(reader, base, said, depth)?);
                 }
-                Ok(Rc::new(Type::Struct(members)))
+                Ok(Rc::new(TypeCode::Struct(members)))
             }
             // The enumerators' names do not matter.
-            _ => Ok(Rc::new(Type::Plain(number))),
+            _ => Ok(Rc::new(TypeCode::Plain(number))),
         }
     }
 
-    fn value(&mut self, reader: &mut Reader<'_>, of: &Type, depth: usize) -> Result<Any, BadGiop> {
-        self.step()?;
-        let depth = deeper(depth)?;
+    fn read_value(
+        &mut self,
+        reader: &mut CdrReader<'_>,
+        of: &TypeCode,
+        depth: usize,
+    ) -> Result<CorbaAny, GiopError> {
+        self.take_step()?;
+        let depth = next_depth(depth)?;
         let number = match of {
-            Type::Plain(number) => *number,
-            Type::Struct(types) => {
+            TypeCode::Plain(number) => *number,
+            TypeCode::Struct(types) => {
                 let members =
-                    types.iter().map(|of| self.value(reader, of, depth)).collect::<Result<_, _>>()?;
-                return Ok(Any::Struct(members));
+                    types.iter().map(|of| self.read_value(reader, of, depth)).collect::<Result<_, _>>()?;
+                return Ok(CorbaAny::Struct(members));
             }
-            Type::Sequence(of) => {
+            TypeCode::Sequence(of) => {
                 let count = reader.u32()?;
-                return self.list(reader, of, count, depth);
+                return self.read_list(reader, of, count, depth);
             }
-            Type::Array(of, count) => return self.list(reader, of, *count, depth),
+            TypeCode::Array(of, count) => return self.read_list(reader, of, *count, depth),
         };
         Ok(match number {
-            kind::NULL | kind::VOID => Any::Null,
-            kind::SHORT => Any::Short(reader.u16()?.cast_signed()),
-            kind::LONG => Any::Long(reader.i32()?),
-            kind::USHORT => Any::UShort(reader.u16()?),
-            kind::ULONG | kind::ENUM => Any::ULong(reader.u32()?),
-            kind::FLOAT => Any::Float(reader.f32()?),
-            kind::DOUBLE => Any::Double(reader.f64()?),
-            kind::BOOLEAN => Any::Bool(reader.bool()?),
-            kind::CHAR | kind::OCTET => Any::Octet(reader.u8()?),
-            kind::ANY => Any::Any(Box::new(self.any(reader, depth)?)),
-            kind::OBJECT => Any::Object(Ior::read(reader)?),
-            kind::STRING => Any::Text(reader.string()?.to_vec()),
-            kind::LONG_LONG => Any::LongLong(reader.u64()?.cast_signed()),
-            kind::ULONG_LONG => Any::ULongLong(reader.u64()?),
-            _ => return Err(BadGiop::Malformed("an any is of a type that is not understood here")),
+            kind::NULL | kind::VOID => CorbaAny::Null,
+            kind::SHORT => CorbaAny::Short(reader.u16()?.cast_signed()),
+            kind::LONG => CorbaAny::Long(reader.i32()?),
+            kind::USHORT => CorbaAny::UShort(reader.u16()?),
+            kind::ULONG | kind::ENUM => CorbaAny::ULong(reader.u32()?),
+            kind::FLOAT => CorbaAny::Float(reader.f32()?),
+            kind::DOUBLE => CorbaAny::Double(reader.f64()?),
+            kind::BOOLEAN => CorbaAny::Bool(reader.bool()?),
+            kind::CHAR | kind::OCTET => CorbaAny::Octet(reader.u8()?),
+            kind::ANY => CorbaAny::Any(Box::new(self.read_any(reader, depth)?)),
+            kind::OBJECT => CorbaAny::Object(Ior::read(reader)?),
+            kind::STRING => CorbaAny::Text(reader.string()?.to_vec()),
+            kind::LONG_LONG => CorbaAny::LongLong(reader.u64()?.cast_signed()),
+            kind::ULONG_LONG => CorbaAny::ULongLong(reader.u64()?),
+            _ => return Err(GiopError::Malformed("an any is of a type that is not understood here")),
         })
     }
 
-    fn list(&mut self, reader: &mut Reader<'_>, of: &Type, count: u32, depth: usize) -> Result<Any, BadGiop> {
+    fn read_list(
+        &mut self,
+        reader: &mut CdrReader<'_>,
+        of: &TypeCode,
+        count: u32,
+        depth: usize,
+    ) -> Result<CorbaAny, GiopError> {
         let mut list = Vec::new();
         for _ in 0..count {
-            list.push(self.value(reader, of, depth)?);
+            list.push(self.read_value(reader, of, depth)?);
         }
-        Ok(Any::List(list))
+        Ok(CorbaAny::List(list))
     }
 }
 
-fn deeper(depth: usize) -> Result<usize, BadGiop> {
-    depth.checked_sub(1).ok_or(BadGiop::Malformed("types of an any are nested too deep"))
+fn next_depth(depth: usize) -> Result<usize, GiopError> {
+    depth.checked_sub(1).ok_or(GiopError::Malformed("types of an any are nested too deep"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::giop::Order;
+    use crate::giop::ByteOrder;
 
-    fn written(order: Order, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    fn written(order: ByteOrder, write: impl FnOnce(&mut CdrWriter<'_>)) -> Vec<u8> {
         let mut out = Vec::new();
-        write(&mut Writer::new(&mut out, order));
+        write(&mut CdrWriter::new(&mut out, order));
         out
     }
 
     #[test]
     fn what_is_written_is_read() {
         let all = [
-            Any::Null,
-            Any::Bool(true),
-            Any::Octet(7),
-            Any::Short(-2),
-            Any::UShort(65_535),
-            Any::Long(-3),
-            Any::ULong(u32::MAX),
-            Any::LongLong(-4),
-            Any::ULongLong(u64::MAX),
-            Any::Float(0.5),
-            Any::Double(-0.25),
-            Any::Text(b"LeastLoaded".to_vec()),
-            Any::Any(Box::new(Any::Long(1))),
+            CorbaAny::Null,
+            CorbaAny::Bool(true),
+            CorbaAny::Octet(7),
+            CorbaAny::Short(-2),
+            CorbaAny::UShort(65_535),
+            CorbaAny::Long(-3),
+            CorbaAny::ULong(u32::MAX),
+            CorbaAny::LongLong(-4),
+            CorbaAny::ULongLong(u64::MAX),
+            CorbaAny::Float(0.5),
+            CorbaAny::Double(-0.25),
+            CorbaAny::Text(b"LeastLoaded".to_vec()),
+            CorbaAny::Any(Box::new(CorbaAny::Long(1))),
         ];
-        for order in [Order::Big, Order::Little] {
+        for order in [ByteOrder::Big, ByteOrder::Little] {
             for any in &all {
                 let bytes = written(order, |writer| any.write(writer));
-                assert_eq!(Any::read(&mut Reader::new(&bytes, order)).as_ref(), Ok(any));
+                assert_eq!(CorbaAny::read(&mut CdrReader::new(&bytes, order)).as_ref(), Ok(any));
                 for end in 0..bytes.len() {
-                    assert!(Any::read(&mut Reader::new(&bytes[..end], order)).is_err());
+                    assert!(CorbaAny::read(&mut CdrReader::new(&bytes[..end], order)).is_err());
                 }
             }
         }
@@ -366,7 +381,7 @@ mod tests {
 
     /// sequence<struct Pair { string a; string b; }>, with an indirection from the type of b to that of a.
     fn pairs() -> Vec<u8> {
-        written(Order::Little, |writer| {
+        written(ByteOrder::Little, |writer| {
             writer.u32(kind::SEQUENCE);
             writer.encapsulation(|writer| {
                 writer.u32(kind::STRUCT);
@@ -399,15 +414,19 @@ mod tests {
 
     #[test]
     fn a_type_may_point_at_one_before_it() {
-        let pair = Any::Struct(vec![Any::Text(b"left".to_vec()), Any::Text(b"right".to_vec())]);
-        assert_eq!(Any::read(&mut Reader::new(&pairs(), Order::Little)), Ok(Any::List(vec![pair])));
+        let pair =
+            CorbaAny::Struct(vec![CorbaAny::Text(b"left".to_vec()), CorbaAny::Text(b"right".to_vec())]);
+        assert_eq!(
+            CorbaAny::read(&mut CdrReader::new(&pairs(), ByteOrder::Little)),
+            Ok(CorbaAny::List(vec![pair]))
+        );
     }
 
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(0_u8..32, 0..200)) {
-            let _ = Any::read(&mut Reader::new(&bytes, Order::Little));
-            let _ = Any::read(&mut Reader::new(&bytes, Order::Big));
+            let _ = CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Little));
+            let _ = CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Big));
         }
 
         #[test]
@@ -415,26 +434,26 @@ mod tests {
             let mut bytes = pairs();
             let length = bytes.len();
             bytes[at % length] = byte;
-            let _ = Any::read(&mut Reader::new(&bytes, Order::Little));
+            let _ = CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Little));
         }
     }
 
     #[test]
     fn much_of_nothing_is_refused() {
-        let bytes = written(Order::Big, |writer| {
+        let bytes = written(ByteOrder::Big, |writer| {
             writer.u32(kind::ARRAY);
             writer.encapsulation(|writer| {
                 writer.u32(kind::NULL);
                 writer.u32(u32::MAX);
             });
         });
-        let refused = Any::read(&mut Reader::new(&bytes, Order::Big));
-        assert_eq!(refused, Err(BadGiop::Malformed("an any holds more than is taken")));
+        let refused = CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Big));
+        assert_eq!(refused, Err(GiopError::Malformed("an any holds more than is taken")));
     }
 
     #[test]
     fn a_type_within_itself_is_refused() {
-        let bytes = written(Order::Big, |writer| {
+        let bytes = written(ByteOrder::Big, |writer| {
             writer.u32(kind::SEQUENCE);
             writer.encapsulation(|writer| {
                 writer.u32(kind::BEFORE);
@@ -443,8 +462,8 @@ mod tests {
             });
             writer.u32(0);
         });
-        assert!(Any::read(&mut Reader::new(&bytes, Order::Big)).is_err());
-        let deep = written(Order::Big, |writer| (0..100).for_each(|_| writer.u32(kind::ANY)));
-        assert!(Any::read(&mut Reader::new(&deep, Order::Big)).is_err());
+        assert!(CorbaAny::read(&mut CdrReader::new(&bytes, ByteOrder::Big)).is_err());
+        let deep = written(ByteOrder::Big, |writer| (0..100).for_each(|_| writer.u32(kind::ANY)));
+        assert!(CorbaAny::read(&mut CdrReader::new(&deep, ByteOrder::Big)).is_err());
     }
 }

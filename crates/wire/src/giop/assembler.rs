@@ -6,13 +6,13 @@
 
 use std::borrow::Cow;
 
-use super::cdr::Writer;
+use super::cdr::CdrWriter;
 use super::message::first_id;
-use super::{BadGiop, HEADER, Header, Kind, Version};
+use super::{GiopError, GiopHeader, GiopVersion, HEADER_LEN, MessageType};
 
 /// The limits for one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct AssemblyLimits {
     /// The maximum number of incomplete messages.
     pub messages: usize,
     /// The maximum number of their bytes.
@@ -21,57 +21,60 @@ pub struct Limits {
 
 /// Reassembles the fragments of one direction of a connection.
 #[derive(Debug)]
-pub struct Assembler {
-    limits: Limits,
-    open: Vec<Open>,
+pub struct FragmentAssembler {
+    limits: AssemblyLimits,
+    partial: Vec<PartialMessage>,
     bytes: usize,
 }
 
 /// The received bytes of an incomplete message.
 #[derive(Debug)]
-struct Open {
+struct PartialMessage {
     /// The request's ID; `None` before 1.2.
     id: Option<u32>,
-    header: Header,
+    header: GiopHeader,
     bytes: Vec<u8>,
 }
 
-impl Assembler {
+impl FragmentAssembler {
     /// Creates an assembler without incomplete messages.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, open: Vec::new(), bytes: 0 }
+    pub fn new(limits: AssemblyLimits) -> Self {
+        Self { limits, partial: Vec::new(), bytes: 0 }
     }
 
-    /// Takes a whole message as [`super::cut`] returned it. Returns it if it is complete by itself. If it is
-    /// the last fragment of a message, returns that message as if it had not been fragmented. Returns `None`
-    /// if more must follow.
+    /// Takes a whole message as [`super::next_message`] returned it. Returns it if it is complete by itself.
+    /// If it is the last fragment of a message, returns that message as if it had not been fragmented.
+    /// Returns `None` if more must follow.
     ///
     /// # Errors
     /// A fragment continues no message, a message begins while another with the same ID is in progress, or a
     /// limit is reached. The connection cannot be used any further.
-    pub fn take<'m>(&mut self, message: &'m [u8]) -> Result<Option<Cow<'m, [u8]>>, BadGiop> {
-        let header = Header::parse(message)?.ok_or(BadGiop::Truncated)?;
-        if header.kind == Kind::CancelRequest {
-            self.forget(first_id(&header, message)?);
+    pub fn accept<'m>(&mut self, message: &'m [u8]) -> Result<Option<Cow<'m, [u8]>>, GiopError> {
+        let header = GiopHeader::parse(message)?.ok_or(GiopError::Truncated)?;
+        if header.kind == MessageType::CancelRequest {
+            self.discard(first_id(&header, message)?);
         }
-        if header.kind == Kind::Fragment {
-            return self.go_on(&header, message);
+        if header.kind == MessageType::Fragment {
+            return self.append_fragment(&header, message);
         }
-        let in_pieces = self.open.first().is_some_and(|open| open.id.is_none());
-        let control = matches!(header.kind, Kind::CancelRequest | Kind::CloseConnection | Kind::MessageError);
+        let in_pieces = self.partial.first().is_some_and(|open| open.id.is_none());
+        let control = matches!(
+            header.kind,
+            MessageType::CancelRequest | MessageType::CloseConnection | MessageType::MessageError
+        );
         if in_pieces && !control {
-            return Err(BadGiop::Malformed("a message begins before the fragments of the last one end"));
+            return Err(GiopError::Malformed("a message begins before the fragments of the last one end"));
         }
-        if !header.more {
+        if !header.more_fragments {
             return Ok(Some(Cow::Borrowed(message)));
         }
         self.begin(header, message).map(|()| None)
     }
 
     /// Discards the fragments of a request's message.
-    pub fn forget(&mut self, id: u32) {
-        if let Some(at) = self.open.iter().position(|open| open.id == Some(id)) {
-            self.bytes -= self.open.swap_remove(at).bytes.len();
+    pub fn discard(&mut self, id: u32) {
+        if let Some(at) = self.partial.iter().position(|open| open.id == Some(id)) {
+            self.bytes -= self.partial.swap_remove(at).bytes.len();
         }
     }
 
@@ -82,59 +85,63 @@ impl Assembler {
 
     /// Returns the number of incomplete messages.
     pub fn len(&self) -> usize {
-        self.open.len()
+        self.partial.len()
     }
 
     /// Returns `true` if no message is in progress.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.partial.is_empty()
     }
 
-    fn begin(&mut self, header: Header, message: &[u8]) -> Result<(), BadGiop> {
-        let id = if header.version == Version::V1_2 { Some(first_id(&header, message)?) } else { None };
-        if self.open.iter().any(|open| open.id == id) {
-            return Err(BadGiop::Malformed(
+    fn begin(&mut self, header: GiopHeader, message: &[u8]) -> Result<(), GiopError> {
+        let id = if header.version == GiopVersion::V1_2 { Some(first_id(&header, message)?) } else { None };
+        if self.partial.iter().any(|open| open.id == id) {
+            return Err(GiopError::Malformed(
                 "a message begins while another of the same request is under way",
             ));
         }
-        if self.open.len() >= self.limits.messages {
-            return Err(BadGiop::Malformed("more messages come in fragments at once than allowed"));
+        if self.partial.len() >= self.limits.messages {
+            return Err(GiopError::Malformed("more messages come in fragments at once than allowed"));
         }
-        self.count(message.len())?;
-        self.open.push(Open { id, header, bytes: message.to_vec() });
+        self.count_bytes(message.len())?;
+        self.partial.push(PartialMessage { id, header, bytes: message.to_vec() });
         Ok(())
     }
 
-    fn go_on<'m>(&mut self, header: &Header, message: &'m [u8]) -> Result<Option<Cow<'m, [u8]>>, BadGiop> {
+    fn append_fragment<'m>(
+        &mut self,
+        header: &GiopHeader,
+        message: &'m [u8],
+    ) -> Result<Option<Cow<'m, [u8]>>, GiopError> {
         let (id, data) = match header.version {
-            Version::V1_2 => (Some(first_id(header, message)?), &message[HEADER + 4..]),
-            _ => (None, &message[HEADER..]),
+            GiopVersion::V1_2 => (Some(first_id(header, message)?), &message[HEADER_LEN + 4..]),
+            _ => (None, &message[HEADER_LEN..]),
         };
-        let at = self.open.iter().position(|open| open.id == id);
-        let at = at.ok_or(BadGiop::Malformed("a fragment continues no message"))?;
-        self.count(data.len())?;
-        let open = &mut self.open[at];
+        let at = self.partial.iter().position(|open| open.id == id);
+        let at = at.ok_or(GiopError::Malformed("a fragment continues no message"))?;
+        self.count_bytes(data.len())?;
+        let open = &mut self.partial[at];
         if (open.header.version, open.header.order) != (header.version, header.order) {
-            return Err(BadGiop::Malformed("a fragment is not of its message's version and byte order"));
+            return Err(GiopError::Malformed("a fragment is not of its message's version and byte order"));
         }
         open.bytes.extend_from_slice(data);
-        if header.more {
+        if header.more_fragments {
             return Ok(None);
         }
-        let Open { header, mut bytes, .. } = self.open.swap_remove(at);
+        let PartialMessage { header, mut bytes, .. } = self.partial.swap_remove(at);
         self.bytes -= bytes.len();
-        let size = u32::try_from(bytes.len() - HEADER)
-            .map_err(|_| BadGiop::Malformed("a message in fragments is longer than 4 GiB"))?;
-        let mut whole = Vec::with_capacity(HEADER);
-        Header { more: false, size, ..header }.write(&mut whole);
-        bytes[..HEADER].copy_from_slice(&whole);
+        let size = u32::try_from(bytes.len() - HEADER_LEN)
+            .map_err(|_| GiopError::Malformed("a message in fragments is longer than 4 GiB"))?;
+        let mut whole = Vec::with_capacity(HEADER_LEN);
+        GiopHeader { more_fragments: false, size, ..header }.write(&mut whole);
+        bytes[..HEADER_LEN].copy_from_slice(&whole);
         Ok(Some(Cow::Owned(bytes)))
     }
 
-    fn count(&mut self, more: usize) -> Result<(), BadGiop> {
+    fn count_bytes(&mut self, more: usize) -> Result<(), GiopError> {
         let bytes = self.bytes.saturating_add(more);
         if bytes > self.limits.bytes {
-            return Err(BadGiop::Malformed("messages in fragments hold more bytes than allowed"));
+            return Err(GiopError::Malformed("messages in fragments hold more bytes than allowed"));
         }
         self.bytes = bytes;
         Ok(())
@@ -147,32 +154,34 @@ impl Assembler {
 ///
 /// # Errors
 /// The input is not a message.
-pub fn split(message: &[u8], most: usize, out: &mut Vec<u8>) -> Result<(), BadGiop> {
-    let header = Header::parse(message)?.ok_or(BadGiop::Truncated)?;
+pub fn split_fragments(message: &[u8], most: usize, out: &mut Vec<u8>) -> Result<(), GiopError> {
+    let header = GiopHeader::parse(message)?.ok_or(GiopError::Truncated)?;
     let most = most.max(64) & !7;
     let possible = match header.version {
-        Version::V1_0 => false,
-        Version::V1_1 => matches!(header.kind, Kind::Request | Kind::Reply),
-        Version::V1_2 => {
-            !matches!(header.kind, Kind::CancelRequest | Kind::CloseConnection | Kind::MessageError)
-        }
+        GiopVersion::V1_0 => false,
+        GiopVersion::V1_1 => matches!(header.kind, MessageType::Request | MessageType::Reply),
+        GiopVersion::V1_2 => !matches!(
+            header.kind,
+            MessageType::CancelRequest | MessageType::CloseConnection | MessageType::MessageError
+        ),
     };
     if !possible || message.len() <= most {
         out.extend_from_slice(message);
         return Ok(());
     }
-    let id = if header.version == Version::V1_2 { Some(first_id(&header, message)?) } else { None };
+    let id = if header.version == GiopVersion::V1_2 { Some(first_id(&header, message)?) } else { None };
     let (first, mut rest) = message.split_at(most);
-    Header { more: true, size: (most - HEADER) as u32, ..header }.write(out);
-    out.extend_from_slice(&first[HEADER..]);
-    let head = HEADER + if id.is_some() { 4 } else { 0 };
+    GiopHeader { more_fragments: true, size: (most - HEADER_LEN) as u32, ..header }.write(out);
+    out.extend_from_slice(&first[HEADER_LEN..]);
+    let head = HEADER_LEN + if id.is_some() { 4 } else { 0 };
     while !rest.is_empty() {
         let (data, later) = rest.split_at(rest.len().min(most - head));
-        let size = (head - HEADER + data.len()) as u32;
-        Header { kind: Kind::Fragment, more: !later.is_empty(), size, ..header }.write(out);
+        let size = (head - HEADER_LEN + data.len()) as u32;
+        GiopHeader { kind: MessageType::Fragment, more_fragments: !later.is_empty(), size, ..header }
+            .write(out);
         if let Some(id) = id {
             let base = out.len();
-            Writer::with_base(out, header.order, base).u32(id);
+            CdrWriter::with_base(out, header.order, base).u32(id);
         }
         out.extend_from_slice(data);
         rest = later;

@@ -3,18 +3,18 @@
 //! Alignment counts from the first byte of the message, or of the innermost encapsulation (an octet sequence
 //! that begins with its own byte order). Padding is ignored when read, and written as zeros.
 
-use super::BadGiop;
+use super::GiopError;
 
 /// A byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Order {
+pub enum ByteOrder {
     /// Most significant first.
     Big,
     /// Least significant first.
     Little,
 }
 
-impl Order {
+impl ByteOrder {
     /// This machine's byte order.
     pub const NATIVE: Self = if cfg!(target_endian = "little") { Self::Little } else { Self::Big };
 
@@ -26,12 +26,12 @@ impl Order {
 
 /// Reads values from borrowed bytes. After an error it cannot be used any further.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'b> {
+pub struct CdrReader<'b> {
     bytes: &'b [u8],
     at: usize,
     /// The offset that is added to `at` for alignment.
     origin: usize,
-    order: Order,
+    order: ByteOrder,
 }
 
 macro_rules! number {
@@ -40,31 +40,31 @@ macro_rules! number {
         ///
         /// # Errors
         /// The bytes end before the value does.
-        pub fn $name(&mut self) -> Result<$type, BadGiop> {
+        pub fn $name(&mut self) -> Result<$type, GiopError> {
             const SIZE: usize = size_of::<$type>();
             self.align(SIZE)?;
             let bytes = self.array::<SIZE>()?;
             Ok(match self.order {
-                Order::Big => <$type>::from_be_bytes(bytes),
-                Order::Little => <$type>::from_le_bytes(bytes),
+                ByteOrder::Big => <$type>::from_be_bytes(bytes),
+                ByteOrder::Little => <$type>::from_le_bytes(bytes),
             })
         }
     };
 }
 
-impl<'b> Reader<'b> {
+impl<'b> CdrReader<'b> {
     /// Creates a reader whose first byte is aligned.
-    pub fn new(bytes: &'b [u8], order: Order) -> Self {
+    pub fn new(bytes: &'b [u8], order: ByteOrder) -> Self {
         Self { bytes, at: 0, origin: 0, order }
     }
 
     /// Creates a reader whose first byte has the offset `origin` for alignment.
-    pub fn with_origin(bytes: &'b [u8], order: Order, origin: usize) -> Self {
+    pub fn with_origin(bytes: &'b [u8], order: ByteOrder, origin: usize) -> Self {
         Self { bytes, at: 0, origin: origin % 8, order }
     }
 
     /// Creates a reader of a whole message, or of its beginning, from byte `at` on.
-    pub(super) fn message(bytes: &'b [u8], order: Order, at: usize) -> Self {
+    pub(super) fn message(bytes: &'b [u8], order: ByteOrder, at: usize) -> Self {
         Self { bytes, at, origin: 0, order }
     }
 
@@ -72,12 +72,12 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// It is empty, or begins with neither 0 nor 1.
-    pub fn encapsulation(bytes: &'b [u8]) -> Result<Self, BadGiop> {
+    pub fn encapsulation(bytes: &'b [u8]) -> Result<Self, GiopError> {
         let order = match bytes.first() {
-            Some(0) => Order::Big,
-            Some(1) => Order::Little,
-            Some(_) => return Err(BadGiop::Malformed("an encapsulation begins with no byte order")),
-            None => return Err(BadGiop::Malformed("an encapsulation is empty")),
+            Some(0) => ByteOrder::Big,
+            Some(1) => ByteOrder::Little,
+            Some(_) => return Err(GiopError::Malformed("an encapsulation begins with no byte order")),
+            None => return Err(GiopError::Malformed("an encapsulation is empty")),
         };
         Ok(Self { bytes, at: 1, origin: 0, order })
     }
@@ -88,7 +88,7 @@ impl<'b> Reader<'b> {
     }
 
     /// Returns the byte order.
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> ByteOrder {
         self.order
     }
 
@@ -101,8 +101,8 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// The bytes end earlier.
-    pub fn align(&mut self, to: usize) -> Result<(), BadGiop> {
-        let padding = padding(self.origin + self.at, to);
+    pub fn align(&mut self, to: usize) -> Result<(), GiopError> {
+        let padding = padding_to(self.origin + self.at, to);
         self.take(padding).map(drop)
     }
 
@@ -110,8 +110,8 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// Fewer bytes are left.
-    pub fn take(&mut self, count: usize) -> Result<&'b [u8], BadGiop> {
-        let taken = self.rest().get(..count).ok_or(BadGiop::Truncated)?;
+    pub fn take(&mut self, count: usize) -> Result<&'b [u8], GiopError> {
+        let taken = self.rest().get(..count).ok_or(GiopError::Truncated)?;
         self.at += count;
         Ok(taken)
     }
@@ -120,7 +120,7 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// The bytes end before the value does.
-    pub fn u8(&mut self) -> Result<u8, BadGiop> {
+    pub fn u8(&mut self) -> Result<u8, GiopError> {
         self.array::<1>().map(|[byte]| byte)
     }
 
@@ -128,11 +128,11 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// The bytes end before the value does, or it is neither 0 nor 1.
-    pub fn bool(&mut self) -> Result<bool, BadGiop> {
+    pub fn bool(&mut self) -> Result<bool, GiopError> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(BadGiop::Malformed("a boolean is neither 0 nor 1")),
+            _ => Err(GiopError::Malformed("a boolean is neither 0 nor 1")),
         }
     }
 
@@ -166,10 +166,10 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// The length exceeds the available bytes.
-    pub fn count(&mut self, least: usize) -> Result<usize, BadGiop> {
+    pub fn count(&mut self, least: usize) -> Result<usize, GiopError> {
         let count = self.u32()? as usize;
         if count.checked_mul(least).is_none_or(|needed| needed > self.rest().len()) {
-            return Err(BadGiop::Truncated);
+            return Err(GiopError::Truncated);
         }
         Ok(count)
     }
@@ -178,7 +178,7 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// The length exceeds the available bytes.
-    pub fn octets(&mut self) -> Result<&'b [u8], BadGiop> {
+    pub fn octets(&mut self) -> Result<&'b [u8], GiopError> {
         let count = self.count(1)?;
         self.take(count)
     }
@@ -187,17 +187,17 @@ impl<'b> Reader<'b> {
     ///
     /// # Errors
     /// The length exceeds the available bytes, or the string does not end in NUL.
-    pub fn string(&mut self) -> Result<&'b [u8], BadGiop> {
+    pub fn string(&mut self) -> Result<&'b [u8], GiopError> {
         let octets = self.octets()?;
         match octets.split_last() {
             None => Ok(octets),
             Some((0, text)) => Ok(text),
-            Some(_) => Err(BadGiop::Malformed("a string does not end in NUL")),
+            Some(_) => Err(GiopError::Malformed("a string does not end in NUL")),
         }
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadGiop> {
-        let bytes = self.rest().first_chunk::<N>().ok_or(BadGiop::Truncated)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], GiopError> {
+        let bytes = self.rest().first_chunk::<N>().ok_or(GiopError::Truncated)?;
         self.at += N;
         Ok(*bytes)
     }
@@ -205,22 +205,22 @@ impl<'b> Reader<'b> {
 
 /// Appends values to a vector.
 #[derive(Debug)]
-pub struct Writer<'o> {
+pub struct CdrWriter<'o> {
     out: &'o mut Vec<u8>,
     /// The offset in `out` that alignment counts from.
     base: usize,
-    order: Order,
+    order: ByteOrder,
 }
 
-impl<'o> Writer<'o> {
+impl<'o> CdrWriter<'o> {
     /// Creates a writer at the end of `out`, which is aligned.
-    pub fn new(out: &'o mut Vec<u8>, order: Order) -> Self {
+    pub fn new(out: &'o mut Vec<u8>, order: ByteOrder) -> Self {
         let base = out.len();
         Self { out, base, order }
     }
 
     /// Creates a writer at the end of `out`; alignment counts from byte `base`.
-    pub fn with_base(out: &'o mut Vec<u8>, order: Order, base: usize) -> Self {
+    pub fn with_base(out: &'o mut Vec<u8>, order: ByteOrder, base: usize) -> Self {
         Self { out, base, order }
     }
 
@@ -230,13 +230,13 @@ impl<'o> Writer<'o> {
     }
 
     /// Returns the byte order.
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> ByteOrder {
         self.order
     }
 
     /// Pads with zeros to the next multiple of `to`, a power of two up to 8.
     pub fn align(&mut self, to: usize) {
-        let padding = padding(self.position(), to);
+        let padding = padding_to(self.position(), to);
         self.out.extend_from_slice(&[0; 8][..padding]);
     }
 
@@ -307,11 +307,11 @@ impl<'o> Writer<'o> {
     }
 
     /// Appends a sequence of octets that holds an encapsulation in this writer's byte order.
-    pub fn encapsulation(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
+    pub fn encapsulation(&mut self, write: impl FnOnce(&mut CdrWriter<'_>)) {
         self.u32(0);
         let length_at = self.out.len() - 4;
         let base = self.out.len();
-        let mut inner = Writer { out: self.out, base, order: self.order };
+        let mut inner = CdrWriter { out: self.out, base, order: self.order };
         inner.u8(self.order.flag());
         write(&mut inner);
         self.patch_u32(length_at, self.out.len() - base);
@@ -326,14 +326,14 @@ impl<'o> Writer<'o> {
     pub(super) fn patch_u32(&mut self, at: usize, length: usize) {
         let length = u32::try_from(length).expect("a message of under 4 GiB");
         let bytes = match self.order {
-            Order::Big => length.to_be_bytes(),
-            Order::Little => length.to_le_bytes(),
+            ByteOrder::Big => length.to_be_bytes(),
+            ByteOrder::Little => length.to_le_bytes(),
         };
         self.out[at..at + 4].copy_from_slice(&bytes);
     }
 
     fn number<const N: usize>(&mut self, mut big: [u8; N]) {
-        if self.order == Order::Little {
+        if self.order == ByteOrder::Little {
             big.reverse();
         }
         self.align(N);
@@ -342,6 +342,6 @@ impl<'o> Writer<'o> {
 }
 
 /// Returns the number of bytes from an offset to the next multiple of `to`, a power of two.
-pub(super) fn padding(offset: usize, to: usize) -> usize {
+pub(super) fn padding_to(offset: usize, to: usize) -> usize {
     offset.wrapping_neg() & (to - 1)
 }

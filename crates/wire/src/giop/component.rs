@@ -1,7 +1,7 @@
 //! Tagged components: the parts of an IIOP profile besides address and key.
 
-use super::profile::Place;
-use super::{BadGiop, Order, Reader, Version, Writer};
+use super::profile::IiopAddress;
+use super::{ByteOrder, CdrReader, CdrWriter, GiopError, GiopVersion};
 
 /// The tag of the component that names the program that created the reference.
 pub const ORB_TYPE: u32 = 0;
@@ -12,17 +12,17 @@ pub const ALTERNATE_ADDRESS: u32 = 3;
 
 /// One component, kept byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Component {
+pub struct TaggedComponent {
     /// The tag.
     pub tag: u32,
     /// The contents, an encapsulation.
     pub data: Vec<u8>,
 }
 
-impl Component {
+impl TaggedComponent {
     /// Creates the component with another address of the same object.
-    pub fn alternate(host: &str, port: u16, order: Order) -> Self {
-        let data = encapsulated(order, |writer| {
+    pub fn alternate_address(host: &str, port: u16, order: ByteOrder) -> Self {
+        let data = encapsulation(order, |writer| {
             writer.string(host.as_bytes());
             writer.u16(port);
         });
@@ -30,13 +30,13 @@ impl Component {
     }
 
     /// Returns the address, if the component holds one.
-    pub fn address(&self) -> Option<Place> {
+    pub fn address(&self) -> Option<IiopAddress> {
         if self.tag != ALTERNATE_ADDRESS {
             return None;
         }
-        let mut reader = Reader::encapsulation(&self.data).ok()?;
+        let mut reader = CdrReader::encapsulation(&self.data).ok()?;
         let host = std::str::from_utf8(reader.string().ok()?).ok()?.to_string();
-        Some(Place { version: Version::V1_2, host, port: reader.u16().ok()? })
+        Some(IiopAddress { version: GiopVersion::V1_2, host, port: reader.u16().ok()? })
     }
 
     /// Returns the code sets, if the component holds them.
@@ -73,7 +73,7 @@ impl CodeSets {
 
     /// Returns UTF-8 or ISO 8859-1, and UTF-16. Every ORB supports these, so a group's references list them
     /// instead of the members' own. Without code sets a client refuses to send a wide string.
-    pub fn common() -> Self {
+    pub fn common_sets() -> Self {
         Self {
             char: CodeSet { native: Self::UTF_8, conversions: vec![Self::LATIN_1] },
             wchar: CodeSet { native: Self::UTF_16, conversions: Vec::new() },
@@ -81,24 +81,24 @@ impl CodeSets {
     }
 
     /// Returns the component with these code sets.
-    pub fn component(&self, order: Order) -> Component {
-        let data = encapsulated(order, |writer| {
+    pub fn component(&self, order: ByteOrder) -> TaggedComponent {
+        let data = encapsulation(order, |writer| {
             for set in [&self.char, &self.wchar] {
                 writer.u32(set.native);
                 writer.count(set.conversions.len());
                 set.conversions.iter().for_each(|conversion| writer.u32(*conversion));
             }
         });
-        Component { tag: CODE_SETS, data }
+        TaggedComponent { tag: CODE_SETS, data }
     }
 
-    fn parse(data: &[u8]) -> Result<Self, BadGiop> {
-        let mut reader = Reader::encapsulation(data)?;
-        Ok(Self { char: set(&mut reader)?, wchar: set(&mut reader)? })
+    fn parse(data: &[u8]) -> Result<Self, GiopError> {
+        let mut reader = CdrReader::encapsulation(data)?;
+        Ok(Self { char: read_code_set(&mut reader)?, wchar: read_code_set(&mut reader)? })
     }
 }
 
-fn set(reader: &mut Reader<'_>) -> Result<CodeSet, BadGiop> {
+fn read_code_set(reader: &mut CdrReader<'_>) -> Result<CodeSet, GiopError> {
     let native = reader.u32()?;
     let count = reader.count(4)?;
     let conversions = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
@@ -106,9 +106,9 @@ fn set(reader: &mut Reader<'_>) -> Result<CodeSet, BadGiop> {
 }
 
 /// Returns the bytes of an encapsulation.
-pub(super) fn encapsulated(order: Order, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+pub(super) fn encapsulation(order: ByteOrder, write: impl FnOnce(&mut CdrWriter<'_>)) -> Vec<u8> {
     let mut data = Vec::new();
-    let mut writer = Writer::new(&mut data, order);
+    let mut writer = CdrWriter::new(&mut data, order);
     writer.u8(order.flag());
     write(&mut writer);
     data

@@ -1,13 +1,13 @@
 //! Service contexts: the metadata of a request or a reply, each an ID and bytes.
 
-use super::{BadGiop, Order, Reader, Writer};
+use super::{ByteOrder, CdrReader, CdrWriter, GiopError};
 
 /// The context with the code sets of a connection's strings; sent once on each connection.
 pub const CODE_SETS: u32 = 1;
 
 /// One service context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context<'m> {
+pub struct ServiceContext<'m> {
     /// The service's ID.
     pub id: u32,
     /// The data; an encapsulation in the standard's own contexts.
@@ -16,16 +16,17 @@ pub struct Context<'m> {
 
 /// The service contexts of a message: known to be well-formed, and parsed on demand.
 #[derive(Clone, Copy, Debug)]
-pub struct Contexts<'m> {
+pub struct ServiceContexts<'m> {
     count: usize,
     /// The bytes from the first context's ID (which is aligned to 4) to the end of the last.
     bytes: &'m [u8],
-    order: Order,
+    order: ByteOrder,
 }
 
-impl<'m> Contexts<'m> {
+impl<'m> ServiceContexts<'m> {
     /// An empty list.
-    pub const NONE: Contexts<'static> = Contexts { count: 0, bytes: &[], order: Order::Big };
+    pub const NONE: ServiceContexts<'static> =
+        ServiceContexts { count: 0, bytes: &[], order: ByteOrder::Big };
 
     /// Returns the number of contexts.
     pub fn len(&self) -> usize {
@@ -38,8 +39,8 @@ impl<'m> Contexts<'m> {
     }
 
     /// Returns the contexts, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Context<'m>> + use<'m> {
-        let mut reader = Reader::new(self.bytes, self.order);
+    pub fn iter(&self) -> impl Iterator<Item = ServiceContext<'m>> + use<'m> {
+        let mut reader = CdrReader::new(self.bytes, self.order);
         (0..self.count).map_while(move |_| read_one(&mut reader).ok())
     }
 
@@ -48,7 +49,7 @@ impl<'m> Contexts<'m> {
         self.iter().find(|context| context.id == id).map(|context| context.data)
     }
 
-    pub(super) fn read(reader: &mut Reader<'m>) -> Result<Self, BadGiop> {
+    pub(super) fn read(reader: &mut CdrReader<'m>) -> Result<Self, GiopError> {
         let count = reader.count(8)?;
         let (bytes, start) = (reader.rest(), reader.position());
         for _ in 0..count {
@@ -59,7 +60,7 @@ impl<'m> Contexts<'m> {
 
     /// Appends the contexts after those of `before`. They need an alignment of 4 at most, so the copied bytes
     /// stay valid.
-    pub(super) fn write(&self, before: &[Context<'_>], writer: &mut Writer<'_>) {
+    pub(super) fn write(&self, before: &[ServiceContext<'_>], writer: &mut CdrWriter<'_>) {
         writer.count(before.len() + self.count);
         for context in before {
             writer.u32(context.id);
@@ -79,12 +80,12 @@ impl<'m> Contexts<'m> {
     }
 }
 
-impl PartialEq for Contexts<'_> {
+impl PartialEq for ServiceContexts<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.count == other.count && self.iter().eq(other.iter())
     }
 }
 
-fn read_one<'m>(reader: &mut Reader<'m>) -> Result<Context<'m>, BadGiop> {
-    Ok(Context { id: reader.u32()?, data: reader.octets()? })
+fn read_one<'m>(reader: &mut CdrReader<'m>) -> Result<ServiceContext<'m>, GiopError> {
+    Ok(ServiceContext { id: reader.u32()?, data: reader.octets()? })
 }

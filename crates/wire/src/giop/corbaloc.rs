@@ -4,26 +4,26 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-use super::profile::{IiopProfile, Place};
-use super::{BadGiop, Ior, Order, Version};
+use super::profile::{IiopAddress, IiopProfile};
+use super::{ByteOrder, GiopError, GiopVersion, Ior};
 
 /// The maximum number of addresses, and the maximum length of a key and of a host. Each address becomes a
 /// profile with a key of its own.
-const MAX_PLACES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 const MAX_KEY: usize = 4096;
 const MAX_HOST: usize = 255;
 /// The default port of a corbaloc.
-const PORT: u16 = 2809;
+const DEFAULT_PORT: u16 = 2809;
 /// The default key of a corbaname.
 const NAME_SERVICE: &[u8] = b"NameService";
 /// The bytes of a key that need no escape, besides letters and digits.
-const PLAIN: &[u8] = b";/:?@&=+$,-_.!~*'()";
+const UNESCAPED: &[u8] = b";/:?@&=+$,-_.!~*'()";
 
 /// An object's addresses and key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Corbaloc {
     /// The addresses; at least one.
-    pub places: Vec<Place>,
+    pub addresses: Vec<IiopAddress>,
     /// The object's key at these addresses.
     pub key: Vec<u8>,
 }
@@ -40,59 +40,60 @@ pub struct Corbaname {
 impl Corbaloc {
     /// Returns the equivalent reference: a profile for each address, and an unknown type.
     pub fn ior(&self) -> Ior {
-        let profiles = self.places.iter().cloned().map(|Place { version, host, port }| {
+        let profiles = self.addresses.iter().cloned().map(|IiopAddress { version, host, port }| {
             let key = self.key.clone();
-            IiopProfile { version, host, port, key, components: Vec::new() }.profile(Order::NATIVE)
+            IiopProfile { version, host, port, key, components: Vec::new() }.to_tagged(ByteOrder::NATIVE)
         });
         Ior { type_id: Vec::new(), profiles: profiles.collect() }
     }
 
     /// Converts a reference: its first IIOP profile's key and the addresses with that key. Returns `None` if
     /// it has no IIOP profile.
-    pub fn of(ior: &Ior) -> Option<Self> {
-        let key = ior.iiop()?.key;
+    pub fn from_ior(ior: &Ior) -> Option<Self> {
+        let key = ior.first_iiop_profile()?.key;
         let same = ior.iiop_profiles().filter(|profile| profile.key == key);
-        let places = same.flat_map(|profile| profile.places().collect::<Vec<_>>()).collect();
-        Some(Self { places, key })
+        let places = same.flat_map(|profile| profile.addresses().collect::<Vec<_>>()).collect();
+        Some(Self { addresses: places, key })
     }
 
-    fn parse(rest: &str, default_key: &[u8]) -> Result<Self, BadGiop> {
+    fn parse(rest: &str, default_key: &[u8]) -> Result<Self, GiopError> {
         let (places, key) = match rest.split_once('/') {
             Some((places, key)) => (places, unescape(key)?),
             None => (rest, default_key.to_vec()),
         };
-        let places: Vec<Place> =
-            places.split(',').take(MAX_PLACES + 1).map(place).collect::<Result<_, _>>()?;
+        let places: Vec<IiopAddress> =
+            places.split(',').take(MAX_ADDRESSES + 1).map(parse_address).collect::<Result<_, _>>()?;
         if key.len() > MAX_KEY {
-            return Err(BadGiop::Malformed("the key of a corbaloc is longer than 4 KiB"));
+            return Err(GiopError::Malformed("the key of a corbaloc is longer than 4 KiB"));
         }
-        if places.len() > MAX_PLACES {
-            return Err(BadGiop::Malformed("a corbaloc has more than 16 addresses"));
+        if places.len() > MAX_ADDRESSES {
+            return Err(GiopError::Malformed("a corbaloc has more than 16 addresses"));
         }
-        Ok(Self { places, key })
+        Ok(Self { addresses: places, key })
     }
 }
 
 impl FromStr for Corbaloc {
-    type Err = BadGiop;
+    type Err = GiopError;
 
-    fn from_str(text: &str) -> Result<Self, BadGiop> {
+    fn from_str(text: &str) -> Result<Self, GiopError> {
         Self::parse(
-            scheme(text, "corbaloc:").ok_or(BadGiop::Malformed("it does not begin with corbaloc:"))?,
+            strip_scheme(text, "corbaloc:")
+                .ok_or(GiopError::Malformed("it does not begin with corbaloc:"))?,
             b"",
         )
     }
 }
 
 impl FromStr for Corbaname {
-    type Err = BadGiop;
+    type Err = GiopError;
 
-    fn from_str(text: &str) -> Result<Self, BadGiop> {
-        let rest =
-            scheme(text, "corbaname:").ok_or(BadGiop::Malformed("it does not begin with corbaname:"))?;
+    fn from_str(text: &str) -> Result<Self, GiopError> {
+        let rest = strip_scheme(text, "corbaname:")
+            .ok_or(GiopError::Malformed("it does not begin with corbaname:"))?;
         let (service, name) = rest.split_once('#').unwrap_or((rest, ""));
         let name = String::from_utf8(unescape(name)?);
-        let name = name.map_err(|_| BadGiop::Malformed("the name of a corbaname is not UTF-8"))?;
+        let name = name.map_err(|_| GiopError::Malformed("the name of a corbaname is not UTF-8"))?;
         Ok(Self { service: Corbaloc::parse(service, NAME_SERVICE)?, name })
     }
 }
@@ -100,19 +101,19 @@ impl FromStr for Corbaname {
 impl fmt::Display for Corbaloc {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("corbaloc:")?;
-        for (number, place) in self.places.iter().enumerate() {
+        for (number, place) in self.addresses.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
             write!(formatter, "{comma}iiop:1.{}@{place}", place.version.minor())?;
         }
-        write!(formatter, "/{}", escaped(&self.key))
+        write!(formatter, "/{}", escape_key(&self.key))
     }
 }
 
 /// Formats a key as text, with `%xx` for bytes that need an escape.
-pub fn escaped(key: &[u8]) -> String {
+pub fn escape_key(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for &byte in key {
-        if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
+        if byte.is_ascii_alphanumeric() || UNESCAPED.contains(&byte) {
             text.push(char::from(byte));
         } else {
             let _ = write!(text, "%{byte:02x}"); // writing to a string cannot fail
@@ -122,27 +123,29 @@ pub fn escaped(key: &[u8]) -> String {
 }
 
 /// Returns the text after a scheme, whose case does not matter.
-fn scheme<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
+fn strip_scheme<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
     let (begin, rest) = text.trim().split_at_checked(scheme.len())?;
     begin.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
 /// Parses `[iiop]:[1.N@]HOST[:PORT]`.
-fn place(text: &str) -> Result<Place, BadGiop> {
+fn parse_address(text: &str) -> Result<IiopAddress, GiopError> {
     if text == "rir:" {
-        return Err(BadGiop::Malformed(
+        return Err(GiopError::Malformed(
             "rir: means a service of the program that reads it, and there is none here",
         ));
     }
     let Some(("" | "iiop", address)) = text.split_once(':') else {
-        return Err(BadGiop::Malformed("an address of a corbaloc is as iiop:1.2@host:port or :host"));
+        return Err(GiopError::Malformed("an address of a corbaloc is as iiop:1.2@host:port or :host"));
     };
     let (version, address) = match address.split_once('@') {
-        None => (Version::V1_0, address),
+        None => (GiopVersion::V1_0, address),
         Some((version, address)) => {
             let minor = version.strip_prefix("1.").and_then(|minor| minor.parse().ok());
             (
-                Version::up_to(minor.ok_or(BadGiop::Malformed("the version of a corbaloc is not 1.x"))?),
+                GiopVersion::up_to(
+                    minor.ok_or(GiopError::Malformed("the version of a corbaloc is not 1.x"))?,
+                ),
                 address,
             )
         }
@@ -151,30 +154,30 @@ fn place(text: &str) -> Result<Place, BadGiop> {
         Some(rest) => {
             let (host, rest) = rest
                 .split_once(']')
-                .ok_or(BadGiop::Malformed("an IPv6 address lacks its closing bracket"))?;
+                .ok_or(GiopError::Malformed("an IPv6 address lacks its closing bracket"))?;
             (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
         }
         None => address.split_once(':').map_or((address, Some("")), |(host, port)| (host, Some(port))),
     };
     let port = match port {
-        Some("") => Some(PORT),
+        Some("") => Some(DEFAULT_PORT),
         Some(port) => port.parse().ok(),
         None => None,
     };
-    let port = port.ok_or(BadGiop::Malformed("the port of a corbaloc is not a number up to 65535"))?;
+    let port = port.ok_or(GiopError::Malformed("the port of a corbaloc is not a number up to 65535"))?;
     if host.is_empty() {
-        return Err(BadGiop::Malformed("an address of a corbaloc has no host"));
+        return Err(GiopError::Malformed("an address of a corbaloc has no host"));
     }
     if host.len() > MAX_HOST
         || host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]@".contains(c))
     {
-        return Err(BadGiop::Malformed("the host of a corbaloc is neither a name nor an address"));
+        return Err(GiopError::Malformed("the host of a corbaloc is neither a name nor an address"));
     }
-    Ok(Place { version, host: host.to_string(), port })
+    Ok(IiopAddress { version, host: host.to_string(), port })
 }
 
 /// Decodes `%xx`.
-fn unescape(text: &str) -> Result<Vec<u8>, BadGiop> {
+fn unescape(text: &str) -> Result<Vec<u8>, GiopError> {
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {
@@ -184,7 +187,7 @@ fn unescape(text: &str) -> Result<Vec<u8>, BadGiop> {
         }
         let mut digit = || char::from(bytes.next()?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         let escaped = digit().zip(digit()).map(|(high, low)| high << 4 | low);
-        out.push(escaped.ok_or(BadGiop::Malformed("a % is not followed by two hexadecimal digits"))?);
+        out.push(escaped.ok_or(GiopError::Malformed("a % is not followed by two hexadecimal digits"))?);
     }
     Ok(out)
 }

@@ -1,17 +1,17 @@
 //! The twelve bytes at the beginning of every message: `GIOP`, version, flags, kind, and the length of the
 //! rest.
 
-use super::{BadGiop, Order};
+use super::{ByteOrder, GiopError};
 
 /// The length of a message's header, in bytes.
-pub const HEADER: usize = 12;
+pub const HEADER_LEN: usize = 12;
 
 const MAGIC: &[u8; 4] = b"GIOP";
-const MORE: u8 = 2;
+const MORE_FRAGMENTS: u8 = 2;
 
 /// A version of the protocol. A reply has that of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
+pub enum GiopVersion {
     /// 1.0: no fragments.
     V1_0,
     /// 1.1: fragments, one message at a time.
@@ -20,7 +20,7 @@ pub enum Version {
     V1_2,
 }
 
-impl Version {
+impl GiopVersion {
     /// All versions, oldest first.
     pub const ALL: [Self; 3] = [Self::V1_0, Self::V1_1, Self::V1_2];
 
@@ -38,7 +38,7 @@ impl Version {
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are the standard's")]
-pub enum Kind {
+pub enum MessageType {
     Request = 0,
     Reply = 1,
     CancelRequest = 2,
@@ -49,7 +49,7 @@ pub enum Kind {
     Fragment = 7,
 }
 
-impl Kind {
+impl MessageType {
     const ALL: [Self; 8] = [
         Self::Request,
         Self::Reply,
@@ -62,10 +62,10 @@ impl Kind {
     ];
 
     /// Returns `true` if messages of this kind may have more fragments.
-    fn comes_in_pieces(self, version: Version) -> bool {
+    fn can_be_fragmented(self, version: GiopVersion) -> bool {
         match self {
-            Self::Request | Self::Reply | Self::Fragment => version >= Version::V1_1,
-            Self::LocateRequest | Self::LocateReply => version >= Version::V1_2,
+            Self::Request | Self::Reply | Self::Fragment => version >= GiopVersion::V1_1,
+            Self::LocateRequest | Self::LocateReply => version >= GiopVersion::V1_2,
             Self::CancelRequest | Self::CloseConnection | Self::MessageError => false,
         }
     }
@@ -73,68 +73,69 @@ impl Kind {
 
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct GiopHeader {
     /// The version of the message.
-    pub version: Version,
+    pub version: GiopVersion,
     /// The byte order of the numbers that follow.
-    pub order: Order,
+    pub order: ByteOrder,
     /// Whether fragments of the same message follow.
-    pub more: bool,
+    pub more_fragments: bool,
     /// The message's kind.
-    pub kind: Kind,
+    pub kind: MessageType,
     /// The number of bytes after the header.
     pub size: u32,
 }
 
-impl Header {
+impl GiopHeader {
     /// Parses a header at the beginning of `input`; `None` if it is incomplete. Other input is rejected at
     /// its first byte that differs.
     ///
     /// # Errors
     /// It is not GIOP, not of version 1.0 to 1.2, of an unknown kind, or a fragment of a kind that is never
     /// fragmented.
-    pub fn parse(input: &[u8]) -> Result<Option<Self>, BadGiop> {
+    pub fn parse(input: &[u8]) -> Result<Option<Self>, GiopError> {
         if input.iter().zip(MAGIC).any(|(byte, wanted)| byte != wanted) {
-            return Err(BadGiop::Malformed("the connection does not carry GIOP"));
+            return Err(GiopError::Malformed("the connection does not carry GIOP"));
         }
         let version = match (input.get(4), input.get(5)) {
             (None, _) | (Some(1), None) => return Ok(None),
-            (Some(1), Some(minor @ 0..=2)) => Version::up_to(*minor),
-            _ => return Err(BadGiop::Malformed("only GIOP 1.0, 1.1 and 1.2 are spoken here")),
+            (Some(1), Some(minor @ 0..=2)) => GiopVersion::up_to(*minor),
+            _ => return Err(GiopError::Malformed("only GIOP 1.0, 1.1 and 1.2 are spoken here")),
         };
-        let Some(header) = input.first_chunk::<HEADER>() else { return Ok(None) };
+        let Some(header) = input.first_chunk::<HEADER_LEN>() else { return Ok(None) };
         let (flags, kind) = (header[6], usize::from(header[7]));
-        let order = if flags & 1 == 0 { Order::Big } else { Order::Little };
+        let order = if flags & 1 == 0 { ByteOrder::Big } else { ByteOrder::Little };
         // 1.0 has a boolean in the place of the later versions' flags.
-        if version == Version::V1_0 && flags > 1 {
-            return Err(BadGiop::Malformed("the byte order of a GIOP 1.0 message is neither 0 nor 1"));
+        if version == GiopVersion::V1_0 && flags > 1 {
+            return Err(GiopError::Malformed("the byte order of a GIOP 1.0 message is neither 0 nor 1"));
         }
-        let kind = *Kind::ALL.get(kind).ok_or(BadGiop::Malformed("a message is of no known kind"))?;
-        let more = flags & MORE != 0;
-        if (more || kind == Kind::Fragment) && !kind.comes_in_pieces(version) {
-            return Err(BadGiop::Malformed("a message of its version and kind does not come in fragments"));
+        let kind =
+            *MessageType::ALL.get(kind).ok_or(GiopError::Malformed("a message is of no known kind"))?;
+        let more = flags & MORE_FRAGMENTS != 0;
+        if (more || kind == MessageType::Fragment) && !kind.can_be_fragmented(version) {
+            return Err(GiopError::Malformed("a message of its version and kind does not come in fragments"));
         }
         let size = [header[8], header[9], header[10], header[11]];
         let size = match order {
-            Order::Big => u32::from_be_bytes(size),
-            Order::Little => u32::from_le_bytes(size),
+            ByteOrder::Big => u32::from_be_bytes(size),
+            ByteOrder::Little => u32::from_le_bytes(size),
         };
-        Ok(Some(Self { version, order, more, kind, size }))
+        Ok(Some(Self { version, order, more_fragments: more, kind, size }))
     }
 
     /// Appends the header.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let flags = self.order.flag() | if self.more { MORE } else { 0 };
+        let flags = self.order.flag() | if self.more_fragments { MORE_FRAGMENTS } else { 0 };
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&[1, self.version.minor(), flags, self.kind as u8]);
         out.extend_from_slice(&match self.order {
-            Order::Big => self.size.to_be_bytes(),
-            Order::Little => self.size.to_le_bytes(),
+            ByteOrder::Big => self.size.to_be_bytes(),
+            ByteOrder::Little => self.size.to_le_bytes(),
         });
     }
 
     /// Returns the length of the whole message with its header, in bytes.
-    pub fn total(&self) -> usize {
-        HEADER + self.size as usize
+    pub fn message_len(&self) -> usize {
+        HEADER_LEN + self.size as usize
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::profile::IiopProfile;
-use super::{BadGiop, Order, Reader, Writer};
+use super::{ByteOrder, CdrReader, CdrWriter, GiopError};
 
 /// The maximum length of a reference's text, in bytes. Typical ones have some hundred, those with many
 /// addresses a few thousand.
@@ -21,13 +21,13 @@ pub struct Ior {
     /// The object's type, as `IDL:Test/Latency:1.0`; empty if it is unknown.
     pub type_id: Vec<u8>,
     /// The ways to reach the object; empty for the nil reference.
-    pub profiles: Vec<Profile>,
+    pub profiles: Vec<TaggedProfile>,
 }
 
 /// One way to reach an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Profile {
-    /// The protocol; [`super::IIOP`] is the supported one.
+pub struct TaggedProfile {
+    /// The protocol; [`super::IIOP_TAG`] is the supported one.
     pub tag: u32,
     /// The contents, an encapsulation.
     pub data: Vec<u8>,
@@ -40,13 +40,13 @@ impl Ior {
     }
 
     /// Returns the first valid IIOP profile.
-    pub fn iiop(&self) -> Option<IiopProfile> {
+    pub fn first_iiop_profile(&self) -> Option<IiopProfile> {
         self.iiop_profiles().next()
     }
 
     /// Returns the valid IIOP profiles, in order; invalid ones are skipped.
     pub fn iiop_profiles(&self) -> impl Iterator<Item = IiopProfile> {
-        let iiop = self.profiles.iter().filter(|profile| profile.tag == super::IIOP);
+        let iiop = self.profiles.iter().filter(|profile| profile.tag == super::IIOP_TAG);
         iiop.filter_map(|profile| IiopProfile::parse(&profile.data).ok())
     }
 
@@ -54,23 +54,23 @@ impl Ior {
     ///
     /// # Errors
     /// It is incomplete, or its type is not a string.
-    pub fn read(reader: &mut Reader<'_>) -> Result<Self, BadGiop> {
+    pub fn read(reader: &mut CdrReader<'_>) -> Result<Self, GiopError> {
         let type_id = reader.string()?.to_vec();
         let count = reader.count(8)?;
         let mut profiles = Vec::with_capacity(count);
         for _ in 0..count {
-            profiles.push(Profile { tag: reader.u32()?, data: reader.octets()?.to_vec() });
+            profiles.push(TaggedProfile { tag: reader.u32()?, data: reader.octets()?.to_vec() });
         }
         Ok(Self { type_id, profiles })
     }
 
     /// Appends the reference in the writer's byte order; type and profiles stay unchanged.
-    pub fn write(&self, writer: &mut Writer<'_>) {
+    pub fn write(&self, writer: &mut CdrWriter<'_>) {
         self.write_as(&self.type_id, writer);
     }
 
     /// Appends the reference with another type.
-    pub fn write_as(&self, type_id: &[u8], writer: &mut Writer<'_>) {
+    pub fn write_as(&self, type_id: &[u8], writer: &mut CdrWriter<'_>) {
         writer.string(type_id);
         writer.count(self.profiles.len());
         for profile in &self.profiles {
@@ -81,18 +81,18 @@ impl Ior {
 
     /// Returns the encapsulation of the reference in a byte order. The text form contains it as hexadecimal
     /// digits.
-    pub fn encapsulated(&self, order: Order) -> Vec<u8> {
+    pub fn encapsulated(&self, order: ByteOrder) -> Vec<u8> {
         let mut out = Vec::with_capacity(
             64 + self.profiles.iter().map(|profile| profile.data.len() + 8).sum::<usize>(),
         );
-        let mut writer = Writer::new(&mut out, order);
+        let mut writer = CdrWriter::new(&mut out, order);
         writer.u8(order.flag());
         self.write(&mut writer);
         out
     }
 
     /// Returns the text form in a byte order. [`fmt::Display`] writes it in this machine's.
-    pub fn text(&self, order: Order) -> String {
+    pub fn text(&self, order: ByteOrder) -> String {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let bytes = self.encapsulated(order);
         let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -102,32 +102,32 @@ impl Ior {
 
 impl fmt::Display for Ior {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text(Order::NATIVE))
+        formatter.write_str(&self.text(ByteOrder::NATIVE))
     }
 }
 
 impl FromStr for Ior {
-    type Err = BadGiop;
+    type Err = GiopError;
 
     /// Parses the text form; surrounding white space is ignored.
-    fn from_str(text: &str) -> Result<Self, BadGiop> {
+    fn from_str(text: &str) -> Result<Self, GiopError> {
         let text = text.trim();
         if text.len() > MAX_TEXT {
-            return Err(BadGiop::Malformed("the text of a reference is longer than 256 KiB"));
+            return Err(GiopError::Malformed("the text of a reference is longer than 256 KiB"));
         }
         let digits = match text.split_at_checked(PREFIX.len()) {
             Some((prefix, digits)) if prefix.eq_ignore_ascii_case(PREFIX) => digits.as_bytes(),
-            _ => return Err(BadGiop::Malformed("the text of a reference does not begin with IOR:")),
+            _ => return Err(GiopError::Malformed("the text of a reference does not begin with IOR:")),
         };
         let (pairs, odd) = digits.as_chunks::<2>();
         if !odd.is_empty() {
-            return Err(BadGiop::Malformed("the text of a reference has an odd number of digits"));
+            return Err(GiopError::Malformed("the text of a reference has an odd number of digits"));
         }
         let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
         let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
-        let bytes = bytes.ok_or(BadGiop::Malformed("the text of a reference is not hexadecimal"))?;
-        Self::read(&mut Reader::encapsulation(&bytes)?)
+        let bytes = bytes.ok_or(GiopError::Malformed("the text of a reference is not hexadecimal"))?;
+        Self::read(&mut CdrReader::encapsulation(&bytes)?)
     }
 }
 
@@ -136,7 +136,7 @@ impl FromStr for Ior {
 pub struct IorBytes<'m> {
     /// The bytes from the length of its type (which is aligned to 4) to its end.
     bytes: &'m [u8],
-    order: Order,
+    order: ByteOrder,
 }
 
 impl<'m> IorBytes<'m> {
@@ -157,7 +157,7 @@ impl<'m> IorBytes<'m> {
         (0..count).map_while(move |_| Some((reader.u32().ok()?, reader.octets().ok()?)))
     }
 
-    pub(super) fn read(reader: &mut Reader<'m>) -> Result<Self, BadGiop> {
+    pub(super) fn read(reader: &mut CdrReader<'m>) -> Result<Self, GiopError> {
         reader.align(4)?;
         let (bytes, start) = (reader.rest(), reader.position());
         reader.string()?;
@@ -169,7 +169,7 @@ impl<'m> IorBytes<'m> {
     }
 
     /// Appends the reference: its bytes if the byte order is the same, else value by value.
-    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+    pub(super) fn write(&self, writer: &mut CdrWriter<'_>) {
         if self.order != writer.order() {
             return self.to_ior().write(writer);
         }
@@ -177,8 +177,8 @@ impl<'m> IorBytes<'m> {
         writer.bytes(self.bytes);
     }
 
-    fn reader(&self) -> Reader<'m> {
-        Reader::new(self.bytes, self.order)
+    fn reader(&self) -> CdrReader<'m> {
+        CdrReader::new(self.bytes, self.order)
     }
 }
 

@@ -8,28 +8,28 @@ mod reply;
 mod request;
 
 pub use locate::{LocateReply, LocateRequest, LocateStatus};
-pub use reply::{Completed, Reply, Status, SystemException};
-pub use request::{Request, Target, Wanted};
+pub use reply::{CompletionStatus, GiopReply, ReplyStatus, SystemException};
+pub use request::{ExpectedResponse, GiopRequest, TargetAddress};
 
-use super::cdr::padding;
-use super::{BadGiop, HEADER, Header, Kind, Reader, Version};
+use super::cdr::padding_to;
+use super::{CdrReader, GiopError, GiopHeader, GiopVersion, HEADER_LEN, MessageType};
 
 /// A message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Message<'m> {
+pub struct GiopMessage<'m> {
     /// The header.
-    pub header: Header,
+    pub header: GiopHeader,
     /// The contents.
-    pub content: Content<'m>,
+    pub content: MessageContent<'m>,
 }
 
 /// The contents of a message, by its kind.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Content<'m> {
+pub enum MessageContent<'m> {
     /// Calls an operation.
-    Request(Request<'m>),
+    Request(GiopRequest<'m>),
     /// Reports the result of a request.
-    Reply(Reply<'m>),
+    Reply(GiopReply<'m>),
     /// Cancels the request with this ID.
     CancelRequest(u32),
     /// Asks for the location of an object.
@@ -41,12 +41,12 @@ pub enum Content<'m> {
     /// Reports that the sender could not parse a message.
     MessageError,
     /// Continues a message.
-    Fragment(Fragment<'m>),
+    Fragment(MessageFragment<'m>),
 }
 
 /// The continuation of a fragmented message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fragment<'m> {
+pub struct MessageFragment<'m> {
     /// The ID of the request whose message this continues. `None` before 1.2: it continues the last one
     /// begun.
     pub id: Option<u32>,
@@ -54,28 +54,32 @@ pub struct Fragment<'m> {
     pub data: &'m [u8],
 }
 
-impl<'m> Message<'m> {
+impl<'m> GiopMessage<'m> {
     /// Reads the message at the beginning of `input` and ignores the bytes after it.
     ///
     /// # Errors
-    /// The input is not a message, or a length exceeds the message. Returns [`BadGiop::Truncated`] if `input`
-    /// or the first fragment ends before the body begins.
-    pub fn parse(input: &'m [u8]) -> Result<Self, BadGiop> {
-        let header = Header::parse(input)?.ok_or(BadGiop::Truncated)?;
-        let there = within(&header, input);
+    /// The input is not a message, or a length exceeds the message. Returns [`GiopError::Truncated`] if
+    /// `input` or the first fragment ends before the body begins.
+    pub fn parse(input: &'m [u8]) -> Result<Self, GiopError> {
+        let header = GiopHeader::parse(input)?.ok_or(GiopError::Truncated)?;
+        let there = received_bytes(&header, input);
         let content = match header.kind {
-            Kind::Request => Content::Request(Request::read(&header, there)?),
-            Kind::Reply => Content::Reply(Reply::read(&header, there)?),
-            Kind::CancelRequest => Content::CancelRequest(first_id(&header, there)?),
-            Kind::LocateRequest => Content::LocateRequest(LocateRequest::read(&header, there)?),
-            Kind::LocateReply => Content::LocateReply(LocateReply::read(&header, there)?),
-            Kind::CloseConnection => Content::CloseConnection,
-            Kind::MessageError => Content::MessageError,
-            Kind::Fragment if header.version == Version::V1_2 => Content::Fragment(Fragment {
-                id: Some(first_id(&header, there)?),
-                data: &there[HEADER + 4..],
-            }),
-            Kind::Fragment => Content::Fragment(Fragment { id: None, data: &there[HEADER..] }),
+            MessageType::Request => MessageContent::Request(GiopRequest::read(&header, there)?),
+            MessageType::Reply => MessageContent::Reply(GiopReply::read(&header, there)?),
+            MessageType::CancelRequest => MessageContent::CancelRequest(first_id(&header, there)?),
+            MessageType::LocateRequest => MessageContent::LocateRequest(LocateRequest::read(&header, there)?),
+            MessageType::LocateReply => MessageContent::LocateReply(LocateReply::read(&header, there)?),
+            MessageType::CloseConnection => MessageContent::CloseConnection,
+            MessageType::MessageError => MessageContent::MessageError,
+            MessageType::Fragment if header.version == GiopVersion::V1_2 => {
+                MessageContent::Fragment(MessageFragment {
+                    id: Some(first_id(&header, there)?),
+                    data: &there[HEADER_LEN + 4..],
+                })
+            }
+            MessageType::Fragment => {
+                MessageContent::Fragment(MessageFragment { id: None, data: &there[HEADER_LEN..] })
+            }
         };
         Ok(Self { header, content })
     }
@@ -83,43 +87,43 @@ impl<'m> Message<'m> {
     /// Returns the ID of the message's request.
     pub fn id(&self) -> Option<u32> {
         match &self.content {
-            Content::Request(request) => Some(request.id),
-            Content::Reply(reply) => Some(reply.id),
-            Content::CancelRequest(id) => Some(*id),
-            Content::LocateRequest(request) => Some(request.id),
-            Content::LocateReply(reply) => Some(reply.id),
-            Content::Fragment(fragment) => fragment.id,
-            Content::CloseConnection | Content::MessageError => None,
+            MessageContent::Request(request) => Some(request.id),
+            MessageContent::Reply(reply) => Some(reply.id),
+            MessageContent::CancelRequest(id) => Some(*id),
+            MessageContent::LocateRequest(request) => Some(request.id),
+            MessageContent::LocateReply(reply) => Some(reply.id),
+            MessageContent::Fragment(fragment) => fragment.id,
+            MessageContent::CloseConnection | MessageContent::MessageError => None,
         }
     }
 }
 
 /// Reads the ID at the beginning of all messages except requests and replies before 1.2.
-pub(super) fn first_id(header: &Header, there: &[u8]) -> Result<u32, BadGiop> {
-    Reader::message(there, header.order, HEADER).u32()
+pub(super) fn first_id(header: &GiopHeader, there: &[u8]) -> Result<u32, GiopError> {
+    CdrReader::message(there, header.order, HEADER_LEN).u32()
 }
 
 /// Returns the offset of the body of a request or a reply whose head ends at `reader`. Since 1.2 it is the
 /// next multiple of 8, unless there is no body. Fragments continue where this one ends, so a fragment with
 /// incomplete padding cannot be parsed by itself.
-fn body_at(header: &Header, reader: &Reader<'_>) -> Result<usize, BadGiop> {
+fn body_offset(header: &GiopHeader, reader: &CdrReader<'_>) -> Result<usize, GiopError> {
     let end = reader.position();
-    if header.version < Version::V1_2 {
+    if header.version < GiopVersion::V1_2 {
         return Ok(end);
     }
-    let aligned = end + padding(end, 8);
-    if aligned <= header.total() {
+    let aligned = end + padding_to(end, 8);
+    if aligned <= header.message_len() {
         return Ok(aligned);
     }
-    if header.more { Err(BadGiop::Truncated) } else { Ok(header.total()) }
+    if header.more_fragments { Err(GiopError::Truncated) } else { Ok(header.message_len()) }
 }
 
 /// Returns the received bytes of a message, without those after it.
-fn within<'m>(header: &Header, input: &'m [u8]) -> &'m [u8] {
-    &input[..header.total().min(input.len())]
+fn received_bytes<'m>(header: &GiopHeader, input: &'m [u8]) -> &'m [u8] {
+    &input[..header.message_len().min(input.len())]
 }
 
 /// Returns the received bytes of a body that begins at an offset.
-fn body(there: &[u8], at: usize) -> &[u8] {
+fn received_body(there: &[u8], at: usize) -> &[u8] {
     there.get(at..).unwrap_or_default()
 }

@@ -5,20 +5,23 @@
 //! it begins where the head ends. There a meaningless service context of four bytes is inserted if the head
 //! would otherwise end 4 bytes off. All parts of a head are aligned to 4, so no other offset can occur.
 
-use super::{BadGiop, Context, HEADER, Header, Kind, Reader, Request, Target, Version, Writer};
+use super::{
+    CdrReader, CdrWriter, GiopError, GiopHeader, GiopRequest, GiopVersion, HEADER_LEN, MessageType,
+    ServiceContext, TargetAddress,
+};
 
 /// The context that only takes up space; receivers must ignore unknown contexts.
-const ROOM: Context<'static> = Context { id: 0x504c_4d00, data: &[0; 4] };
+const PADDING_CONTEXT: ServiceContext<'static> = ServiceContext { id: 0x504c_4d00, data: &[0; 4] };
 
 /// The changes to a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Change<'c> {
+pub struct GiopRewrite<'c> {
     /// The new ID.
     pub id: u32,
     /// The key of the new object.
     pub key: &'c [u8],
     /// The context to insert first, unless the request already has one with this ID.
-    pub context: Option<Context<'c>>,
+    pub context: Option<ServiceContext<'c>>,
 }
 
 /// Appends a request with another ID and another object, and as much of its body as `there` holds.
@@ -29,33 +32,33 @@ pub struct Change<'c> {
 /// # Errors
 /// The message would be longer than 4 GiB.
 pub fn request(
-    header: &Header,
+    header: &GiopHeader,
     there: &[u8],
-    request: &Request<'_>,
-    change: &Change<'_>,
+    request: &GiopRequest<'_>,
+    change: &GiopRewrite<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), BadGiop> {
+) -> Result<(), GiopError> {
     let base = out.len();
     header.write(out);
     let context = change.context.filter(|context| request.contexts.find(context.id).is_none());
-    let before: &[Context<'_>] = context.as_slice();
-    if header.version < Version::V1_2 {
+    let before: &[ServiceContext<'_>] = context.as_slice();
+    if header.version < GiopVersion::V1_2 {
         old_head(header, there, request, change, before, out, base);
-        if (out.len() - base) % 8 != request.body_at % 8 {
-            out.truncate(base + HEADER);
-            let padded = [ROOM, context.unwrap_or(ROOM)];
+        if (out.len() - base) % 8 != request.body_offset % 8 {
+            out.truncate(base + HEADER_LEN);
+            let padded = [PADDING_CONTEXT, context.unwrap_or(PADDING_CONTEXT)];
             old_head(header, there, request, change, &padded[..=before.len()], out, base);
         }
     } else {
         new_head(header, there, request, change, before, out, base);
     }
-    let body = header.total() - request.body_at;
-    let size = u32::try_from(out.len() - base - HEADER + body);
+    let body = header.message_len() - request.body_offset;
+    let size = u32::try_from(out.len() - base - HEADER_LEN + body);
     let size =
-        size.map_err(|_| BadGiop::Malformed("a request would be longer than 4 GiB with its new head"))?;
-    let mut head = Vec::with_capacity(HEADER);
-    Header { size, ..*header }.write(&mut head);
-    out[base..base + HEADER].copy_from_slice(&head);
+        size.map_err(|_| GiopError::Malformed("a request would be longer than 4 GiB with its new head"))?;
+    let mut head = Vec::with_capacity(HEADER_LEN);
+    GiopHeader { size, ..*header }.write(&mut head);
+    out[base..base + HEADER_LEN].copy_from_slice(&head);
     out.extend_from_slice(request.body);
     Ok(())
 }
@@ -65,45 +68,47 @@ pub fn request(
 ///
 /// # Errors
 /// The message is malformed, or of a kind without an ID. Before 1.2 a fragment has none, and needs none.
-pub fn set_id(message: &mut [u8], id: u32) -> Result<(), BadGiop> {
-    let header = Header::parse(message)?.ok_or(BadGiop::Truncated)?;
+pub fn set_id(message: &mut [u8], id: u32) -> Result<(), GiopError> {
+    let header = GiopHeader::parse(message)?.ok_or(GiopError::Truncated)?;
     let at = match header.kind {
-        Kind::Request | Kind::Reply if header.version < Version::V1_2 => {
-            let mut reader = Reader::message(message, header.order, HEADER);
-            super::Contexts::read(&mut reader)?;
+        MessageType::Request | MessageType::Reply if header.version < GiopVersion::V1_2 => {
+            let mut reader = CdrReader::message(message, header.order, HEADER_LEN);
+            super::ServiceContexts::read(&mut reader)?;
             reader.align(4)?;
             reader.position()
         }
-        Kind::CloseConnection | Kind::MessageError => return Err(BadGiop::Malformed("a message has no id")),
-        Kind::Fragment if header.version < Version::V1_2 => {
-            return Err(BadGiop::Malformed("a fragment has no id before GIOP 1.2"));
+        MessageType::CloseConnection | MessageType::MessageError => {
+            return Err(GiopError::Malformed("a message has no id"));
         }
-        _ => HEADER,
+        MessageType::Fragment if header.version < GiopVersion::V1_2 => {
+            return Err(GiopError::Malformed("a fragment has no id before GIOP 1.2"));
+        }
+        _ => HEADER_LEN,
     };
-    let place = message.get_mut(at..at + 4).ok_or(BadGiop::Truncated)?;
+    let place = message.get_mut(at..at + 4).ok_or(GiopError::Truncated)?;
     place.copy_from_slice(&match header.order {
-        super::Order::Big => id.to_be_bytes(),
-        super::Order::Little => id.to_le_bytes(),
+        super::ByteOrder::Big => id.to_be_bytes(),
+        super::ByteOrder::Little => id.to_le_bytes(),
     });
     Ok(())
 }
 
 /// Writes a head of 1.0 or 1.1: contexts, ID, whether a reply is expected, key, operation, principal.
 fn old_head(
-    header: &Header,
+    header: &GiopHeader,
     there: &[u8],
-    request: &Request<'_>,
-    change: &Change<'_>,
-    before: &[Context<'_>],
+    request: &GiopRequest<'_>,
+    change: &GiopRewrite<'_>,
+    before: &[ServiceContext<'_>],
     out: &mut Vec<u8>,
     base: usize,
 ) {
-    let spans = request.spans;
-    let mut writer = Writer::with_base(out, header.order, base);
+    let spans = request.offsets;
+    let mut writer = CdrWriter::with_base(out, header.order, base);
     request.contexts.write(before, &mut writer);
     writer.u32(change.id);
     writer.u8(spans.flags);
-    if header.version == Version::V1_1 {
+    if header.version == GiopVersion::V1_1 {
         writer.bytes(&[0; 3]);
     }
     writer.octets(change.key);
@@ -114,23 +119,23 @@ fn old_head(
 /// Writes a head of 1.2: ID, the expected response, target, operation, contexts, and the padding before the
 /// body.
 fn new_head(
-    header: &Header,
+    header: &GiopHeader,
     there: &[u8],
-    request: &Request<'_>,
-    change: &Change<'_>,
-    before: &[Context<'_>],
+    request: &GiopRequest<'_>,
+    change: &GiopRewrite<'_>,
+    before: &[ServiceContext<'_>],
     out: &mut Vec<u8>,
     base: usize,
 ) {
-    let spans = request.spans;
-    let mut writer = Writer::with_base(out, header.order, base);
+    let spans = request.offsets;
+    let mut writer = CdrWriter::with_base(out, header.order, base);
     writer.u32(change.id);
     writer.bytes(&[spans.flags, 0, 0, 0]);
-    Target::Key(change.key).write(header.version, &mut writer);
+    TargetAddress::Key(change.key).write(header.version, &mut writer);
     writer.align(4);
     writer.bytes(&there[spans.operation_at..spans.operation_end]);
     request.contexts.write(before, &mut writer);
-    if header.more || header.total() > request.body_at {
+    if header.more_fragments || header.message_len() > request.body_offset {
         writer.align(8);
     }
 }

@@ -1,16 +1,19 @@
 use proptest::prelude::*;
 
-use super::write::{Form, Head};
+use super::write::{GiopRequestHead, MessageFormat};
 use super::*;
 
 const MOST: usize = 1 << 20;
 
-fn forms() -> Vec<Form> {
-    let orders = [Order::Big, Order::Little];
-    Version::ALL.iter().flat_map(|&version| orders.map(|order| Form { version, order })).collect()
+fn forms() -> Vec<MessageFormat> {
+    let orders = [ByteOrder::Big, ByteOrder::Little];
+    GiopVersion::ALL
+        .iter()
+        .flat_map(|&version| orders.map(|order| MessageFormat { version, order }))
+        .collect()
 }
 
-fn form() -> impl Strategy<Value = Form> {
+fn form() -> impl Strategy<Value = MessageFormat> {
     proptest::sample::select(forms())
 }
 
@@ -22,26 +25,28 @@ fn contexts() -> impl Strategy<Value = Vec<(u32, Vec<u8>)>> {
     proptest::collection::vec((any::<u32>(), bytes(20)), 0..4)
 }
 
-fn borrowed(contexts: &[(u32, Vec<u8>)]) -> Vec<Context<'_>> {
-    contexts.iter().map(|(id, data)| Context { id: *id, data }).collect()
+fn borrowed(contexts: &[(u32, Vec<u8>)]) -> Vec<ServiceContext<'_>> {
+    contexts.iter().map(|(id, data)| ServiceContext { id: *id, data }).collect()
 }
 
 fn ior() -> impl Strategy<Value = Ior> {
-    let profile = (0..5_u32, bytes(40)).prop_map(|(tag, data)| Profile { tag, data });
+    let profile = (0..5_u32, bytes(40)).prop_map(|(tag, data)| TaggedProfile { tag, data });
     let profiles = proptest::collection::vec(profile, 0..4);
     (bytes(24), profiles).prop_map(|(type_id, profiles)| Ior { type_id, profiles })
 }
 
 /// Reads the message, which takes up all of `out`, and checks that each prefix of it is incomplete.
-fn read(out: &[u8]) -> Message<'_> {
-    let message = Message::parse(out).unwrap();
-    assert_eq!(cut(out, MOST), Ok(Cut::Whole { header: message.header, len: out.len() }));
+fn read(out: &[u8]) -> GiopMessage<'_> {
+    let message = GiopMessage::parse(out).unwrap();
+    assert_eq!(next_message(out, MOST), Ok(NextMessage::Whole { header: message.header, len: out.len() }));
     for end in 0..out.len() {
-        let Ok(Cut::Partial { missing, .. }) = cut(&out[..end], MOST) else { panic!("cut at {end}") };
-        assert_eq!(missing, if end < HEADER { HEADER } else { out.len() } - end);
-        match Message::parse(&out[..end]) {
+        let Ok(NextMessage::Partial { missing, .. }) = next_message(&out[..end], MOST) else {
+            panic!("cut at {end}")
+        };
+        assert_eq!(missing, if end < HEADER_LEN { HEADER_LEN } else { out.len() } - end);
+        match GiopMessage::parse(&out[..end]) {
             Ok(part) => assert_eq!(part.id(), message.id()),
-            Err(error) => assert_eq!(error, BadGiop::Truncated, "at {end}"),
+            Err(error) => assert_eq!(error, GiopError::Truncated, "at {end}"),
         }
     }
     message
@@ -49,13 +54,15 @@ fn read(out: &[u8]) -> Message<'_> {
 
 /// Checks that a corrupted message causes no worse than an error.
 fn break_everywhere(out: &[u8]) {
-    for at in HEADER..out.len() {
+    for at in HEADER_LEN..out.len() {
         let mut broken = out.to_vec();
         let end = (at + 4).min(out.len());
         for with in [[0xff; 4], [0, 0, 0, 200], [200, 0, 0, 0], [0x7f, 0xff, 0xff, 0xff]] {
             broken[at..end].copy_from_slice(&with[..end - at]);
-            if let Ok(Message { header, content: Content::Request(request) }) = Message::parse(&broken) {
-                let change = rewrite::Change { id: 1, key: b"key", context: None };
+            if let Ok(GiopMessage { header, content: MessageContent::Request(request) }) =
+                GiopMessage::parse(&broken)
+            {
+                let change = rewrite::GiopRewrite { id: 1, key: b"key", context: None };
                 let _ = rewrite::request(&header, &broken, &request, &change, &mut Vec::new());
                 let _ = request.target.key();
             }
@@ -64,11 +71,12 @@ fn break_everywhere(out: &[u8]) {
         broken.copy_from_slice(out);
         broken.truncate(at);
         // The message ends early, though its header claims that this is all of it.
-        let header = Header { size: (at - HEADER) as u32, ..Header::parse(out).unwrap().unwrap() };
+        let header =
+            GiopHeader { size: (at - HEADER_LEN) as u32, ..GiopHeader::parse(out).unwrap().unwrap() };
         let mut whole = Vec::new();
         header.write(&mut whole);
-        whole.extend_from_slice(&broken[HEADER..]);
-        let _ = Message::parse(&whole);
+        whole.extend_from_slice(&broken[HEADER_LEN..]);
+        let _ = GiopMessage::parse(&whole);
     }
 }
 
@@ -78,29 +86,29 @@ proptest! {
         form in form(), id: u32, flags in 0..3_usize, key in bytes(40), operation in bytes(20), contexts in contexts(),
         body in bytes(64), ior in ior(), way in 0..3,
     ) {
-        let wanted = [Wanted::Nothing, Wanted::Arrival, Wanted::Result][flags];
+        let wanted = [ExpectedResponse::Oneway, ExpectedResponse::Acknowledgement, ExpectedResponse::Result][flags];
         let mut stored = Vec::new();
-        ior.write(&mut Writer::new(&mut stored, form.order));
+        ior.write(&mut CdrWriter::new(&mut stored, form.order));
         let target = match way {
-            1 if form.version == Version::V1_2 => Target::Profile { tag: 7, data: &key },
-            2 if form.version == Version::V1_2 => {
-                let ior = IorBytes::read(&mut Reader::new(&stored, form.order)).unwrap();
-                Target::Reference { index: 3, ior }
+            1 if form.version == GiopVersion::V1_2 => TargetAddress::Profile { tag: 7, data: &key },
+            2 if form.version == GiopVersion::V1_2 => {
+                let ior = IorBytes::read(&mut CdrReader::new(&stored, form.order)).unwrap();
+                TargetAddress::Reference { index: 3, ior }
             }
-            _ => Target::Key(&key),
+            _ => TargetAddress::Key(&key),
         };
         let contexts = borrowed(&contexts);
-        let head = Head { id, wanted, target, operation: &operation, contexts: &contexts };
+        let head = GiopRequestHead { id, expected_response: wanted, target, operation: &operation, contexts: &contexts };
         let mut out = Vec::new();
         write::request(&mut out, form, &head, |writer| writer.bytes(&body));
-        let Content::Request(read) = read(&out).content else { panic!("it is a request") };
-        let old = form.version < Version::V1_2 && wanted == Wanted::Arrival;
-        prop_assert_eq!((read.id, read.wanted), (id, if old { Wanted::Result } else { wanted }));
+        let MessageContent::Request(read) = read(&out).content else { panic!("it is a request") };
+        let old = form.version < GiopVersion::V1_2 && wanted == ExpectedResponse::Acknowledgement;
+        prop_assert_eq!((read.id, read.expected_response), (id, if old { ExpectedResponse::Result } else { wanted }));
         prop_assert_eq!((read.target, read.operation), (target, &operation[..]));
         prop_assert_eq!((read.principal, read.body), (&[][..], &body[..]));
         prop_assert!(read.contexts.iter().eq(contexts.iter().copied()));
-        if form.version == Version::V1_2 && !body.is_empty() {
-            prop_assert_eq!(read.body_at % 8, 0);
+        if form.version == GiopVersion::V1_2 && !body.is_empty() {
+            prop_assert_eq!(read.body_offset % 8, 0);
         }
         if out.len() < 200 {
             break_everywhere(&out);
@@ -109,20 +117,20 @@ proptest! {
 
     #[test]
     fn replies_survive(form in form(), id: u32, status in 0..6_usize, contexts in contexts(), body in bytes(64)) {
-        let known = if form.version < Version::V1_2 { status % 4 } else { status };
+        let known = if form.version < GiopVersion::V1_2 { status % 4 } else { status };
         let status = [
-            Status::Done, Status::UserException, Status::SystemException, Status::Forward, Status::ForwardForGood,
-            Status::NeedsAddressing,
+            ReplyStatus::NoException, ReplyStatus::UserException, ReplyStatus::SystemException, ReplyStatus::Forward, ReplyStatus::ForwardPermanent,
+            ReplyStatus::NeedsAddressing,
         ][known];
         let contexts = borrowed(&contexts);
         let mut out = Vec::new();
         write::reply(&mut out, form, id, status, &contexts, |writer| writer.bytes(&body));
-        let Content::Reply(reply) = read(&out).content else { panic!("it is a reply") };
+        let MessageContent::Reply(reply) = read(&out).content else { panic!("it is a reply") };
         prop_assert_eq!((reply.id, reply.status, reply.body), (id, status, &body[..]));
         prop_assert!(reply.contexts.iter().eq(contexts.iter().copied()));
         let _ = (reply.forward(form.order), reply.exception(form.order));
         rewrite::set_id(&mut out, !id).unwrap();
-        prop_assert_eq!(Message::parse(&out).unwrap().id(), Some(!id));
+        prop_assert_eq!(GiopMessage::parse(&out).unwrap().id(), Some(!id));
         break_everywhere(&out);
     }
 
@@ -132,11 +140,11 @@ proptest! {
         let mut out = b"another message".to_vec();
         let at = out.len();
         write::forward(&mut out, form, id, &ior);
-        let Content::Reply(reply) = read(&out[at..]).content else { panic!("it is a reply") };
-        prop_assert_eq!((reply.status, reply.forward(form.order)), (Status::Forward, Some(ior.clone())));
+        let MessageContent::Reply(reply) = read(&out[at..]).content else { panic!("it is a reply") };
+        prop_assert_eq!((reply.status, reply.forward(form.order)), (ReplyStatus::Forward, Some(ior.clone())));
         let mut out = Vec::new();
         write::locate_forward(&mut out, form, id, &ior);
-        let Content::LocateReply(reply) = read(&out).content else { panic!("it is a locate reply") };
+        let MessageContent::LocateReply(reply) = read(&out).content else { panic!("it is a locate reply") };
         prop_assert_eq!((reply.status, reply.forward(form.order)), (LocateStatus::Forward, Some(ior.clone())));
         break_everywhere(&out);
         prop_assert_eq!(ior.text(form.order).parse::<Ior>(), Ok(ior));
@@ -149,8 +157,8 @@ proptest! {
         small: u8, half in -1e300..1e300_f64, long: u64,
     ) {
         let contexts = borrowed(&contexts);
-        let head = Head {
-            id: 5, wanted: Wanted::Result, target: Target::Key(&key), operation: &operation, contexts: &contexts,
+        let head = GiopRequestHead {
+            id: 5, expected_response: ExpectedResponse::Result, target: TargetAddress::Key(&key), operation: &operation, contexts: &contexts,
         };
         let mut out = Vec::new();
         write::request(&mut out, form, &head, |writer| {
@@ -159,18 +167,18 @@ proptest! {
             writer.string(&operation);
             writer.u64(long);
         });
-        let message = Message::parse(&out).unwrap();
-        let Content::Request(request) = &message.content else { panic!("it is a request") };
-        let context = Context { id: CODE_SETS, data: b"sets" };
-        let change = rewrite::Change { id: 6, key: &other, context: with.then_some(context) };
+        let message = GiopMessage::parse(&out).unwrap();
+        let MessageContent::Request(request) = &message.content else { panic!("it is a request") };
+        let context = ServiceContext { id: CODE_SETS, data: b"sets" };
+        let change = rewrite::GiopRewrite { id: 6, key: &other, context: with.then_some(context) };
         let mut new = Vec::new();
         rewrite::request(&message.header, &out, request, &change, &mut new).unwrap();
-        let Content::Request(request) = read(&new).content else { panic!("it is a request") };
-        prop_assert_eq!((request.id, request.target), (6, Target::Key(&other)));
+        let MessageContent::Request(request) = read(&new).content else { panic!("it is a request") };
+        prop_assert_eq!((request.id, request.target), (6, TargetAddress::Key(&other)));
         if with {
             prop_assert!(request.contexts.find(CODE_SETS).is_some());
         }
-        let mut arguments = request.arguments(form.order);
+        let mut arguments = request.argument_reader(form.order);
         prop_assert_eq!(arguments.u8(), Ok(small));
         prop_assert_eq!(arguments.f64(), Ok(half));
         prop_assert_eq!(arguments.string(), Ok(&operation[..]));
@@ -181,19 +189,19 @@ proptest! {
     /// A head can be rewritten while its body is still arriving; the rest is forwarded as it arrives.
     #[test]
     fn a_head_is_rewritten_before_its_body_has_come(form in form(), key in bytes(30), body in bytes(64), came in 0..64_usize) {
-        let head = Head {
-            id: 5, wanted: Wanted::Result, target: Target::Key(b"the key"), operation: b"blob", contexts: &[],
+        let head = GiopRequestHead {
+            id: 5, expected_response: ExpectedResponse::Result, target: TargetAddress::Key(b"the key"), operation: b"blob", contexts: &[],
         };
         let mut out = Vec::new();
         write::request(&mut out, form, &head, |writer| writer.bytes(&body));
-        let header = Header::parse(&out).unwrap().unwrap();
-        let body_at = Request::read(&header, &out).unwrap().body_at;
+        let header = GiopHeader::parse(&out).unwrap().unwrap();
+        let body_at = GiopRequest::read(&header, &out).unwrap().body_offset;
         let there = &out[..(body_at + came).min(out.len())];
-        let request = Request::read(&header, there).unwrap();
+        let request = GiopRequest::read(&header, there).unwrap();
         let mut new = Vec::new();
-        rewrite::request(&header, there, &request, &rewrite::Change { id: 9, key: &key, context: None }, &mut new).unwrap();
+        rewrite::request(&header, there, &request, &rewrite::GiopRewrite { id: 9, key: &key, context: None }, &mut new).unwrap();
         new.extend_from_slice(&out[there.len()..]);
-        let Content::Request(request) = read(&new).content else { panic!("it is a request") };
+        let MessageContent::Request(request) = read(&new).content else { panic!("it is a request") };
         prop_assert_eq!((request.id, request.body), (9, &body[..]));
     }
 
@@ -204,8 +212,8 @@ proptest! {
         let size = junk.len() as u32;
         out.extend_from_slice(&if flags & 1 == 1 { size.to_le_bytes() } else { size.to_be_bytes() });
         out.extend_from_slice(&junk);
-        let _ = Message::parse(&out);
-        let _ = Reader::encapsulation(&junk).and_then(|mut reader| Ior::read(&mut reader));
+        let _ = GiopMessage::parse(&out);
+        let _ = CdrReader::encapsulation(&junk).and_then(|mut reader| Ior::read(&mut reader));
         let _ = IiopProfile::parse(&junk);
     }
 }
@@ -216,25 +224,30 @@ fn the_rest_of_the_messages() {
         for id in [0, 1, u32::MAX] {
             let mut out = Vec::new();
             write::cancel(&mut out, form, id);
-            assert_eq!(read(&out).content, Content::CancelRequest(id));
+            assert_eq!(read(&out).content, MessageContent::CancelRequest(id));
             let mut out = Vec::new();
-            write::locate_request(&mut out, form, id, &Target::Key(b"key"));
-            let target = Target::Key(b"key");
-            assert_eq!(read(&out).content, Content::LocateRequest(LocateRequest { id, target }));
+            write::locate_request(&mut out, form, id, &TargetAddress::Key(b"key"));
+            let target = TargetAddress::Key(b"key");
+            assert_eq!(read(&out).content, MessageContent::LocateRequest(LocateRequest { id, target }));
             for (here, status) in [(true, LocateStatus::Here), (false, LocateStatus::Unknown)] {
                 let mut out = Vec::new();
-                write::located(&mut out, form, id, here);
-                assert_eq!(read(&out).content, Content::LocateReply(LocateReply { id, status, body: &[] }));
+                write::locate_status(&mut out, form, id, here);
+                assert_eq!(
+                    read(&out).content,
+                    MessageContent::LocateReply(LocateReply { id, status, body: &[] })
+                );
             }
             let mut out = Vec::new();
             write::exception(&mut out, form, id, &SystemException::TRANSIENT);
-            let Content::Reply(reply) = read(&out).content else { panic!("it is a reply") };
+            let MessageContent::Reply(reply) = read(&out).content else { panic!("it is a reply") };
             assert_eq!(reply.exception(form.order), Some(SystemException::TRANSIENT));
             let mut out = Vec::new();
             write::locate_exception(&mut out, form, id, &SystemException::TRANSIENT);
-            let Content::LocateReply(reply) = read(&out).content else { panic!("it is a locate reply") };
-            if form.version == Version::V1_2 {
-                let mut reader = Reader::with_origin(reply.body, form.order, LocateReply::BODY_AT);
+            let MessageContent::LocateReply(reply) = read(&out).content else {
+                panic!("it is a locate reply")
+            };
+            if form.version == GiopVersion::V1_2 {
+                let mut reader = CdrReader::with_origin(reply.body, form.order, LocateReply::BODY_OFFSET);
                 assert_eq!(SystemException::read(&mut reader), Ok(SystemException::TRANSIENT));
             } else {
                 assert_eq!(reply.status, LocateStatus::Here);
@@ -242,17 +255,17 @@ fn the_rest_of_the_messages() {
         }
         let mut out = Vec::new();
         write::close(&mut out, form);
-        assert_eq!(read(&out).content, Content::CloseConnection);
+        assert_eq!(read(&out).content, MessageContent::CloseConnection);
         let mut out = Vec::new();
         write::error(&mut out, form);
-        assert_eq!(read(&out).content, Content::MessageError);
+        assert_eq!(read(&out).content, MessageContent::MessageError);
     }
 }
 
 /// The body of a locate reply follows its status immediately, in 1.2, too: at 20, which is no multiple of 8.
 #[test]
 fn a_locate_forward_is_not_aligned_to_eight() {
-    let form = Form { version: Version::V1_2, order: Order::Big };
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Big };
     let ior = Ior { type_id: b"T".to_vec(), profiles: Vec::new() };
     let mut out = Vec::new();
     write::locate_forward(&mut out, form, 7, &ior);
@@ -261,59 +274,71 @@ fn a_locate_forward_is_not_aligned_to_eight() {
 
 #[test]
 fn sizes_are_limited() {
-    let header =
-        Header { version: Version::V1_2, order: Order::Big, more: false, kind: Kind::Request, size: 1013 };
+    let header = GiopHeader {
+        version: GiopVersion::V1_2,
+        order: ByteOrder::Big,
+        more_fragments: false,
+        kind: MessageType::Request,
+        size: 1013,
+    };
     let mut out = Vec::new();
     header.write(&mut out);
-    assert!(matches!(cut(&out, 1025), Ok(Cut::Partial { missing: 1013, .. })));
-    assert!(cut(&out, 1024).is_err());
-    Header { size: u32::MAX, ..header }.write(&mut out);
-    assert!(cut(&out[12..], MOST).is_err());
+    assert!(matches!(next_message(&out, 1025), Ok(NextMessage::Partial { missing: 1013, .. })));
+    assert!(next_message(&out, 1024).is_err());
+    GiopHeader { size: u32::MAX, ..header }.write(&mut out);
+    assert!(next_message(&out[12..], MOST).is_err());
 }
 
 #[test]
 fn fragments_are_bounded() {
-    let form = Form { version: Version::V1_2, order: Order::Little };
-    let piece = |id: u32, kind: Kind, len: u32| {
+    let form = MessageFormat { version: GiopVersion::V1_2, order: ByteOrder::Little };
+    let piece = |id: u32, kind: MessageType, len: u32| {
         let mut out = Vec::new();
-        Header { version: form.version, order: form.order, more: true, kind, size: len + 4 }.write(&mut out);
+        GiopHeader { version: form.version, order: form.order, more_fragments: true, kind, size: len + 4 }
+            .write(&mut out);
         out.extend_from_slice(&id.to_le_bytes());
         out.extend(std::iter::repeat_n(0, len as usize));
         out
     };
-    let mut assembler = Assembler::new(Limits { messages: 2, bytes: 200 });
-    assert_eq!(assembler.take(&piece(1, Kind::Request, 24)), Ok(None));
-    assert_eq!(assembler.take(&piece(2, Kind::Request, 24)), Ok(None));
-    assert!(assembler.take(&piece(3, Kind::Request, 24)).is_err(), "a third message");
-    assert!(assembler.take(&piece(1, Kind::Fragment, 121)).is_err(), "201 bytes");
-    assert_eq!(assembler.take(&piece(1, Kind::Fragment, 120)), Ok(None));
+    let mut assembler = FragmentAssembler::new(AssemblyLimits { messages: 2, bytes: 200 });
+    assert_eq!(assembler.accept(&piece(1, MessageType::Request, 24)), Ok(None));
+    assert_eq!(assembler.accept(&piece(2, MessageType::Request, 24)), Ok(None));
+    assert!(assembler.accept(&piece(3, MessageType::Request, 24)).is_err(), "a third message");
+    assert!(assembler.accept(&piece(1, MessageType::Fragment, 121)).is_err(), "201 bytes");
+    assert_eq!(assembler.accept(&piece(1, MessageType::Fragment, 120)), Ok(None));
     let mut cancel = Vec::new();
     write::cancel(&mut cancel, form, 1);
-    assert!(assembler.take(&cancel).unwrap().is_some());
+    assert!(assembler.accept(&cancel).unwrap().is_some());
     assert_eq!(assembler.len(), 1);
-    assert_eq!(assembler.take(&piece(3, Kind::Request, 100)), Ok(None), "there is room again");
+    assert_eq!(assembler.accept(&piece(3, MessageType::Request, 100)), Ok(None), "there is room again");
 }
 
 #[test]
 fn keys_are_found_however_an_object_is_named() {
     let ior = "corbaloc::1.2@h:1/the key".parse::<Corbaloc>().unwrap().ior();
     let mut stored = Vec::new();
-    ior.write(&mut Writer::new(&mut stored, Order::Big));
-    let bytes = IorBytes::read(&mut Reader::new(&stored, Order::Big)).unwrap();
-    assert_eq!(Target::Profile { tag: IIOP, data: &ior.profiles[0].data }.key(), Some(&b"the key"[..]));
-    assert_eq!(Target::Profile { tag: 1, data: &ior.profiles[0].data }.key(), None);
-    assert_eq!(Target::Reference { index: 0, ior: bytes }.key(), Some(&b"the key"[..]));
-    assert_eq!(Target::Reference { index: 1, ior: bytes }.key(), None);
-    assert_eq!(Target::Profile { tag: IIOP, data: b"\0\x02" }.key(), None);
+    ior.write(&mut CdrWriter::new(&mut stored, ByteOrder::Big));
+    let bytes = IorBytes::read(&mut CdrReader::new(&stored, ByteOrder::Big)).unwrap();
+    assert_eq!(
+        TargetAddress::Profile { tag: IIOP_TAG, data: &ior.profiles[0].data }.key(),
+        Some(&b"the key"[..])
+    );
+    assert_eq!(TargetAddress::Profile { tag: 1, data: &ior.profiles[0].data }.key(), None);
+    assert_eq!(TargetAddress::Reference { index: 0, ior: bytes }.key(), Some(&b"the key"[..]));
+    assert_eq!(TargetAddress::Reference { index: 1, ior: bytes }.key(), None);
+    assert_eq!(TargetAddress::Profile { tag: IIOP_TAG, data: b"\0\x02" }.key(), None);
 }
 
 #[test]
 fn corbalocs() {
-    let place = |version, host: &str, port| Place { version, host: host.to_string(), port };
+    let place = |version, host: &str, port| IiopAddress { version, host: host.to_string(), port };
     let read: Corbaloc = "corbaloc::a,iiop:1.2@[::1]:88,:1.1@b:1/k%20/%ff".parse().unwrap();
-    let places =
-        [place(Version::V1_0, "a", 2809), place(Version::V1_2, "::1", 88), place(Version::V1_1, "b", 1)];
-    assert_eq!((&read.places[..], &read.key[..]), (&places[..], &b"k /\xff"[..]));
+    let places = [
+        place(GiopVersion::V1_0, "a", 2809),
+        place(GiopVersion::V1_2, "::1", 88),
+        place(GiopVersion::V1_1, "b", 1),
+    ];
+    assert_eq!((&read.addresses[..], &read.key[..]), (&places[..], &b"k /\xff"[..]));
     assert_eq!(read.to_string(), "corbaloc:iiop:1.0@a:2809,iiop:1.2@[::1]:88,iiop:1.1@b:1/k%20/%ff");
     let name: Corbaname = "corbaname::h:5#bank/a%2eb.c".parse().unwrap();
     assert_eq!((&name.service.key[..], &name.name[..]), (&b"NameService"[..], "bank/a.b.c"));
@@ -324,16 +349,21 @@ fn corbalocs() {
 #[test]
 fn other_addresses_are_read() {
     let components = vec![
-        CodeSets::common().component(Order::Little),
-        Component { tag: 99, data: b"whatever".to_vec() },
-        Component::alternate("fe80::1", 4711, Order::Big),
+        CodeSets::common_sets().component(ByteOrder::Little),
+        TaggedComponent { tag: 99, data: b"whatever".to_vec() },
+        TaggedComponent::alternate_address("fe80::1", 4711, ByteOrder::Big),
     ];
-    let profile =
-        IiopProfile { version: Version::V1_2, host: "::1".into(), port: 1, key: b"k".to_vec(), components };
-    let ior = Ior { type_id: b"IDL:T:1.0".to_vec(), profiles: vec![profile.profile(Order::Big)] };
-    let again = ior.to_string().parse::<Ior>().unwrap().iiop().unwrap();
+    let profile = IiopProfile {
+        version: GiopVersion::V1_2,
+        host: "::1".into(),
+        port: 1,
+        key: b"k".to_vec(),
+        components,
+    };
+    let ior = Ior { type_id: b"IDL:T:1.0".to_vec(), profiles: vec![profile.to_tagged(ByteOrder::Big)] };
+    let again = ior.to_string().parse::<Ior>().unwrap().first_iiop_profile().unwrap();
     assert_eq!(again, profile);
-    let places: Vec<String> = again.places().map(|place| place.to_string()).collect();
+    let places: Vec<String> = again.addresses().map(|place| place.to_string()).collect();
     assert_eq!(places, ["[::1]:1", "[fe80::1]:4711"]);
-    assert_eq!(again.components[0].code_sets(), Some(CodeSets::common()));
+    assert_eq!(again.components[0].code_sets(), Some(CodeSets::common_sets()));
 }

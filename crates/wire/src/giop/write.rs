@@ -2,54 +2,59 @@
 //! responds to.
 
 use super::{
-    Context, Contexts, HEADER, Header, Ior, Kind, LocateStatus, Order, Status, SystemException, Target,
-    Version, Wanted, Writer,
+    ByteOrder, CdrWriter, ExpectedResponse, GiopHeader, GiopVersion, HEADER_LEN, Ior, LocateStatus,
+    MessageType, ReplyStatus, ServiceContext, ServiceContexts, SystemException, TargetAddress,
 };
 
 /// The head of a new request.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'h> {
+pub struct GiopRequestHead<'h> {
     /// The sender's ID for the request, unique on its connection.
     pub id: u32,
-    /// The expected response. Before 1.2 anything but [`Wanted::Nothing`] requests the result.
-    pub wanted: Wanted,
+    /// The expected response. Before 1.2 anything but [`ExpectedResponse::Oneway`] requests the result.
+    pub expected_response: ExpectedResponse,
     /// The object.
-    pub target: Target<'h>,
+    pub target: TargetAddress<'h>,
     /// The operation's name, without a NUL.
     pub operation: &'h [u8],
     /// The service contexts.
-    pub contexts: &'h [Context<'h>],
+    pub contexts: &'h [ServiceContext<'h>],
 }
 
 /// A version and a byte order: a reply has those of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct MessageFormat {
     /// The version.
-    pub version: Version,
+    pub version: GiopVersion,
     /// The byte order.
-    pub order: Order,
+    pub order: ByteOrder,
 }
 
-impl Header {
+impl GiopHeader {
     /// Returns the form of a response to this message.
-    pub fn form(&self) -> Form {
-        Form { version: self.version, order: self.order }
+    pub fn format(&self) -> MessageFormat {
+        MessageFormat { version: self.version, order: self.order }
     }
 }
 
 /// Appends a request; `body` writes its arguments.
-pub fn request(out: &mut Vec<u8>, form: Form, head: &Head<'_>, body: impl FnOnce(&mut Writer<'_>)) {
-    message(out, form, Kind::Request, |writer| {
-        let wanted: u8 = match head.wanted {
-            Wanted::Nothing => 0,
-            Wanted::Arrival => 1,
-            Wanted::Result => 3,
+pub fn request(
+    out: &mut Vec<u8>,
+    form: MessageFormat,
+    head: &GiopRequestHead<'_>,
+    body: impl FnOnce(&mut CdrWriter<'_>),
+) {
+    message(out, form, MessageType::Request, |writer| {
+        let wanted: u8 = match head.expected_response {
+            ExpectedResponse::Oneway => 0,
+            ExpectedResponse::Acknowledgement => 1,
+            ExpectedResponse::Result => 3,
         };
-        if form.version < Version::V1_2 {
-            Contexts::NONE.write(head.contexts, writer);
+        if form.version < GiopVersion::V1_2 {
+            ServiceContexts::NONE.write(head.contexts, writer);
             writer.u32(head.id);
             writer.bool(wanted != 0);
-            if form.version == Version::V1_1 {
+            if form.version == GiopVersion::V1_1 {
                 writer.bytes(&[0; 3]);
             }
             head.target.write(form.version, writer);
@@ -60,101 +65,101 @@ pub fn request(out: &mut Vec<u8>, form: Form, head: &Head<'_>, body: impl FnOnce
             writer.bytes(&[wanted, 0, 0, 0]);
             head.target.write(form.version, writer);
             writer.string(head.operation);
-            Contexts::NONE.write(head.contexts, writer);
+            ServiceContexts::NONE.write(head.contexts, writer);
         }
-        aligned(form.version, writer, body);
+        write_body(form.version, writer, body);
     });
 }
 
 /// Appends a reply; `body` writes its result.
 pub fn reply(
     out: &mut Vec<u8>,
-    form: Form,
+    form: MessageFormat,
     id: u32,
-    status: Status,
-    contexts: &[Context<'_>],
-    body: impl FnOnce(&mut Writer<'_>),
+    status: ReplyStatus,
+    contexts: &[ServiceContext<'_>],
+    body: impl FnOnce(&mut CdrWriter<'_>),
 ) {
-    message(out, form, Kind::Reply, |writer| {
-        if form.version < Version::V1_2 {
-            Contexts::NONE.write(contexts, writer);
+    message(out, form, MessageType::Reply, |writer| {
+        if form.version < GiopVersion::V1_2 {
+            ServiceContexts::NONE.write(contexts, writer);
             writer.u32(id);
             writer.u32(status as u32);
         } else {
             writer.u32(id);
             writer.u32(status as u32);
-            Contexts::NONE.write(contexts, writer);
+            ServiceContexts::NONE.write(contexts, writer);
         }
-        aligned(form.version, writer, body);
+        write_body(form.version, writer, body);
     });
 }
 
 /// Appends the reply that a request failed, with the reason.
-pub fn exception(out: &mut Vec<u8>, form: Form, id: u32, why: &SystemException<'_>) {
-    reply(out, form, id, Status::SystemException, &[], |writer| why.write(writer));
+pub fn exception(out: &mut Vec<u8>, form: MessageFormat, id: u32, why: &SystemException<'_>) {
+    reply(out, form, id, ReplyStatus::SystemException, &[], |writer| why.write(writer));
 }
 
 /// Appends the reply that the object is temporarily elsewhere. The client sends its request there, and
 /// returns if that fails.
 ///
 /// The reference should contain the object's type: some clients treat a reference without one as nil.
-pub fn forward(out: &mut Vec<u8>, form: Form, id: u32, to: &Ior) {
-    reply(out, form, id, Status::Forward, &[], |writer| to.write(writer));
+pub fn forward(out: &mut Vec<u8>, form: MessageFormat, id: u32, to: &Ior) {
+    reply(out, form, id, ReplyStatus::Forward, &[], |writer| to.write(writer));
 }
 
 /// Appends a request for an object's location.
-pub fn locate_request(out: &mut Vec<u8>, form: Form, id: u32, target: &Target<'_>) {
-    message(out, form, Kind::LocateRequest, |writer| {
+pub fn locate_request(out: &mut Vec<u8>, form: MessageFormat, id: u32, target: &TargetAddress<'_>) {
+    message(out, form, MessageType::LocateRequest, |writer| {
         writer.u32(id);
         target.write(form.version, writer);
     });
 }
 
 /// Appends the reply that the object is here, or unknown.
-pub fn located(out: &mut Vec<u8>, form: Form, id: u32, here: bool) {
+pub fn locate_status(out: &mut Vec<u8>, form: MessageFormat, id: u32, here: bool) {
     let status = if here { LocateStatus::Here } else { LocateStatus::Unknown };
     locate_reply(out, form, id, status, |_| ());
 }
 
 /// Appends the reply that the object is temporarily elsewhere.
-pub fn locate_forward(out: &mut Vec<u8>, form: Form, id: u32, to: &Ior) {
+pub fn locate_forward(out: &mut Vec<u8>, form: MessageFormat, id: u32, to: &Ior) {
     locate_reply(out, form, id, LocateStatus::Forward, |writer| to.write(writer));
 }
 
 /// Appends the reply that the location could not be determined. Before 1.2 no such reply exists. Then the
 /// reply is that the object is here, so that the client sends its request and receives the exception in the
 /// reply.
-pub fn locate_exception(out: &mut Vec<u8>, form: Form, id: u32, why: &SystemException<'_>) {
-    if form.version < Version::V1_2 {
-        return located(out, form, id, true);
+pub fn locate_exception(out: &mut Vec<u8>, form: MessageFormat, id: u32, why: &SystemException<'_>) {
+    if form.version < GiopVersion::V1_2 {
+        return locate_status(out, form, id, true);
     }
     locate_reply(out, form, id, LocateStatus::SystemException, |writer| why.write(writer));
 }
 
 /// Appends the cancellation of a request.
-pub fn cancel(out: &mut Vec<u8>, form: Form, id: u32) {
-    message(out, form, Kind::CancelRequest, |writer| writer.u32(id));
+pub fn cancel(out: &mut Vec<u8>, form: MessageFormat, id: u32) {
+    message(out, form, MessageType::CancelRequest, |writer| writer.u32(id));
 }
 
 /// Appends the message that closes the connection: requests without a reply were not performed.
-pub fn close(out: &mut Vec<u8>, form: Form) {
-    message(out, form, Kind::CloseConnection, |_| ());
+pub fn close(out: &mut Vec<u8>, form: MessageFormat) {
+    message(out, form, MessageType::CloseConnection, |_| ());
 }
 
 /// Appends the message that the received bytes could not be parsed.
-pub fn error(out: &mut Vec<u8>, form: Form) {
-    message(out, form, Kind::MessageError, |_| ());
+pub fn error(out: &mut Vec<u8>, form: MessageFormat) {
+    message(out, form, MessageType::MessageError, |_| ());
 }
 
 /// Appends a locate reply; `body` writes the rest after the status, which is not aligned to 8 in any version.
 pub fn locate_reply(
     out: &mut Vec<u8>,
-    form: Form,
+    form: MessageFormat,
     id: u32,
     status: LocateStatus,
-    body: impl FnOnce(&mut Writer<'_>),
+    body: impl FnOnce(&mut CdrWriter<'_>),
 ) {
-    message(out, form, Kind::LocateReply, |writer| {
+    message(out, form, MessageType::LocateReply, |writer| {
         writer.u32(id);
         writer.u32(status as u32);
         body(writer);
@@ -163,25 +168,30 @@ pub fn locate_reply(
 
 impl SystemException<'_> {
     /// Appends the exception.
-    pub fn write(&self, writer: &mut Writer<'_>) {
+    pub fn write(&self, writer: &mut CdrWriter<'_>) {
         writer.string(self.type_id);
         writer.u32(self.minor);
         writer.u32(self.completed as u32);
     }
 }
 
-fn message(out: &mut Vec<u8>, form: Form, kind: Kind, content: impl FnOnce(&mut Writer<'_>)) {
+fn message(
+    out: &mut Vec<u8>,
+    form: MessageFormat,
+    kind: MessageType,
+    content: impl FnOnce(&mut CdrWriter<'_>),
+) {
     let base = out.len();
-    Header { version: form.version, order: form.order, more: false, kind, size: 0 }.write(out);
-    let mut writer = Writer::with_base(out, form.order, base);
+    GiopHeader { version: form.version, order: form.order, more_fragments: false, kind, size: 0 }.write(out);
+    let mut writer = CdrWriter::with_base(out, form.order, base);
     content(&mut writer);
-    let size = writer.position() - HEADER;
+    let size = writer.position() - HEADER_LEN;
     writer.patch_u32(base + 8, size);
 }
 
 /// Appends a body, since 1.2 at the next multiple of 8 unless it is empty.
-fn aligned(version: Version, writer: &mut Writer<'_>, body: impl FnOnce(&mut Writer<'_>)) {
-    if version < Version::V1_2 {
+fn write_body(version: GiopVersion, writer: &mut CdrWriter<'_>, body: impl FnOnce(&mut CdrWriter<'_>)) {
+    if version < GiopVersion::V1_2 {
         return body(writer);
     }
     let end = writer.out().len();

@@ -1,6 +1,6 @@
 //! Header fields: classifies those of a single hop and copies the others.
 
-use super::scan::{Line, is, lines};
+use super::scan::{FieldLine, lines, matches_name};
 
 /// The maximum number of fields in one head.
 pub const MAX_FIELDS: usize = 128;
@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 32;
 
 /// The reason why a line may have to be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum DropReason {
     /// The field concerns only this hop.
     Hop,
     /// The field identifies the client, or claims to.
@@ -26,30 +26,30 @@ pub(super) enum Why {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct MarkedField {
     start: usize,
     end: usize,
-    why: Why,
+    reason: DropReason,
 }
 
 /// The lines of one head that may have to be dropped, in their order. The caller keeps them: heads are passed
 /// around, and the marks are larger than the rest of a head.
 #[derive(Clone, Debug)]
-pub struct Marks {
-    lines: [Mark; MAX_MARKS],
+pub struct MarkedFields {
+    lines: [MarkedField; MAX_MARKS],
     len: usize,
 }
 
-impl Default for Marks {
+impl Default for MarkedFields {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Marks {
+impl MarkedFields {
     /// Creates an empty list.
     pub fn new() -> Self {
-        Self { lines: [Mark { start: 0, end: 0, why: Why::Hop }; MAX_MARKS], len: 0 }
+        Self { lines: [MarkedField { start: 0, end: 0, reason: DropReason::Hop }; MAX_MARKS], len: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -59,12 +59,12 @@ impl Marks {
     /// Marks a line. Returns `false` if there are too many marks.
     #[inline(always)]
     #[must_use]
-    pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
-        self.mark(Mark { start: line.start, end: line.end, why })
+    pub(super) fn add(&mut self, line: &FieldLine<'_>, why: DropReason) -> bool {
+        self.push(MarkedField { start: line.start, end: line.end, reason: why })
     }
 
     #[inline]
-    fn mark(&mut self, mark: Mark) -> bool {
+    fn push(&mut self, mark: MarkedField) -> bool {
         let Some(place) = self.lines.get_mut(self.len) else { return false };
         *place = mark;
         self.len += 1;
@@ -72,7 +72,7 @@ impl Marks {
     }
 
     /// Returns the mark of a line, if it has one.
-    fn of(&mut self, line: &Line<'_>) -> Option<&mut Mark> {
+    fn find(&mut self, line: &FieldLine<'_>) -> Option<&mut MarkedField> {
         let len = self.len;
         self.lines[..len].iter_mut().find(|mark| mark.start == line.start)
     }
@@ -82,14 +82,14 @@ impl Marks {
         self.lines[..len].sort_unstable_by_key(|mark| mark.start);
     }
 
-    fn get(&self) -> &[Mark] {
+    fn as_slice(&self) -> &[MarkedField] {
         &self.lines[..self.len]
     }
 }
 
 /// The options of the `Connection` fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Connection {
+pub(super) struct ConnectionOptions {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
@@ -97,14 +97,14 @@ pub(super) struct Connection {
     pub(super) names_others: bool,
 }
 
-impl Connection {
+impl ConnectionOptions {
     pub(super) fn read(&mut self, value: &[u8]) {
         // The most common value.
-        if is(value, b"keep-alive") {
+        if matches_name(value, b"keep-alive") {
             self.keep_alive = true;
             return;
         }
-        for token in tokens(value) {
+        for token in list_elements(value) {
             if token.eq_ignore_ascii_case(b"close") {
                 self.close = true;
             } else if token.eq_ignore_ascii_case(b"keep-alive") {
@@ -123,7 +123,7 @@ impl Connection {
 /// the next hop. Returns `false` if there are too many of them, or of their names. `at` is the offset of the
 /// fields.
 #[must_use]
-pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
+pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut MarkedFields) -> bool {
     let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
     for (nth, token) in named_by_connection(head, at).enumerate() {
         if nth == MAX_NAMED {
@@ -134,7 +134,7 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
         }
         for line in lines(head, at).filter(|line| line.name().eq_ignore_ascii_case(token)) {
             // Fields that identify the client keep their own mark, even if `Connection` names them.
-            if marks.of(&line).is_none() && !marks.add(&line, Why::Hop) {
+            if marks.find(&line).is_none() && !marks.add(&line, DropReason::Hop) {
                 return false;
             }
         }
@@ -148,12 +148,13 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
 /// fields.
 #[cold]
 #[must_use]
-pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
-    let length = |line: &Line<'_>| line.named(b"content-length") || line.named(b"transfer-encoding");
+pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut MarkedFields) -> bool {
+    let length =
+        |line: &FieldLine<'_>| line.has_name(b"content-length") || line.has_name(b"transfer-encoding");
     for line in lines(head, at).filter(length) {
-        if let Some(mark) = marks.of(&line) {
-            mark.why = Why::Hop;
-        } else if !marks.add(&line, Why::Hop) {
+        if let Some(mark) = marks.find(&line) {
+            mark.reason = DropReason::Hop;
+        } else if !marks.add(&line, DropReason::Hop) {
             return false;
         }
     }
@@ -163,17 +164,17 @@ pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
 
 /// Returns the names in the `Connection` fields of a head. `at` is the offset of its fields.
 pub(super) fn named_by_connection(head: &[u8], at: usize) -> impl Iterator<Item = &[u8]> {
-    let lists = lines(head, at).filter(|line| line.named(b"connection"));
-    lists.flat_map(|line| tokens(line.value())).filter(|token| !token.is_empty())
+    let lists = lines(head, at).filter(|line| line.has_name(b"connection"));
+    lists.flat_map(|line| list_elements(line.value())).filter(|token| !token.is_empty())
 }
 
 /// Returns the elements of a comma-separated list, trimmed.
-pub(super) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
 /// Parses a Content-Length: digits only, at most 18.
-pub(super) fn length(value: &[u8]) -> Option<u64> {
+pub(super) fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 18 {
         return None;
     }
@@ -189,12 +190,12 @@ pub(super) fn length(value: &[u8]) -> Option<u64> {
 pub(super) fn copy_lines(
     head: &[u8],
     from: usize,
-    marks: &Marks,
-    drop: impl Fn(Why) -> bool,
+    marks: &MarkedFields,
+    drop: impl Fn(DropReason) -> bool,
     out: &mut Vec<u8>,
 ) {
     let mut keep_from = from;
-    for mark in marks.get().iter().filter(|mark| drop(mark.why)) {
+    for mark in marks.as_slice().iter().filter(|mark| drop(mark.reason)) {
         // Runs of kept lines are copied at once.
         if mark.start > keep_from {
             out.extend_from_slice(&head[keep_from..mark.start]);

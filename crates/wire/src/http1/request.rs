@@ -1,17 +1,20 @@
-//! Request heads: parsing and validation. [`write`] rewrites them for the next hop.
+//! Request heads: parsing and validation. [`mod@write`] rewrites them for the next hop.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, length, mark_named, named_by_connection, tokens};
+use super::field::{
+    ConnectionOptions, DropReason, MAX_FIELDS, MarkedFields, content_length, list_elements, mark_named,
+    named_by_connection,
+};
 use super::host::is_host;
-use super::scan::{self, Stop, TOKEN, lines};
-use super::{Body, Chunked, Refusal, Trailers, Unread};
+use super::scan::{self, ScanError, TOKEN, lines};
+use super::{BodyFraming, ChunkedParser, HeadError, RequestRejection, TrailerFilter};
 
 mod write;
 
-pub use write::{Forwarded, Forwarding, x_forwarded};
+pub use write::{ForwardedStyle, ForwardingOptions, x_forwarded};
 
 /// The properties of a method that matter to a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum MethodClass {
     /// GET: idempotent.
     Get,
     /// HEAD: idempotent, and its response has no body.
@@ -22,20 +25,20 @@ pub enum Method {
     Other,
 }
 
-impl Method {
+impl MethodClass {
     /// Returns `true` if a request may be sent again when its outcome is unknown (RFC 9110 section 9.2.2).
-    pub fn idempotent(self) -> bool {
+    pub fn is_idempotent(self) -> bool {
         self != Self::Other
     }
 }
 
 /// A request head that may be forwarded.
 #[derive(Debug)]
-pub struct Request<'m, 'b> {
+pub struct RequestHead<'m, 'b> {
     /// The method as received.
     pub method_name: &'b [u8],
     /// The method's properties.
-    pub method: Method,
+    pub method: MethodClass,
     /// The target in origin form (or `*`); the authority of an absolute form is in `host`.
     pub target: &'b [u8],
     /// The requested host; empty only from HTTP/1.0 clients.
@@ -49,7 +52,7 @@ pub struct Request<'m, 'b> {
     /// Whether the client requests another protocol (WebSocket).
     pub upgrade: bool,
     /// The body after the head.
-    pub body: Body,
+    pub body: BodyFraming,
     /// The length of the head in bytes, with the empty line.
     pub len: usize,
     head: &'b [u8],
@@ -59,10 +62,10 @@ pub struct Request<'m, 'b> {
     fields: usize,
     absolute: bool,
     /// Whether the request line is rewritten.
-    line_anew: bool,
+    rewrites_line: bool,
     /// Whether `Connection` names other fields.
     names_others: bool,
-    marks: &'m Marks,
+    marks: &'m MarkedFields,
 }
 
 /// Parses a request head at the beginning of `input`.
@@ -73,47 +76,47 @@ pub struct Request<'m, 'b> {
 pub fn request<'m, 'b>(
     input: &'b [u8],
     max_head: usize,
-    marks: &'m mut Marks,
-) -> Result<Request<'m, 'b>, Unread<Refusal>> {
+    marks: &'m mut MarkedFields,
+) -> Result<RequestHead<'m, 'b>, HeadError<RequestRejection>> {
     let mut read = read(&input[..input.len().min(max_head)], marks);
     // Modified in place: a request is large.
-    if let Err(unread @ Unread::Partial) = &mut read
+    if let Err(unread @ HeadError::Partial) = &mut read
         && input.len() >= max_head
     {
-        *unread = Unread::Bad(too_large(&input[..max_head]));
+        *unread = HeadError::Invalid(too_large(&input[..max_head]));
     }
     read
 }
 
-impl From<Stop> for Unread<Refusal> {
-    fn from(stop: Stop) -> Self {
+impl From<ScanError> for HeadError<RequestRejection> {
+    fn from(stop: ScanError) -> Self {
         match stop {
-            Stop::Partial => Self::Partial,
-            Stop::Bad(what) => malformed(what),
+            ScanError::Partial => Self::Partial,
+            ScanError::Invalid(what) => malformed(what),
         }
     }
 }
 
 /// Returns the refusal of a malformed request.
 #[cold]
-fn malformed(what: &'static str) -> Unread<Refusal> {
-    Unread::Bad(Refusal::Malformed(what))
+fn malformed(what: &'static str) -> HeadError<RequestRejection> {
+    HeadError::Invalid(RequestRejection::Malformed(what))
 }
 
-const LINE: &str = "the request line is malformed";
+const BAD_LINE: &str = "the request line is malformed";
 const NO_VERSION: &str = "the request line has no version";
 
 /// Returns the refusal of a head that exceeds its maximum length.
 #[cold]
-fn too_large(head: &[u8]) -> Refusal {
+fn too_large(head: &[u8]) -> RequestRejection {
     let line = head.trim_ascii_start();
-    if line.contains(&b'\n') { Refusal::HeadTooLarge } else { Refusal::TargetTooLong }
+    if line.contains(&b'\n') { RequestRejection::HeadTooLarge } else { RequestRejection::TargetTooLong }
 }
 
 /// Returns `true` if the input begins with a request line of another protocol: three parts, the last of them
 /// not HTTP with a version. Clients of such a protocol (RTSP, SIP, an invalid HTTP/2 preface) cannot parse an
 /// HTTP response.
-pub fn foreign(input: &[u8]) -> bool {
+pub fn is_foreign_protocol(input: &[u8]) -> bool {
     let Some(line) = input.split(|byte| *byte == b'\n').next().and_then(|line| line.strip_suffix(b"\r"))
     else {
         return false;
@@ -131,7 +134,10 @@ pub fn foreign(input: &[u8]) -> bool {
 }
 
 #[inline(always)]
-fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>, Unread<Refusal>> {
+fn read<'m, 'b>(
+    input: &'b [u8],
+    marks: &'m mut MarkedFields,
+) -> Result<RequestHead<'m, 'b>, HeadError<RequestRejection>> {
     let mut start = 0;
     while let [b'\r', b'\n', ..] = input[start..] {
         start += 2;
@@ -139,25 +145,25 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>
     let (method_len, known) = match &input[start..] {
         // The most common method.
         [b'G', b'E', b'T', b' ', ..] => (3, true),
-        line => (line.iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(Stop::Partial)?, false),
+        line => (line.iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(ScanError::Partial)?, false),
     };
     let method_end = start + method_len;
     if !known && (method_len == 0 || input[method_end] != b' ') {
         return match input[start..] {
-            [b'\r'] => Err(Unread::Partial),
-            _ => Err(malformed(LINE)),
+            [b'\r'] => Err(HeadError::Partial),
+            _ => Err(malformed(BAD_LINE)),
         };
     }
     let target_start = method_end + 1;
     let target_end = scan::target_end(input, target_start);
-    let after = *input.get(target_end).ok_or(Stop::Partial)?;
+    let after = *input.get(target_end).ok_or(ScanError::Partial)?;
     if target_end == target_start || after != b' ' {
-        return Err(malformed(LINE));
+        return Err(malformed(BAD_LINE));
     }
     let Some(version) = input[target_end + 1..].first_chunk::<8>() else {
         // A complete line without a version stays without one: its sender waits for a response.
         let ended = input[target_end + 1..].iter().any(|byte| matches!(byte, b'\r' | b'\n'));
-        return Err(if ended { malformed(NO_VERSION) } else { Unread::Partial });
+        return Err(if ended { malformed(NO_VERSION) } else { HeadError::Partial });
     };
     let (http10, later) = match version {
         // Compared as one value, not byte by byte.
@@ -166,48 +172,52 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>
         // Treated as the highest supported version (RFC 9110 section 2.5).
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => (false, true),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
-            return Err(Unread::Bad(Refusal::Version));
+            return Err(HeadError::Invalid(RequestRejection::Version));
         }
         _ if version.contains(&b'\r') || version.contains(&b'\n') => return Err(malformed(NO_VERSION)),
-        _ => return Err(malformed(LINE)),
+        _ => return Err(malformed(BAD_LINE)),
     };
     let fields = scan::crlf(input, target_end + 9)?;
     let name = &input[start..method_end];
     let line = RequestLine {
         start,
         name,
-        method: if known { Method::Get } else { method(name) },
+        method: if known { MethodClass::Get } else { method_class(name) },
         target: &input[target_start..target_end],
         http10,
-        later,
+        is_later_version: later,
         end: fields,
     };
-    judge(input, &line, marks)
+    validate(input, &line, marks)
 }
 
 /// Returns `true` if a field frames a message, or identifies the client, in a spelling that has `_` in place
 /// of `-`. Servers that turn fields into variables (CGI, WSGI) do not distinguish the two. A client could
 /// then forge the fields of its balancer, or the end of a body. `name` is in any case.
-pub fn disguised(name: &[u8]) -> bool {
-    disguise(name).is_some()
+pub fn is_disguised_field(name: &[u8]) -> bool {
+    disguised_reason(name).is_some()
 }
 
 /// Returns the reason why a disguised field may have to be dropped.
 #[inline(always)]
-fn disguise(name: &[u8]) -> Option<Why> {
+fn disguised_reason(name: &[u8]) -> Option<DropReason> {
     // All of them begin with one of these letters.
-    if matches!(name, [b'c' | b'C' | b't' | b'T' | b'x' | b'X', ..]) { undisguise(name) } else { None }
+    if matches!(name, [b'c' | b'C' | b't' | b'T' | b'x' | b'X', ..]) {
+        framing_field_reason(name)
+    } else {
+        None
+    }
 }
 
 /// Compares the whole name.
 #[cold]
-fn undisguise(name: &[u8]) -> Option<Why> {
-    const USUAL: [(&[u8], Why); 5] = [
-        (b"content-length", Why::Hop),
-        (b"transfer-encoding", Why::Hop),
-        (b"x-forwarded-for", Why::Forwarding),
-        (b"x-forwarded-host", Why::Forwarding),
-        (b"x-forwarded-proto", Why::Forwarding),
+fn framing_field_reason(name: &[u8]) -> Option<DropReason> {
+    const USUAL: [(&[u8], DropReason); 5] = [
+        (b"content-length", DropReason::Hop),
+        (b"transfer-encoding", DropReason::Hop),
+        (b"x-forwarded-for", DropReason::Forwarding),
+        (b"x-forwarded-host", DropReason::Forwarding),
+        (b"x-forwarded-proto", DropReason::Forwarding),
     ];
     let alike = |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
     let same = |usual: &[u8]| name.len() == usual.len() && name.iter().zip(usual).all(alike);
@@ -219,23 +229,23 @@ struct RequestLine<'b> {
     start: usize,
     /// The name of the method.
     name: &'b [u8],
-    method: Method,
+    method: MethodClass,
     target: &'b [u8],
     http10: bool,
     /// Whether the version is above 1.1.
-    later: bool,
+    is_later_version: bool,
     /// The offset of the fields.
     end: usize,
 }
 
 /// Parses the fields and validates the request.
-fn judge<'m, 'b>(
+fn validate<'m, 'b>(
     input: &'b [u8],
     line: &RequestLine<'b>,
-    marks: &'m mut Marks,
-) -> Result<Request<'m, 'b>, Unread<Refusal>> {
+    marks: &'m mut MarkedFields,
+) -> Result<RequestHead<'m, 'b>, HeadError<RequestRejection>> {
     let (method_name, http10, fields) = (line.name, line.http10, line.end);
-    let mut connection = Connection::default();
+    let mut connection = ConnectionOptions::default();
     marks.clear();
     let mut host = None;
     let mut content_length = None;
@@ -243,34 +253,34 @@ fn judge<'m, 'b>(
     let mut expects_continue = false;
     let mut upgrade_fields = 0;
     let (mut index, mut at) = (0, fields);
-    let (start, method, target, later) = (line.start, line.method, line.target, line.later);
+    let (start, method, target, later) = (line.start, line.method, line.target, line.is_later_version);
     let mut fits = true;
     let len = loop {
         // Most requests end here, where too few bytes are left for the fast scan of a name.
         if let [b'\r', b'\n', ..] = input[at..] {
             break at + 2;
         }
-        let Some(colon) = scan::name(input, at)? else { break at + 2 };
+        let Some(colon) = scan::scan_name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
-            return Err(Unread::Bad(Refusal::HeadTooLarge));
+            return Err(HeadError::Invalid(RequestRejection::HeadTooLarge));
         }
         if colon - at == 4
-            && scan::is(&input[at..colon], b"host")
+            && scan::matches_name(&input[at..colon], b"host")
             && let Some((line, value)) = scan::plain_host(input, at, colon)
         {
             if host.replace(value).is_some() {
                 return Err(malformed("more than one Host"));
             }
-            fits &= marks.add(&line, Why::Host);
+            fits &= marks.add(&line, DropReason::Host);
             at = line.end;
             index += 1;
             continue;
         }
-        let line = scan::value(input, at, colon)?;
+        let line = scan::scan_value(input, at, colon)?;
         at = line.end;
         match line.name_len() {
-            2 if line.named(b"te") => fits &= marks.add(&line, Why::Hop),
-            4 if line.named(b"host") => {
+            2 if line.has_name(b"te") => fits &= marks.add(&line, DropReason::Hop),
+            4 if line.has_name(b"host") => {
                 let value = line.value();
                 // A target without an authority has an empty Host (RFC 9112 section 3.2).
                 if !value.is_empty() && !is_host(value) {
@@ -279,47 +289,47 @@ fn judge<'m, 'b>(
                 if host.replace(value).is_some() {
                     return Err(malformed("more than one Host"));
                 }
-                fits &= marks.add(&line, Why::Host);
+                fits &= marks.add(&line, DropReason::Host);
             }
-            6 if line.named(b"expect") => {
+            6 if line.has_name(b"expect") => {
                 if !line.value().eq_ignore_ascii_case(b"100-continue") {
-                    return Err(Unread::Bad(Refusal::Expectation));
+                    return Err(HeadError::Invalid(RequestRejection::Expectation));
                 }
                 expects_continue = !http10;
             }
-            7 if line.named(b"upgrade") => {
-                fits &= marks.add(&line, Why::Hop);
+            7 if line.has_name(b"upgrade") => {
+                fits &= marks.add(&line, DropReason::Hop);
                 // An h2c connection would carry requests that this relay cannot see.
-                let h2c = tokens(line.value()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
+                let h2c = list_elements(line.value()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
                 upgrade_fields += if h2c { 2 } else { 1 };
             }
-            9 if line.named(b"forwarded") => fits &= marks.add(&line, Why::Forwarding),
-            10 if line.named(b"connection") => {
-                fits &= marks.add(&line, Why::Hop);
+            9 if line.has_name(b"forwarded") => fits &= marks.add(&line, DropReason::Forwarding),
+            10 if line.has_name(b"connection") => {
+                fits &= marks.add(&line, DropReason::Hop);
                 connection.read(line.value());
             }
-            10 if line.named(b"keep-alive") => fits &= marks.add(&line, Why::Hop),
-            14 if line.named(b"content-length") => {
-                let Some(length) = length(line.value()) else {
+            10 if line.has_name(b"keep-alive") => fits &= marks.add(&line, DropReason::Hop),
+            14 if line.has_name(b"content-length") => {
+                let Some(length) = self::content_length(line.value()) else {
                     return Err(malformed("Content-Length is malformed"));
                 };
                 if content_length.replace(length).is_some() {
                     return Err(malformed("more than one Content-Length"));
                 }
             }
-            14 if line.named(b"http2-settings") => fits &= marks.add(&line, Why::Hop),
-            15 if line.named(b"x-forwarded-for") => fits &= marks.add(&line, Why::Forwarding),
-            16 if line.named(b"x-forwarded-host") => fits &= marks.add(&line, Why::Forwarding),
-            16 if line.named(b"proxy-connection") => fits &= marks.add(&line, Why::Hop),
-            17 if line.named(b"x-forwarded-proto") => fits &= marks.add(&line, Why::Forwarding),
-            17 if line.named(b"transfer-encoding") => {
+            14 if line.has_name(b"http2-settings") => fits &= marks.add(&line, DropReason::Hop),
+            15 if line.has_name(b"x-forwarded-for") => fits &= marks.add(&line, DropReason::Forwarding),
+            16 if line.has_name(b"x-forwarded-host") => fits &= marks.add(&line, DropReason::Forwarding),
+            16 if line.has_name(b"proxy-connection") => fits &= marks.add(&line, DropReason::Hop),
+            17 if line.has_name(b"x-forwarded-proto") => fits &= marks.add(&line, DropReason::Forwarding),
+            17 if line.has_name(b"transfer-encoding") => {
                 if chunked || http10 {
                     return Err(malformed("Transfer-Encoding is not allowed here"));
                 }
-                coding(line.value()).map_err(Unread::Bad)?;
+                check_coding(line.value()).map_err(HeadError::Invalid)?;
                 chunked = true;
             }
-            14..=17 if let Some(why) = disguise(line.name()) => fits &= marks.add(&line, why),
+            14..=17 if let Some(why) = disguised_reason(line.name()) => fits &= marks.add(&line, why),
             _ => {}
         }
         index += 1;
@@ -335,23 +345,23 @@ fn judge<'m, 'b>(
         fits &= mark_named(head, fields, marks);
     }
     if !fits {
-        return Err(Unread::Bad(Refusal::HeadTooLarge));
+        return Err(HeadError::Invalid(RequestRejection::HeadTooLarge));
     }
     let upgrade = connection.upgrade && upgrade_fields == 1 && !http10;
-    let (target, authority) = origin_form(method_name, target).map_err(Unread::Bad)?;
+    let (target, authority) = origin_form(method_name, target).map_err(HeadError::Invalid)?;
     let body = match content_length {
-        _ if chunked => Body::Chunked(Chunked::new()),
-        Some(length) if length > 0 => Body::Length(length),
-        _ => Body::Done,
+        _ if chunked => BodyFraming::Chunked(ChunkedParser::new()),
+        Some(length) if length > 0 => BodyFraming::Length(length),
+        _ => BodyFraming::Done,
     };
-    Ok(Request {
+    Ok(RequestHead {
         method_name,
         method,
         target,
         host: authority.or(host).unwrap_or_default(),
         http10,
         keep_alive: !connection.close && (!http10 || connection.keep_alive),
-        expects_continue: expects_continue && !matches!(body, Body::Done),
+        expects_continue: expects_continue && !matches!(body, BodyFraming::Done),
         upgrade,
         body,
         len,
@@ -359,38 +369,41 @@ fn judge<'m, 'b>(
         start,
         fields,
         absolute: authority.is_some(),
-        line_anew: authority.is_some() || http10 || later,
+        rewrites_line: authority.is_some() || http10 || later,
         names_others: connection.names_others,
         marks,
     })
 }
 
 #[inline]
-fn method(name: &[u8]) -> Method {
+fn method_class(name: &[u8]) -> MethodClass {
     match name {
-        b"GET" => Method::Get,
-        b"HEAD" => Method::Head,
-        b"PUT" | b"DELETE" | b"OPTIONS" | b"TRACE" => Method::Idempotent,
-        _ => Method::Other,
+        b"GET" => MethodClass::Get,
+        b"HEAD" => MethodClass::Head,
+        b"PUT" | b"DELETE" | b"OPTIONS" | b"TRACE" => MethodClass::Idempotent,
+        _ => MethodClass::Other,
     }
 }
 
 /// Checks that `chunked` is the only coding; all others are rejected.
-fn coding(value: &[u8]) -> Result<(), Refusal> {
+fn check_coding(value: &[u8]) -> Result<(), RequestRejection> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(());
     }
-    match tokens(value).last() {
+    match list_elements(value).last() {
         Some(last) if last.eq_ignore_ascii_case(b"chunked") => {
-            Err(Refusal::NotImplemented("only the transfer coding chunked is relayed"))
+            Err(RequestRejection::NotImplemented("only the transfer coding chunked is relayed"))
         }
-        _ => Err(Refusal::Malformed("Transfer-Encoding does not end in chunked")),
+        _ => Err(RequestRejection::Malformed("Transfer-Encoding does not end in chunked")),
     }
 }
 
 /// Returns the target in origin form, and the authority if the target has one.
 #[inline]
-fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
+fn origin_form<'b>(
+    method: &[u8],
+    target: &'b [u8],
+) -> Result<(&'b [u8], Option<&'b [u8]>), RequestRejection> {
     // A member might open a tunnel for a CONNECT with any target.
     if target.starts_with(b"/") && method != b"CONNECT" {
         Ok((target, None))
@@ -401,24 +414,24 @@ fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<
 
 /// Splits a target in absolute form into origin form and authority.
 #[cold]
-fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
+fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), RequestRejection> {
     if target == b"*" && method == b"OPTIONS" {
         return Ok((target, None));
     }
     if method == b"CONNECT" {
-        return Err(Refusal::NotImplemented("CONNECT is not relayed"));
+        return Err(RequestRejection::NotImplemented("CONNECT is not relayed"));
     }
     let after = |scheme: &[u8]| {
         let (begin, rest) = target.split_at_checked(scheme.len())?;
         begin.eq_ignore_ascii_case(scheme).then_some(rest)
     };
     let Some(rest) = after(b"http://").or_else(|| after(b"https://")) else {
-        return Err(Refusal::Malformed("the request target is malformed"));
+        return Err(RequestRejection::Malformed("the request target is malformed"));
     };
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     if !is_host(authority) {
-        return Err(Refusal::Malformed("the request target is malformed"));
+        return Err(RequestRejection::Malformed("the request target is malformed"));
     }
     let path: &[u8] = match path {
         // A request to the server as a whole (RFC 9112 section 3.2.4).
@@ -429,7 +442,7 @@ fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&
     Ok((path, Some(authority)))
 }
 
-impl Request<'_, '_> {
+impl RequestHead<'_, '_> {
     /// Returns the value of the first field with this name, in any case.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()
@@ -449,11 +462,11 @@ impl Request<'_, '_> {
 
     /// Creates the trailers of the request's body, before any have been received.
     #[inline]
-    pub fn trailers(&self) -> Trailers {
-        if self.names_others && matches!(self.body, Body::Chunked(_)) {
-            Trailers::after(named_by_connection(self.head, self.fields))
+    pub fn trailers(&self) -> TrailerFilter {
+        if self.names_others && matches!(self.body, BodyFraming::Chunked(_)) {
+            TrailerFilter::excluding(named_by_connection(self.head, self.fields))
         } else {
-            Trailers::default()
+            TrailerFilter::default()
         }
     }
 
@@ -461,7 +474,7 @@ impl Request<'_, '_> {
     /// receives each name without a version.
     pub fn upgrades_to(&self, allowed: impl Fn(&[u8]) -> bool) -> bool {
         let name = |token: &'_ [u8]| token.split(|byte| *byte == b'/').next().is_some_and(&allowed);
-        self.upgrade && tokens(self.field("upgrade").unwrap_or_default()).all(name)
+        self.upgrade && list_elements(self.field("upgrade").unwrap_or_default()).all(name)
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {

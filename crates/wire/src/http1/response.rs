@@ -1,28 +1,28 @@
 //! Answer heads: read, judged, rewritten for the client.
 
 use super::field::{
-    Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_length, mark_named, named_by_connection,
-    tokens,
+    ConnectionOptions, DropReason, MAX_FIELDS, MarkedFields, content_length, copy_lines, list_elements,
+    mark_length, mark_named, named_by_connection,
 };
-use super::scan::{self, Line, Stop, is, lines};
-use super::{Body, Chunked, Trailers, Unread};
+use super::scan::{self, FieldLine, ScanError, lines, matches_name};
+use super::{BodyFraming, ChunkedParser, HeadError, TrailerFilter};
+use crate::load_report::{self, LoadReport};
 use crate::orca;
-use crate::reading::{self, Said};
 
 /// An answer that cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad answer: {0}")]
-pub struct BadResponse(pub &'static str);
+pub struct ResponseError(pub &'static str);
 
 /// An answer head that may be passed on.
 #[derive(Debug)]
-pub struct Response<'m, 'b> {
+pub struct ResponseHead<'m, 'b> {
     /// 100 to 999.
     pub status: u16,
     /// May the connection to the member be used again after this answer?
     pub keep_alive: bool,
     /// What follows the head.
-    pub body: Body,
+    pub body: BodyFraming,
     /// Bytes of the head, the empty line included.
     pub len: usize,
     head: &'b [u8],
@@ -32,21 +32,21 @@ pub struct Response<'m, 'b> {
     other_version: bool,
     /// Whether `Connection` names other fields.
     names_others: bool,
-    marks: &'m Marks,
+    marks: &'m MarkedFields,
     /// The value of the first ORCA report ([`crate::orca::HEADER`]), if there is one.
     pub report: Option<&'b [u8]>,
-    /// What [`quick`](crate::reading::quick) finds in it, if anything.
-    pub said: Option<Said>,
+    /// What [`parse_fast`](crate::load_report::parse_fast) finds in it, if anything.
+    pub load_report: Option<LoadReport>,
     /// Is another one announced for the trailers (`Trailer`)?
-    pub reports_after: bool,
+    pub report_in_trailers: bool,
     /// Does any field stay behind?
-    hop: bool,
+    drops_fields: bool,
     upgrade: bool,
 }
 
 /// How to rewrite an answer head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rewrite {
+pub struct ResponseRewrite {
     /// The client's connection ends after this answer.
     pub close: bool,
     /// ORCA reports stay behind: they are for balancers.
@@ -60,60 +60,60 @@ pub struct Rewrite {
 /// # Errors
 /// It is not all there yet, or the answer is malformed or could be read in two ways.
 #[inline(always)]
-pub fn response<'m, 'b>(
+pub fn parse_response<'m, 'b>(
     input: &'b [u8],
     max_head: usize,
     to_head: bool,
-    marks: &'m mut Marks,
-) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
+    marks: &'m mut MarkedFields,
+) -> Result<ResponseHead<'m, 'b>, HeadError<ResponseError>> {
     let mut read = read(&input[..input.len().min(max_head)], to_head, marks);
     // Changed where it is: an answer is large.
-    if let Err(unread @ Unread::Partial) = &mut read
+    if let Err(unread @ HeadError::Partial) = &mut read
         && input.len() >= max_head
     {
-        *unread = bad(TOO_LARGE);
+        *unread = invalid(TOO_LARGE);
     }
     read
 }
 
 const TOO_LARGE: &str = "the head is too large";
 
-impl From<Stop> for Unread<BadResponse> {
-    fn from(stop: Stop) -> Self {
+impl From<ScanError> for HeadError<ResponseError> {
+    fn from(stop: ScanError) -> Self {
         match stop {
-            Stop::Partial => Self::Partial,
-            Stop::Bad(what) => bad(what),
+            ScanError::Partial => Self::Partial,
+            ScanError::Invalid(what) => invalid(what),
         }
     }
 }
 
-const fn bad(what: &'static str) -> Unread<BadResponse> {
-    Unread::Bad(BadResponse(what))
+const fn invalid(what: &'static str) -> HeadError<ResponseError> {
+    HeadError::Invalid(ResponseError(what))
 }
 
 #[inline(always)]
 fn read<'m, 'b>(
     input: &'b [u8],
     to_head: bool,
-    marks: &'m mut Marks,
-) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
+    marks: &'m mut MarkedFields,
+) -> Result<ResponseHead<'m, 'b>, HeadError<ResponseError>> {
     const USUAL: &[u8; 17] = b"HTTP/1.1 200 OK\r\n";
     let (line, fields) = match input.first_chunk() {
         // Nearly all are that: compared at once.
-        Some(line) if line == USUAL => ((200, Version::Usual), USUAL.len()),
+        Some(line) if line == USUAL => ((200, ResponseVersion::Http11), USUAL.len()),
         _ => status_line(input)?,
     };
-    judge(input, fields, line, to_head, marks)
+    validate(input, fields, line, to_head, marks)
 }
 
 /// Reads status and version, and returns where the fields begin.
 #[inline(never)]
-fn status_line(input: &[u8]) -> Result<((u16, Version), usize), Unread<BadResponse>> {
-    const LINE: Unread<BadResponse> = bad("the status line is malformed");
+fn status_line(input: &[u8]) -> Result<((u16, ResponseVersion), usize), HeadError<ResponseError>> {
+    const LINE: HeadError<ResponseError> = invalid("the status line is malformed");
     let Some(begin) = input.first_chunk::<12>() else {
         let alike = |(one, other): (&u8, &u8)| one == other || (*one, *other) == (b'2', b'1');
         let plausible = input.iter().zip(b"HTTP/1.").all(alike);
-        return Err(if plausible { Unread::Partial } else { LINE });
+        return Err(if plausible { HeadError::Partial } else { LINE });
     };
     let (version, code) = begin.split_at(8);
     let status = match code {
@@ -124,10 +124,10 @@ fn status_line(input: &[u8]) -> Result<((u16, Version), usize), Unread<BadRespon
         _ => return Err(LINE),
     };
     let version = match version {
-        b"HTTP/1.1" => Version::Usual,
-        b"HTTP/1.0" => Version::Old,
+        b"HTTP/1.1" => ResponseVersion::Http11,
+        b"HTTP/1.0" => ResponseVersion::Http10,
         // Servers that say so speak HTTP/1.1 all the same: they were asked in it.
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] | b"HTTP/2.0" => Version::Later,
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] | b"HTTP/2.0" => ResponseVersion::Later,
         _ => return Err(LINE),
     };
     let end = scan::text_end(input, 12)?;
@@ -139,24 +139,24 @@ fn status_line(input: &[u8]) -> Result<((u16, Version), usize), Unread<BadRespon
 
 /// The version that an answer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
+enum ResponseVersion {
     /// HTTP/1.1.
-    Usual,
+    Http11,
     /// HTTP/1.0.
-    Old,
+    Http10,
     /// A later one.
     Later,
 }
 
 /// Reads the fields, which begin at `fields`, and decides what the answer is.
-fn judge<'m, 'b>(
+fn validate<'m, 'b>(
     input: &'b [u8],
     fields: usize,
-    (status, version): (u16, Version),
+    (status, version): (u16, ResponseVersion),
     to_head: bool,
-    marks: &'m mut Marks,
-) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
-    let mut connection = Connection::default();
+    marks: &'m mut MarkedFields,
+) -> Result<ResponseHead<'m, 'b>, HeadError<ResponseError>> {
+    let mut connection = ConnectionOptions::default();
     marks.clear();
     let mut hop = false;
     let mut fits = true;
@@ -167,13 +167,13 @@ fn judge<'m, 'b>(
     let mut reports_after = false;
     let (mut index, mut at) = (0, fields);
     let len = loop {
-        let Some(colon) = scan::name(input, at)? else { break at + 2 };
+        let Some(colon) = scan::scan_name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
-            return Err(bad("too many fields"));
+            return Err(invalid("too many fields"));
         }
-        if colon - at == orca::HEADER.len() && is(&input[at..colon], b"endpoint-load-metrics") {
+        if colon - at == orca::HEADER.len() && matches_name(&input[at..colon], b"endpoint-load-metrics") {
             let (line, found) = report_line(input, at, colon)?;
-            fits &= marks.add(&line, Why::Report);
+            fits &= marks.add(&line, DropReason::Report);
             if report.is_none() {
                 (report, said) = (Some(line.value()), found);
             }
@@ -181,48 +181,48 @@ fn judge<'m, 'b>(
             index += 1;
             continue;
         }
-        let line = scan::value(input, at, colon)?;
+        let line = scan::scan_value(input, at, colon)?;
         at = line.end;
         match line.name_len() {
-            7 if line.named(b"upgrade") => {
+            7 if line.has_name(b"upgrade") => {
                 (hop, upgrade) = (true, true);
-                fits &= marks.add(&line, Why::Hop);
+                fits &= marks.add(&line, DropReason::Hop);
             }
-            7 if line.named(b"trailer") => {
-                reports_after |=
-                    tokens(line.value()).any(|name| name.eq_ignore_ascii_case(orca::HEADER.as_bytes()));
+            7 if line.has_name(b"trailer") => {
+                reports_after |= list_elements(line.value())
+                    .any(|name| name.eq_ignore_ascii_case(orca::HEADER.as_bytes()));
             }
-            10 if line.named(b"connection") => {
+            10 if line.has_name(b"connection") => {
                 hop = true;
-                fits &= marks.add(&line, Why::Hop);
+                fits &= marks.add(&line, DropReason::Hop);
                 connection.read(line.value());
             }
-            10 if line.named(b"keep-alive") => {
+            10 if line.has_name(b"keep-alive") => {
                 hop = true;
-                fits &= marks.add(&line, Why::Hop);
+                fits &= marks.add(&line, DropReason::Hop);
             }
-            14 if line.named(b"content-length") => {
+            14 if line.has_name(b"content-length") => {
                 let value = line.value();
-                let length = length(value).ok_or(bad("Content-Length is malformed"))?;
+                let length = self::content_length(value).ok_or(invalid("Content-Length is malformed"))?;
                 match content_length.replace((length, value)) {
                     None => {}
                     // One is enough (RFC 9110 section 8.6). To the letter: a client may not read 03 as 3.
                     Some((_, other)) if other == value => {
                         hop = true;
-                        fits &= marks.add(&line, Why::Hop);
+                        fits &= marks.add(&line, DropReason::Hop);
                     }
-                    Some(_) => return Err(bad("two different Content-Lengths")),
+                    Some(_) => return Err(invalid("two different Content-Lengths")),
                 }
             }
-            16 if line.named(b"proxy-connection") => {
+            16 if line.has_name(b"proxy-connection") => {
                 hop = true;
-                fits &= marks.add(&line, Why::Hop);
+                fits &= marks.add(&line, DropReason::Hop);
             }
-            17 if line.named(b"transfer-encoding") => {
+            17 if line.has_name(b"transfer-encoding") => {
                 if chunked || !line.value().eq_ignore_ascii_case(b"chunked") {
-                    return Err(bad("the transfer coding is not chunked"));
+                    return Err(invalid("the transfer coding is not chunked"));
                 }
-                fits &= marks.add(&line, Why::Coding);
+                fits &= marks.add(&line, DropReason::Coding);
                 chunked = true;
             }
             _ => {}
@@ -231,7 +231,7 @@ fn judge<'m, 'b>(
     };
     let head = &input[..len];
     if chunked && content_length.is_some() {
-        return Err(bad("both Content-Length and Transfer-Encoding"));
+        return Err(invalid("both Content-Length and Transfer-Encoding"));
     }
     if connection.names_others {
         fits &= mark_named(head, fields, marks);
@@ -241,47 +241,51 @@ fn judge<'m, 'b>(
         fits &= mark_length(head, fields, marks);
     }
     if !fits {
-        return Err(bad("too many fields for one hop"));
+        return Err(invalid("too many fields for one hop"));
     }
     let body = match status {
-        100..=199 | 204 | 304 => Body::Done,
-        _ if to_head => Body::Done,
-        _ if chunked => Body::Chunked(Chunked::of_answer()),
+        100..=199 | 204 | 304 => BodyFraming::Done,
+        _ if to_head => BodyFraming::Done,
+        _ if chunked => BodyFraming::Chunked(ChunkedParser::for_response()),
         _ => match content_length {
-            Some((0, _)) => Body::Done,
-            Some((length, _)) => Body::Length(length),
-            None => Body::UntilClose,
+            Some((0, _)) => BodyFraming::Done,
+            Some((length, _)) => BodyFraming::Length(length),
+            None => BodyFraming::UntilClose,
         },
     };
     // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
-    let persistent = version != Version::Old || (connection.keep_alive && !chunked);
-    let keep_alive = !matches!(body, Body::UntilClose) && !connection.close && persistent;
-    Ok(Response {
+    let persistent = version != ResponseVersion::Http10 || (connection.keep_alive && !chunked);
+    let keep_alive = !matches!(body, BodyFraming::UntilClose) && !connection.close && persistent;
+    Ok(ResponseHead {
         status,
         keep_alive,
         body,
         len,
         head,
         fields,
-        other_version: version != Version::Usual,
+        other_version: version != ResponseVersion::Http11,
         names_others: connection.names_others,
         marks,
         report,
-        said,
-        reports_after,
-        hop,
+        load_report: said,
+        report_in_trailers: reports_after,
+        drops_fields: hop,
         upgrade,
     })
 }
 
-/// Returns the bytes of an answer without the white space before the colons of its head, which [`response`]
-/// refuses and a relay has to take out (RFC 9112 section 5.1); `None` if they end in such white space. At
-/// most `max_head` bytes are a head.
+/// Returns the bytes of an answer without the white space before the colons of its head, which
+/// [`parse_response`] refuses and a relay has to take out (RFC 9112 section 5.1); `None` if they end in such
+/// white space. At most `max_head` bytes are a head.
 ///
 /// # Errors
 /// There is none: the answer is `bad` for another reason.
 #[cold]
-pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Option<Vec<u8>>, BadResponse> {
+pub fn strip_colon_space(
+    input: &[u8],
+    max_head: usize,
+    bad: ResponseError,
+) -> Result<Option<Vec<u8>>, ResponseError> {
     let mut lines = input.split_inclusive(|byte| *byte == b'\n');
     let mut anew = lines.next().unwrap_or_default().to_vec();
     let mut kept = anew.len();
@@ -297,9 +301,9 @@ pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Optio
                 changed = true;
             }
             None if spaced && !changed && input.len() < max_head => {
-                let mut marks = Marks::new();
-                let before = response(&input[..kept], max_head, false, &mut marks);
-                return if matches!(before, Err(Unread::Partial)) { Ok(None) } else { Err(bad) };
+                let mut marks = MarkedFields::new();
+                let before = parse_response(&input[..kept], max_head, false, &mut marks);
+                return if matches!(before, Err(HeadError::Partial)) { Ok(None) } else { Err(bad) };
             }
             // Once others are closed up, such a line is judged when the head is read again.
             _ if spaced && !changed => return Err(bad),
@@ -318,48 +322,53 @@ pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Optio
 ///
 /// # Errors
 /// One of the answers is bad, or more than `max_head` bytes are of interim ones.
-pub fn final_status(input: &[u8], max_head: usize) -> Result<Option<u16>, BadResponse> {
-    let (mut marks, mut begin) = (Marks::new(), 0);
+pub fn final_status(input: &[u8], max_head: usize) -> Result<Option<u16>, ResponseError> {
+    let (mut marks, mut begin) = (MarkedFields::new(), 0);
     while begin <= max_head {
         let answers = &input[begin..];
-        match response(answers, max_head, false, &mut marks) {
-            Ok(head) if head.interim() => begin += head.len,
+        match parse_response(answers, max_head, false, &mut marks) {
+            Ok(head) if head.is_interim() => begin += head.len,
             Ok(head) => return Ok(Some(head.status)),
-            Err(Unread::Partial) => return Ok(None),
-            Err(Unread::Bad(bad)) => {
-                return match close_up(answers, max_head, bad)? {
+            Err(HeadError::Partial) => return Ok(None),
+            Err(HeadError::Invalid(bad)) => {
+                return match strip_colon_space(answers, max_head, bad)? {
                     Some(anew) => final_status(&anew, max_head),
                     None => Ok(None),
                 };
             }
         }
     }
-    Err(BadResponse("there are nothing but interim answers"))
+    Err(ResponseError("there are nothing but interim answers"))
 }
 
-/// The line of a report, and what it says if it has the form that nearly all have: then it is read while it is looked through.
+/// The line of a report, and what it says if it has the form that nearly all have: then it is read while it
+/// is looked through.
 #[inline(always)]
-fn report_line(input: &[u8], at: usize, colon: usize) -> Result<(Line<'_>, Option<Said>), Stop> {
+fn report_line(
+    input: &[u8],
+    at: usize,
+    colon: usize,
+) -> Result<(FieldLine<'_>, Option<LoadReport>), ScanError> {
     let text = input[colon + 1..].strip_prefix(b" ");
-    match text.and_then(|text| Some((input.len() - text.len(), reading::quick_line(text)?))) {
-        Some((begin, (said, len))) => Ok((scan::valued(input, at, colon, begin + len), Some(said))),
-        None => Ok((scan::value(input, at, colon)?, None)),
+    match text.and_then(|text| Some((input.len() - text.len(), load_report::parse_fast_line(text)?))) {
+        Some((begin, (said, len))) => Ok((scan::line_with_value(input, at, colon, begin + len), Some(said))),
+        None => Ok((scan::scan_value(input, at, colon)?, None)),
     }
 }
 
-impl Response<'_, '_> {
+impl ResponseHead<'_, '_> {
     /// Is another answer to the same request still to come?
-    pub fn interim(&self) -> bool {
+    pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
 
     /// The trailers of its body, of which none has come yet.
     #[inline]
-    pub fn trailers(&self) -> Trailers {
-        if self.names_others && matches!(self.body, Body::Chunked(_)) {
-            Trailers::after(named_by_connection(self.head, self.fields))
+    pub fn trailers(&self) -> TrailerFilter {
+        if self.names_others && matches!(self.body, BodyFraming::Chunked(_)) {
+            TrailerFilter::excluding(named_by_connection(self.head, self.fields))
         } else {
-            Trailers::default()
+            TrailerFilter::default()
         }
     }
 
@@ -370,9 +379,14 @@ impl Response<'_, '_> {
 
     /// Appends the head for the client, with whole header lines in `more`.
     #[inline(always)]
-    pub fn write(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
+    pub fn write(&self, rewrite: ResponseRewrite, more: &[u8], out: &mut Vec<u8>) {
         let strip = rewrite.strip_report && self.report.is_some();
-        if !self.hop && !self.other_version && !rewrite.close && !rewrite.http10 && !strip && more.is_empty()
+        if !self.drops_fields
+            && !self.other_version
+            && !rewrite.close
+            && !rewrite.http10
+            && !strip
+            && more.is_empty()
         {
             out.extend_from_slice(self.head);
         } else {
@@ -380,24 +394,24 @@ impl Response<'_, '_> {
         }
     }
 
-    fn rewrite(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
+    fn rewrite(&self, rewrite: ResponseRewrite, more: &[u8], out: &mut Vec<u8>) {
         let mut from = 0;
         if self.other_version {
             from = b"HTTP/1.0".len();
             out.extend_from_slice(b"HTTP/1.1");
         }
         let drop = |why| match why {
-            Why::Coding => rewrite.http10,
-            Why::Report => rewrite.strip_report,
-            _ => why == Why::Hop,
+            DropReason::Coding => rewrite.http10,
+            DropReason::Report => rewrite.strip_report,
+            _ => why == DropReason::Hop,
         };
         copy_lines(self.head, from, self.marks, drop, out);
         if self.status == 101 && self.upgrade {
-            let protocol = lines(self.head, self.fields).find(|line| line.named(b"upgrade"));
+            let protocol = lines(self.head, self.fields).find(|line| line.has_name(b"upgrade"));
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
             out.extend_from_slice(protocol.map_or(b"", |line| line.value()));
             out.extend_from_slice(b"\r\n");
-        } else if self.interim() {
+        } else if self.is_interim() {
         } else if rewrite.close {
             out.extend_from_slice(b"Connection: close\r\n");
         } else if rewrite.http10 {
@@ -424,7 +438,8 @@ mod tests {
         ) {
             let [rif, knee, work, mean, sojourn] = numbers;
             let mut value = format!(
-                "TEXT named_metrics.rif={rif}, named_metrics.knee={knee}, named_metrics.work={work}, named_metrics.mean={mean}, \
+                "TEXT named_metrics.rif={rif}, named_metrics.knee={knee}, named_metrics.work={work}, \
+                 named_metrics.mean={mean}, \
                  named_metrics.sojourn={sojourn}{more}"
             )
             .into_bytes();
@@ -437,26 +452,30 @@ mod tests {
                 [b"HTTP/1.1 200 OK\r\n", name.as_bytes(), b":", space.as_bytes(), &value, end.as_bytes(), b"A: b\r\n\r\nbody"].concat()
             };
             let (head, other) = (head("Endpoint-Load-Metrics"), head("Endpoint-Load-Metricz"));
-            let mut marks = (Marks::new(), Marks::new());
-            let (found, plain) = (response(&head, 8192, false, &mut marks.0), response(&other, 8192, false, &mut marks.1));
+            let mut marks = (MarkedFields::new(), MarkedFields::new());
+            let (found, plain) = (parse_response(&head, 8192, false, &mut marks.0), parse_response(&other, 8192, false, &mut marks.1));
             match (&found, &plain) {
                 (Ok(found), Ok(plain)) => {
                     let (_, alone) = plain.fields().next().expect("there is a field");
                     prop_assert_eq!((found.len, found.report), (plain.len, Some(alone)));
-                    prop_assert!(found.said.is_none() || found.said == reading::quick(alone));
-                    prop_assert!(found.said.is_some() || space != " " || reading::quick(alone).is_none());
+                    prop_assert!(found.load_report.is_none() || found.load_report == load_report::parse_fast(alone));
+                    prop_assert!(found.load_report.is_some() || space != " " || load_report::parse_fast(alone).is_none());
                 }
                 _ => prop_assert_eq!(format!("{found:?}"), format!("{plain:?}")),
             }
         }
     }
 
-    fn read(input: &str, to_head: bool, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
-        let mut marks = Marks::new();
-        let response = match response(input.as_bytes(), 8192, to_head, &mut marks) {
+    fn read(
+        input: &str,
+        to_head: bool,
+        rewrite: ResponseRewrite,
+    ) -> Result<(u16, bool, BodyFraming, String), ResponseError> {
+        let mut marks = MarkedFields::new();
+        let response = match parse_response(input.as_bytes(), 8192, to_head, &mut marks) {
             Ok(response) => response,
-            Err(Unread::Bad(bad)) => return Err(bad),
-            Err(Unread::Partial) => panic!("{input:?} is incomplete"),
+            Err(HeadError::Invalid(bad)) => return Err(bad),
+            Err(HeadError::Partial) => panic!("{input:?} is incomplete"),
         };
         let mut out = Vec::new();
         response.write(rewrite, b"", &mut out);
@@ -466,14 +485,15 @@ mod tests {
     #[test]
     fn a_plain_answer_is_passed_on_as_it_is() {
         let input = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX: y\r\n\r\n";
-        let (status, keep_alive, body, out) = read(input, false, Rewrite::default()).expect("accepted");
-        assert_eq!((status, keep_alive, body, out.as_str()), (200, true, Body::Length(3), input));
+        let (status, keep_alive, body, out) =
+            read(input, false, ResponseRewrite::default()).expect("accepted");
+        assert_eq!((status, keep_alive, body, out.as_str()), (200, true, BodyFraming::Length(3), input));
     }
 
     #[test]
     fn hop_by_hop_fields_stay_behind_and_close_is_said() {
         let input = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: 5\r\nContent-Length: 3\r\n\r\n";
-        let close = Rewrite { close: true, http10: false, ..Rewrite::default() };
+        let close = ResponseRewrite { close: true, http10: false, ..ResponseRewrite::default() };
         let (.., out) = read(input, false, close).expect("accepted");
         assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n");
     }
@@ -481,13 +501,15 @@ mod tests {
     #[test]
     fn a_client_of_http_1_0_gets_neither_chunks_nor_silence_about_the_connection() {
         let input = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let (.., body, out) = read(input, false, Rewrite { close: true, http10: true, ..Rewrite::default() })
-            .expect("accepted");
-        assert_eq!(body, Body::Chunked(Chunked::of_answer()));
+        let (.., body, out) =
+            read(input, false, ResponseRewrite { close: true, http10: true, ..ResponseRewrite::default() })
+                .expect("accepted");
+        assert_eq!(body, BodyFraming::Chunked(ChunkedParser::for_response()));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         let input = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
-        let (.., out) = read(input, false, Rewrite { close: false, http10: true, ..Rewrite::default() })
-            .expect("accepted");
+        let (.., out) =
+            read(input, false, ResponseRewrite { close: false, http10: true, ..ResponseRewrite::default() })
+                .expect("accepted");
         assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: keep-alive\r\n\r\n");
     }
 
@@ -496,34 +518,38 @@ mod tests {
         let (_, keep_alive, body, out) = read(
             "HTTP/1.0 200 OK\r\nX: y\r\n\r\n",
             false,
-            Rewrite { close: true, http10: false, ..Rewrite::default() },
+            ResponseRewrite { close: true, http10: false, ..ResponseRewrite::default() },
         )
         .expect("accepted");
-        assert_eq!((keep_alive, body), (false, Body::UntilClose));
+        assert_eq!((keep_alive, body), (false, BodyFraming::UntilClose));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n");
     }
 
     /// What goes on of an answer with white space before its colons.
-    fn closed_up(input: &str, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
+    fn closed_up(
+        input: &str,
+        rewrite: ResponseRewrite,
+    ) -> Result<(u16, bool, BodyFraming, String), ResponseError> {
         let bad = read(input, false, rewrite).expect_err("it has white space");
-        let anew = close_up(input.as_bytes(), 8192, bad)?.expect("complete");
+        let anew = strip_colon_space(input.as_bytes(), 8192, bad)?.expect("complete");
         read(str::from_utf8(&anew).expect("text"), false, rewrite)
     }
 
     #[test]
     fn white_space_before_a_colon_is_taken_and_stays_behind() {
-        let input = "HTTP/1.1 200 O : K\r\nServer \t: old\r\nTransfer-Encoding : chunked\r\nConnection : x-hop\r\nX-Hop : 1\r\n\
+        let input = "HTTP/1.1 200 O : K\r\nServer \t: old\r\nTransfer-Encoding : chunked\r\nConnection : \
+                     x-hop\r\nX-Hop : 1\r\n\
                      X: y : z\r\nEndpoint-Load-Metrics : TEXT eps=1\r\nLast : z\r\n\r\n";
-        let (_, keep_alive, body, out) = closed_up(input, Rewrite::default()).expect("accepted");
-        assert_eq!((keep_alive, body), (true, Body::Chunked(Chunked::of_answer())));
+        let (_, keep_alive, body, out) = closed_up(input, ResponseRewrite::default()).expect("accepted");
+        assert_eq!((keep_alive, body), (true, BodyFraming::Chunked(ChunkedParser::for_response())));
         let left = "HTTP/1.1 200 O : K\r\nServer: old\r\nTransfer-Encoding: chunked\r\nX: y : z\r\n\
                     Endpoint-Load-Metrics: TEXT eps=1\r\nLast: z\r\n\r\n";
         assert_eq!(out, left);
-        let strip = Rewrite { strip_report: true, http10: true, close: true };
+        let strip = ResponseRewrite { strip_report: true, http10: true, close: true };
         let (.., out) = closed_up(input, strip).expect("accepted");
         let left = "HTTP/1.1 200 O : K\r\nServer: old\r\nX: y : z\r\nLast: z\r\nConnection: close\r\n\r\n";
         assert_eq!(out, left);
-        let none = closed_up("HTTP/1.1 204 No\r\nContent-Length : 3\r\n\r\n", Rewrite::default());
+        let none = closed_up("HTTP/1.1 204 No\r\nContent-Length : 3\r\n\r\n", ResponseRewrite::default());
         assert_eq!(none.expect("accepted").3, "HTTP/1.1 204 No\r\n\r\n");
         for bad in [
             "HTTP/1.1 200 OK\r\nA b: c\r\n\r\n",
@@ -537,16 +563,17 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
             "220 smtp : x\r\n\r\n",
         ] {
-            let bad = (bad, BadResponse("as told"));
-            let end = close_up(bad.0.as_bytes(), 8192, bad.1);
-            let read = |anew: Vec<u8>| read(str::from_utf8(&anew).expect("text"), false, Rewrite::default());
+            let bad = (bad, ResponseError("as told"));
+            let end = strip_colon_space(bad.0.as_bytes(), 8192, bad.1);
+            let read =
+                |anew: Vec<u8>| read(str::from_utf8(&anew).expect("text"), false, ResponseRewrite::default());
             assert!(matches!(end.map(|anew| anew.map(read)), Err(_) | Ok(Some(Err(_)))), "{bad:?}");
         }
     }
 
     #[test]
     fn white_space_that_may_have_a_colon_after_it_waits_and_bodies_move_with_their_heads() {
-        let bad = BadResponse("as told");
+        let bad = ResponseError("as told");
         let head = "HTTP/1.1 200 OK\r\nA : b\r\nC \t: d\r\n";
         for (text, anew) in [
             ("HTTP/1.1 200 OK\r\nA ", Ok(None)),
@@ -559,15 +586,15 @@ mod tests {
             (&format!("{head}\r\nF : g\r\nH"), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\nF : g\r\nH"))),
         ] {
             let anew = anew.map(|anew| anew.map(|anew: &str| anew.as_bytes().to_vec()));
-            assert_eq!(close_up(text.as_bytes(), 8192, bad), anew, "{text:?}");
+            assert_eq!(strip_colon_space(text.as_bytes(), 8192, bad), anew, "{text:?}");
         }
     }
 
     #[test]
     fn white_space_does_not_wait_for_ever() {
-        let (bad, text) = (BadResponse("as told"), b"HTTP/1.1 200 OK\r\nA  ");
-        assert_eq!(close_up(text, text.len() + 1, bad), Ok(None));
-        assert_eq!(close_up(text, text.len(), bad), Err(bad));
+        let (bad, text) = (ResponseError("as told"), b"HTTP/1.1 200 OK\r\nA  ");
+        assert_eq!(strip_colon_space(text, text.len() + 1, bad), Ok(None));
+        assert_eq!(strip_colon_space(text, text.len(), bad), Err(bad));
     }
 
     #[test]
@@ -576,12 +603,13 @@ mod tests {
             ("HTTP/1.1 204 No\r\n\r\n", Ok(Some(204))),
             ("HTTP/1.1 204 No\r\nA : b\r\n\r\n", Ok(Some(204))),
             (
-                "HTTP/1.1 103 Early\r\nA : b\r\n\r\nHTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nC : d\r\n\r\n",
+                "HTTP/1.1 103 Early\r\nA : b\r\n\r\nHTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nC : \
+                 d\r\n\r\n",
                 Ok(Some(200)),
             ),
             ("HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nC ", Ok(None)),
             ("HTTP/1.1 103 Early\r\n\r\n", Ok(None)),
-            ("HTTP/1.1 200 OK\r\nA b\r\n\r\n", Err(BadResponse("a field name is malformed"))),
+            ("HTTP/1.1 200 OK\r\nA b\r\n\r\n", Err(ResponseError("a field name is malformed"))),
         ] {
             assert_eq!(final_status(text.as_bytes(), 8192), status, "{text:?}");
         }
@@ -593,8 +621,9 @@ mod tests {
     fn other_versions_are_taken_for_http_1_1() {
         for version in ["HTTP/1.2", "HTTP/1.9", "HTTP/2.0"] {
             let input = format!("{version} 200 OK\r\nContent-Length: 3\r\n\r\n");
-            let (_, keep_alive, body, out) = read(&input, false, Rewrite::default()).expect("accepted");
-            assert_eq!((keep_alive, body), (true, Body::Length(3)));
+            let (_, keep_alive, body, out) =
+                read(&input, false, ResponseRewrite::default()).expect("accepted");
+            assert_eq!((keep_alive, body), (true, BodyFraming::Length(3)));
             assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "{version}");
         }
     }
@@ -603,13 +632,15 @@ mod tests {
     fn some_answers_have_no_body_whatever_they_say() {
         let chunked = "Transfer-Encoding: chunked\r\n\r\n";
         for status in ["204 No Content", "304 Not Modified", "100 Continue", "101 Switching Protocols"] {
-            let (.., body, _) = read(&format!("HTTP/1.1 {status}\r\n{chunked}"), false, Rewrite::default())
-                .expect("accepted");
-            assert_eq!(body, Body::Done, "{status}");
+            let (.., body, _) =
+                read(&format!("HTTP/1.1 {status}\r\n{chunked}"), false, ResponseRewrite::default())
+                    .expect("accepted");
+            assert_eq!(body, BodyFraming::Done, "{status}");
         }
         let (.., body, _) =
-            read("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, Rewrite::default()).expect("accepted");
-        assert_eq!(body, Body::Done);
+            read("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, ResponseRewrite::default())
+                .expect("accepted");
+        assert_eq!(body, BodyFraming::Done);
     }
 
     #[test]
@@ -617,13 +648,13 @@ mod tests {
         for status in ["204 No Content", "101 Switching Protocols", "103 Early Hints"] {
             for field in ["Content-Length: 3", "Transfer-Encoding: chunked"] {
                 let input = format!("HTTP/1.1 {status}\r\nA: b\r\n{field}\r\nConnection: a\r\nX: y\r\n\r\n");
-                let (.., out) = read(&input, false, Rewrite::default()).expect("accepted");
+                let (.., out) = read(&input, false, ResponseRewrite::default()).expect("accepted");
                 assert_eq!(out, format!("HTTP/1.1 {status}\r\nX: y\r\n\r\n"), "{field}");
             }
         }
         // That of the body that it would have had (RFC 9110 section 15.4.5).
         let input = "HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n";
-        assert_eq!(read(input, false, Rewrite::default()).expect("accepted").3, input);
+        assert_eq!(read(input, false, ResponseRewrite::default()).expect("accepted").3, input);
     }
 
     #[test]
@@ -650,7 +681,7 @@ mod tests {
             "HTTP/1.1 20\r\n\r\nxx",
             "220 smtp\r\n\r\n",
         ] {
-            assert!(read(bad, false, Rewrite::default()).is_err(), "{bad:?}");
+            assert!(read(bad, false, ResponseRewrite::default()).is_err(), "{bad:?}");
         }
     }
 }

@@ -7,26 +7,26 @@
 //! The list of fields that a general parser builds costs about 1,000 more instructions per request. Such a
 //! parser would also need a second pass to find bare line feeds. Tests compare the results with httparse.
 
-use super::Unread;
+use super::HeadError;
 
-mod sixteen;
+mod memchr16;
 
 /// The reason why a scan stopped: incomplete input or an error.
-pub(super) type Stop = Unread<&'static str>;
+pub(super) type ScanError = HeadError<&'static str>;
 
 /// One field, whose line is `head[start..end]` with its CRLF. Only offsets are stored; most fields are never
 /// read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line<'b> {
+pub(super) struct FieldLine<'b> {
     head: &'b [u8],
     pub(super) start: usize,
     pub(super) end: usize,
     colon: usize,
     /// The end of the value, with its trailing white space.
-    text: usize,
+    value_end: usize,
 }
 
-impl<'b> Line<'b> {
+impl<'b> FieldLine<'b> {
     #[inline(always)]
     pub(super) fn name_len(&self) -> usize {
         self.colon - self.start
@@ -40,19 +40,19 @@ impl<'b> Line<'b> {
     /// Returns the value without surrounding white space.
     #[inline(always)]
     pub(super) fn value(&self) -> &'b [u8] {
-        trim(&self.head[self.colon + 1..self.text])
+        trim(&self.head[self.colon + 1..self.value_end])
     }
 
     /// Returns `true` if the field has this name, in any case. `lower` is in lower case.
     #[inline(always)]
-    pub(super) fn named<const N: usize>(&self, lower: &[u8; N]) -> bool {
-        is(self.name(), lower)
+    pub(super) fn has_name<const N: usize>(&self, lower: &[u8; N]) -> bool {
+        matches_name(self.name(), lower)
     }
 }
 
 /// Returns `true` for a letter, a digit, a dot or a hyphen.
 #[inline(always)]
-fn is_of_names(byte: u8) -> bool {
+fn is_name_byte(byte: u8) -> bool {
     // Hyphen, dot, slash and the digits are consecutive.
     ((byte | 0x20).wrapping_sub(b'a') < 26 || byte.wrapping_sub(b'-') < 13) && byte != b'/'
 }
@@ -61,11 +61,11 @@ const CRLF: &str = "a line does not end in CRLF";
 
 /// Returns the line at `at` and its end; `None` and the end of the head for the empty line.
 #[inline(always)]
-pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
-    match name(input, at)? {
+pub(super) fn scan_line(input: &[u8], at: usize) -> Result<(Option<FieldLine<'_>>, usize), ScanError> {
+    match scan_name(input, at)? {
         None => Ok((None, at + 2)),
         Some(colon) => {
-            let line = value(input, at, colon)?;
+            let line = scan_value(input, at, colon)?;
             Ok((Some(line), line.end))
         }
     }
@@ -73,58 +73,58 @@ pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize),
 
 /// Returns the offset of the colon after the name at `at`, or `None` for the empty line.
 #[inline(always)]
-pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
+pub(super) fn scan_name(input: &[u8], at: usize) -> Result<Option<usize>, ScanError> {
     let colon = name_end(input, at);
     if input.get(colon) == Some(&b':') && colon > at {
         return Ok(Some(colon));
     }
     match input[at..] {
         [b'\r', b'\n', ..] => Ok(None),
-        _ => Err(no_field(&input[at..], colon - at)),
+        _ => Err(bad_field(&input[at..], colon - at)),
     }
 }
 
 /// Returns the line at `at` whose name ends at `colon`.
 #[inline(always)]
-pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, Stop> {
+pub(super) fn scan_value(input: &[u8], at: usize, colon: usize) -> Result<FieldLine<'_>, ScanError> {
     let text = text_end(input, colon + 1)?;
     let end = crlf(input, text)?;
-    Ok(Line { head: input, start: at, end, colon, text })
+    Ok(FieldLine { head: input, start: at, end, colon, value_end: text })
 }
 
 /// Returns the line at `at` whose name ends at `colon`, and its value, if that follows one space and is a
 /// name or an IPv4 address with an optional port. Nearly all hosts are. They are scanned once, sixteen bytes
 /// at a time.
 #[inline(always)]
-pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(Line<'_>, &[u8])> {
+pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(FieldLine<'_>, &[u8])> {
     let from = colon + 2;
     if input.get(colon + 1) != Some(&b' ') {
         return None;
     }
-    let name = sixteen::first(input, from, |byte| !is_of_names(byte));
+    let name = memchr16::find_first(input, from, |byte| !is_name_byte(byte));
     let text = match input.get(name) {
-        Some(b':') => sixteen::first(input, name + 1, |byte| !byte.is_ascii_digit()),
+        Some(b':') => memchr16::find_first(input, name + 1, |byte| !byte.is_ascii_digit()),
         _ => name,
     };
-    let line = valued(input, at, colon, text);
+    let line = line_with_value(input, at, colon, text);
     (name > from && input.get(text..text + 2) == Some(b"\r\n")).then(|| (line, &input[from..text]))
 }
 
 /// Returns a line whose value the caller has already scanned: it ends at `text`, before its CRLF.
 #[inline(always)]
-pub(super) fn valued(input: &[u8], at: usize, colon: usize, text: usize) -> Line<'_> {
-    Line { head: input, start: at, end: text + 2, colon, text }
+pub(super) fn line_with_value(input: &[u8], at: usize, colon: usize, text: usize) -> FieldLine<'_> {
+    FieldLine { head: input, start: at, end: text + 2, colon, value_end: text }
 }
 
 /// Returns the reason why `input` begins with neither a field nor the empty line. Its first `name` bytes
 /// could be a name.
 #[cold]
-fn no_field(input: &[u8], name: usize) -> Stop {
+fn bad_field(input: &[u8], name: usize) -> ScanError {
     match input {
-        [] | [b'\r'] => Stop::Partial,
-        [b'\r' | b'\n', ..] => Stop::Bad(CRLF),
-        _ if name == input.len() => Stop::Partial,
-        _ => Stop::Bad("a field name is malformed"),
+        [] | [b'\r'] => ScanError::Partial,
+        [b'\r' | b'\n', ..] => ScanError::Invalid(CRLF),
+        _ if name == input.len() => ScanError::Partial,
+        _ => ScanError::Invalid("a field name is malformed"),
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) fn name_end(input: &[u8], from: usize) -> usize {
     let mut at = from;
     // Nearly all names consist of letters and hyphens; other characters are checked one by one.
     loop {
-        at = sixteen::first(input, at, unlike_names);
+        at = memchr16::find_first(input, at, unlike_names);
         match input.get(at) {
             Some(byte) if *byte != b':' && TOKEN[usize::from(*byte)] => at += 1,
             _ => return at,
@@ -144,9 +144,9 @@ pub(super) fn name_end(input: &[u8], from: usize) -> usize {
 }
 
 /// Returns the lines of a head that was scanned before; `at` is the offset of its fields.
-pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>> {
+pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = FieldLine<'_>> {
     std::iter::from_fn(move || {
-        let (line, next) = line(head, at).ok()?;
+        let (line, next) = scan_line(head, at).ok()?;
         at = next;
         line
     })
@@ -154,14 +154,14 @@ pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>
 
 /// Returns the end of the text that begins at `from`: the first control character except a tab.
 #[inline(always)]
-pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
+pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, ScanError> {
     let mut at = from;
     loop {
-        at = control(input, at);
+        at = next_control(input, at);
         match input.get(at) {
             Some(b'\t') => at += 1,
             Some(_) => return Ok(at),
-            None => return Err(Stop::Partial),
+            None => return Err(ScanError::Partial),
         }
     }
 }
@@ -170,27 +170,27 @@ pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
 /// (RFC 9112 section 3.2).
 #[inline(always)]
 pub(super) fn target_end(input: &[u8], from: usize) -> usize {
-    sixteen::first(input, from, |byte| !byte.is_ascii_graphic() || byte == b'#')
+    memchr16::find_first(input, from, |byte| !byte.is_ascii_graphic() || byte == b'#')
 }
 
 /// Returns the offset after the CRLF at `at`.
 #[inline(always)]
-pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
+pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, ScanError> {
     if input.get(at..at + 2) == Some(b"\r\n") {
         return Ok(at + 2);
     }
     match &input[at..] {
-        [] | [b'\r'] => Err(Stop::Partial),
-        [b'\r' | b'\n', ..] => Err(Stop::Bad(CRLF)),
-        _ => Err(Stop::Bad("a control character stands in the head")),
+        [] | [b'\r'] => Err(ScanError::Partial),
+        [b'\r' | b'\n', ..] => Err(ScanError::Invalid(CRLF)),
+        _ => Err(ScanError::Invalid("a control character stands in the head")),
     }
 }
 
 /// Returns the offset of the first byte below a space, or DEL, at or after `from`; the length if there is
 /// none.
 #[inline(always)]
-fn control(input: &[u8], from: usize) -> usize {
-    sixteen::first(input, from, |byte| byte < b' ' || byte == 0x7f)
+fn next_control(input: &[u8], from: usize) -> usize {
+    memchr16::find_first(input, from, |byte| byte < b' ' || byte == 0x7f)
 }
 
 #[inline(always)]
@@ -207,7 +207,7 @@ fn trim(text: &[u8]) -> &[u8] {
 /// Returns `true` if `name` is this field name, in any case. `lower` is in lower case. It compares integers
 /// that may overlap. The compiler knows the length, so there is no loop.
 #[inline(always)]
-pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
+pub(super) fn matches_name<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     if name.len() != N {
         return false;
     }
@@ -266,7 +266,7 @@ mod tests {
         ) {
             let from = from.min(bytes.len());
             let plain = bytes[from..].iter().take_while(|byte| **byte >= b' ' && **byte != 0x7f).count();
-            prop_assert_eq!(control(&bytes, from), from + plain);
+            prop_assert_eq!(next_control(&bytes, from), from + plain);
         }
 
         #[test]
@@ -288,19 +288,23 @@ mod tests {
         ) {
             let text = format!("{name}:{value}\r\n");
             let whole = format!("{text}{tail}");
-            let (found, end) = line(whole.as_bytes(), 0).expect("a line");
+            let (found, end) = scan_line(whole.as_bytes(), 0).expect("a line");
             let found = found.expect("not the empty line");
             prop_assert_eq!((found.name(), end), (name.as_bytes(), text.len()));
             prop_assert_eq!(found.value(), value.trim_matches([' ', '\t']).as_bytes());
             for cut in 0..text.len() {
-                prop_assert_eq!(line(&whole.as_bytes()[..cut], 0).expect_err("too short"), Stop::Partial);
+                prop_assert_eq!(scan_line(&whole.as_bytes()[..cut], 0).expect_err("too short"), ScanError::Partial);
             }
         }
     }
 
     #[test]
     fn names_match_in_any_case_and_nothing_else_does() {
-        assert!(is(b"Content-Length", b"content-length") && is(b"hOsT", b"host"));
-        assert!(!is(b"hosts", b"host") && !is(b"hos", b"host") && !is(b"hosu", b"host"));
+        assert!(matches_name(b"Content-Length", b"content-length") && matches_name(b"hOsT", b"host"));
+        assert!(
+            !matches_name(b"hosts", b"host")
+                && !matches_name(b"hos", b"host")
+                && !matches_name(b"hosu", b"host")
+        );
     }
 }

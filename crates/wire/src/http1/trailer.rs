@@ -1,13 +1,13 @@
 //! The fields that may be in the trailers of a message: one rule for HTTP/1 and HTTP/2, for requests and
 //! responses.
 
-/// The length of the longest name in [`NEVER`].
+/// The length of the longest name in [`HEAD_ONLY`].
 const LONGEST: usize = 22;
 
 /// The fields that are valid in a head only (RFC 9110 section 6.5.1), in lower case and sorted. They concern
 /// framing, routing, connection options, request modifiers, authentication, cookies, content format, response
 /// control, and the identity of the client.
-const NEVER: [&str; 42] = [
+const HEAD_ONLY: [&str; 42] = [
     "age",
     "authentication-info",
     "authorization",
@@ -53,19 +53,19 @@ const NEVER: [&str; 42] = [
 ];
 
 /// The prefixes of such fields.
-const FAMILIES: [&[u8]; 3] = [b"if-", b"proxy-", b"x-forwarded-"];
+const HEAD_ONLY_PREFIXES: [&[u8]; 3] = [b"if-", b"proxy-", b"x-forwarded-"];
 
 /// Returns `true` if a field may be in trailers. `name` is in any case. `_` counts as `-`: servers that turn
 /// fields into variables (CGI, WSGI) cannot distinguish the two.
-pub fn may_trail(name: &[u8]) -> bool {
+pub fn is_trailer_field(name: &[u8]) -> bool {
     let mut plain = [0; LONGEST];
     let begin = &name[..name.len().min(LONGEST)];
     for (plain, byte) in plain.iter_mut().zip(begin) {
         *plain = if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     }
     let plain = &plain[..begin.len()];
-    !FAMILIES.iter().any(|family| plain.starts_with(family))
-        && (name.len() > LONGEST || NEVER.binary_search_by(|never| never.as_bytes().cmp(plain)).is_err())
+    !HEAD_ONLY_PREFIXES.iter().any(|family| plain.starts_with(family))
+        && (name.len() > LONGEST || HEAD_ONLY.binary_search_by(|never| never.as_bytes().cmp(plain)).is_err())
 }
 
 #[cfg(test)]
@@ -74,22 +74,22 @@ mod tests {
 
     #[test]
     fn names_are_in_order_and_none_is_longer_than_the_longest() {
-        assert!(NEVER.is_sorted() && NEVER.iter().all(|name| name.len() <= LONGEST));
-        assert!(NEVER.iter().any(|name| name.len() == LONGEST));
+        assert!(HEAD_ONLY.is_sorted() && HEAD_ONLY.iter().all(|name| name.len() <= LONGEST));
+        assert!(HEAD_ONLY.iter().any(|name| name.len() == LONGEST));
     }
 
     #[test]
     fn fields_of_heads_do_not_trail_in_any_spelling() {
-        for name in NEVER {
+        for name in HEAD_ONLY {
             let (upper, under) = (name.to_ascii_uppercase(), name.replace('-', "_"));
             for name in [name, &upper, &under] {
-                assert!(!may_trail(name.as_bytes()), "{name}");
+                assert!(!is_trailer_field(name.as_bytes()), "{name}");
             }
         }
         for name in
             ["If-Match", "if_none_match", "Proxy-Authorization", "X-Forwarded-For", "x_forwarded_port"]
         {
-            assert!(!may_trail(name.as_bytes()), "{name}");
+            assert!(!is_trailer_field(name.as_bytes()), "{name}");
         }
     }
 
@@ -99,7 +99,7 @@ mod tests {
         for name in
             ["grpc-status", "Grpc-Message", "x-checksum", "Digest", "tea", "hosts", "x", "ETag", "iffy", long]
         {
-            assert!(may_trail(name.as_bytes()), "{name}");
+            assert!(is_trailer_field(name.as_bytes()), "{name}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! is the same as a missing field. Names of metrics with an escape are rejected: they would need a buffer,
 //! and no valid name contains a character that requires an escape.
 
-use super::{Bad, FIELDS, Found, Kind, Metric, name, number};
+use super::{FIELDS, MetricKind, MetricList, OrcaError, OrcaMetric, name, number};
 
 /// The maximum nesting of objects and lists in ignored fields.
 const DEPTH: usize = 16;
@@ -14,34 +14,35 @@ const CAMEL: [&str; 6] =
     ["cpuUtilization", "memUtilization", "applicationUtilization", "rpsFractional", "eps", "rps"];
 
 /// Reads the value after `JSON `.
-pub(super) fn read<'a>(value: &'a [u8], found: &mut Found<'a>) -> Result<(), Bad> {
-    let mut json = Json { rest: value };
+pub(super) fn read<'a>(value: &'a [u8], found: &mut MetricList<'a>) -> Result<(), OrcaError> {
+    let mut json = JsonReader { rest: value };
     json.object(|json, key| {
         let named = |names: [&str; 6]| names.iter().position(|name| name.as_bytes() == key);
         if let Some(at) = named(FIELDS).or_else(|| named(CAMEL)) {
-            return json.metric(Kind::Field, FIELDS[at], found);
+            return json.metric(MetricKind::Field, FIELDS[at], found);
         }
-        let map =
-            Kind::MAPS.iter().find(|(_, plain, camel)| [plain.as_bytes(), camel.as_bytes()].contains(&key));
+        let map = MetricKind::MAPS
+            .iter()
+            .find(|(_, plain, camel)| [plain.as_bytes(), camel.as_bytes()].contains(&key));
         match map {
             Some((kind, ..)) if json.peek() == Some(b'{') => {
                 json.object(|json, key| json.metric(*kind, name(key)?, found))
             }
             Some(_) if json.word(b"null") => Ok(()),
-            Some(_) => Err(Bad("a map of metrics is no object")),
+            Some(_) => Err(OrcaError("a map of metrics is no object")),
             None => json.skip(DEPTH),
         }
     })?;
     json.space();
-    if json.rest.is_empty() { Ok(()) } else { Err(Bad("something follows the object")) }
+    if json.rest.is_empty() { Ok(()) } else { Err(OrcaError("something follows the object")) }
 }
 
 /// The unread rest of the value.
-struct Json<'a> {
+struct JsonReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Json<'a> {
+impl<'a> JsonReader<'a> {
     fn space(&mut self) {
         let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         self.rest = &self.rest[self.rest.iter().take_while(|byte| blank(byte)).count()..];
@@ -54,7 +55,7 @@ impl<'a> Json<'a> {
     }
 
     /// Consumes the next byte if it is `byte`.
-    fn take(&mut self, byte: u8) -> bool {
+    fn take_if(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
         if there {
             self.rest = &self.rest[1..];
@@ -62,8 +63,8 @@ impl<'a> Json<'a> {
         there
     }
 
-    fn expect(&mut self, byte: u8, otherwise: &'static str) -> Result<(), Bad> {
-        if self.take(byte) { Ok(()) } else { Err(Bad(otherwise)) }
+    fn expect(&mut self, byte: u8, otherwise: &'static str) -> Result<(), OrcaError> {
+        if self.take_if(byte) { Ok(()) } else { Err(OrcaError(otherwise)) }
     }
 
     fn word(&mut self, word: &[u8]) -> bool {
@@ -72,16 +73,19 @@ impl<'a> Json<'a> {
     }
 
     /// Reads an object. Calls `each` with each key when its value comes next.
-    fn object(&mut self, mut each: impl FnMut(&mut Self, &'a [u8]) -> Result<(), Bad>) -> Result<(), Bad> {
+    fn object(
+        &mut self,
+        mut each: impl FnMut(&mut Self, &'a [u8]) -> Result<(), OrcaError>,
+    ) -> Result<(), OrcaError> {
         self.expect(b'{', "it is no object")?;
-        if self.take(b'}') {
+        if self.take_if(b'}') {
             return Ok(());
         }
         loop {
             let key = self.string()?;
             self.expect(b':', "a key has no value")?;
             each(self, key)?;
-            if self.take(b'}') {
+            if self.take_if(b'}') {
                 return Ok(());
             }
             self.expect(b',', "an object does not end")?;
@@ -89,7 +93,7 @@ impl<'a> Json<'a> {
     }
 
     /// Reads a string and returns the bytes between the quotation marks, with escapes unchanged.
-    fn string(&mut self) -> Result<&'a [u8], Bad> {
+    fn string(&mut self) -> Result<&'a [u8], OrcaError> {
         self.expect(b'"', "a string is expected")?;
         let mut escaped = false;
         for (at, byte) in self.rest.iter().enumerate() {
@@ -99,20 +103,25 @@ impl<'a> Json<'a> {
                     self.rest = &self.rest[at + 1..];
                     return Ok(string);
                 }
-                0..0x20 => return Err(Bad("a string has a control character")),
+                0..0x20 => return Err(OrcaError("a string has a control character")),
                 byte => escaped = *byte == b'\\' && !escaped,
             }
         }
-        Err(Bad("a string does not end"))
+        Err(OrcaError("a string does not end"))
     }
 
-    fn metric(&mut self, kind: Kind, name: &'a str, found: &mut Found<'a>) -> Result<(), Bad> {
+    fn metric(
+        &mut self,
+        kind: MetricKind,
+        name: &'a str,
+        found: &mut MetricList<'a>,
+    ) -> Result<(), OrcaError> {
         let digits = match self.peek() {
             Some(b'"') => self.string()?,
             Some(b'n') if self.word(b"null") => return Ok(()),
             _ => self.digits(),
         };
-        found.add(Metric { kind, name, value: number(digits)? })
+        found.add(OrcaMetric { kind, name, value: number(digits)? })
     }
 
     /// Consumes all bytes that can belong to a number.
@@ -124,18 +133,18 @@ impl<'a> Json<'a> {
     }
 
     /// Skips a value with at most `depth` levels of nesting.
-    fn skip(&mut self, depth: usize) -> Result<(), Bad> {
-        let Some(deeper) = depth.checked_sub(1) else { return Err(Bad("it is nested too deep")) };
+    fn skip(&mut self, depth: usize) -> Result<(), OrcaError> {
+        let Some(deeper) = depth.checked_sub(1) else { return Err(OrcaError("it is nested too deep")) };
         match self.peek() {
             Some(b'{') => self.object(|json, _| json.skip(deeper)),
             Some(b'[') => {
-                self.take(b'[');
-                if self.take(b']') {
+                self.take_if(b'[');
+                if self.take_if(b']') {
                     return Ok(());
                 }
                 loop {
                     self.skip(deeper)?;
-                    if self.take(b']') {
+                    if self.take_if(b']') {
                         return Ok(());
                     }
                     self.expect(b',', "a list does not end")?;

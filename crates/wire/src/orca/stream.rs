@@ -4,36 +4,36 @@
 
 use std::time::Duration;
 
-use crate::xds::{Message, Span, frame};
+use crate::xds::{Message, ProtobufDuration, encode_frame};
 
 /// The path of the call.
-pub const STREAM: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
+pub const STREAM_PATH: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
 
 /// The request (`OrcaLoadReportRequest`) without the names of request costs, which are not needed.
 #[derive(Clone, PartialEq, Message)]
-struct Question {
+struct OrcaStreamRequest {
     #[prost(message, optional, tag = "1")]
-    report_interval: Option<Span>,
+    report_interval: Option<ProtobufDuration>,
 }
 
 /// Returns the first message of the call in gRPC framing. It requests reports at this interval; servers may
 /// enforce a minimum.
-pub fn question(interval: Duration) -> Vec<u8> {
+pub fn stream_request(interval: Duration) -> Vec<u8> {
     let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
-    // Below 10^9, as `Span` requires.
-    let span = Span { seconds, nanos: interval.subsec_nanos() as i32 };
-    frame(&Question { report_interval: Some(span) })
+    // Below 10^9, as `ProtobufDuration` requires.
+    let span = ProtobufDuration { seconds, nanos: interval.subsec_nanos() as i32 };
+    encode_frame(&OrcaStreamRequest { report_interval: Some(span) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::orca::{self, Bad, Kind};
+    use crate::orca::{self, MetricKind, OrcaError};
 
     #[test]
     fn a_question_is_as_protobuf_has_it() {
         // Field 1, a message of four bytes: seconds (1) 3, nanos (2) 5.
-        assert_eq!(question(Duration::new(3, 5)), b"\0\0\0\0\x06\x0a\x04\x08\x03\x10\x05");
+        assert_eq!(stream_request(Duration::new(3, 5)), b"\0\0\0\0\x06\x0a\x04\x08\x03\x10\x05");
     }
 
     #[test]
@@ -43,8 +43,8 @@ mod tests {
         message.extend_from_slice(&0.5_f64.to_le_bytes());
         orca::read_message(&message, |metric| told.push((metric.kind, metric.figure(), metric.value)))
             .unwrap();
-        assert_eq!(told, [(Kind::Field, Some("cpu_utilization".to_owned()), 0.5)]);
+        assert_eq!(told, [(MetricKind::Field, Some("cpu_utilization".to_owned()), 0.5)]);
         assert!(orca::read_message(&message[..5], |_| {}).is_err());
-        assert_eq!(orca::read_message(&[0; 9000], |_| {}), Err(Bad("it is too long")));
+        assert_eq!(orca::read_message(&[0; 9000], |_| {}), Err(OrcaError("it is too long")));
     }
 }

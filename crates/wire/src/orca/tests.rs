@@ -2,17 +2,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn told(value: impl AsRef<[u8]>) -> Result<Vec<(Kind, String, f64)>, Bad> {
+fn told(value: impl AsRef<[u8]>) -> Result<Vec<(MetricKind, String, f64)>, OrcaError> {
     let mut told = Vec::new();
     read(value.as_ref(), |metric| told.push((metric.kind, metric.name.to_owned(), metric.value)))?;
     Ok(told)
 }
 
-fn fields(list: &[(&str, f64)]) -> Vec<(Kind, String, f64)> {
-    list.iter().map(|(name, value)| (Kind::Field, (*name).to_owned(), *value)).collect()
+fn fields(list: &[(&str, f64)]) -> Vec<(MetricKind, String, f64)> {
+    list.iter().map(|(name, value)| (MetricKind::Field, (*name).to_owned(), *value)).collect()
 }
 
-fn named(kind: Kind, name: &str, value: f64) -> (Kind, String, f64) {
+fn named(kind: MetricKind, name: &str, value: f64) -> (MetricKind, String, f64) {
     (kind, name.to_owned(), value)
 }
 
@@ -26,7 +26,7 @@ fn golden_text() {
     let all =
         fields(&[("cpu_utilization", 0.3), ("mem_utilization", 0.8), ("rps_fractional", 10.0), ("eps", 1.0)]);
     let mut with = all.clone();
-    with.push(named(Kind::Named, "custom", 0.4));
+    with.push(named(MetricKind::Named, "custom", 0.4));
     let text = "cpu_utilization=0.3, mem_utilization=0.8, rps_fractional=10.0, eps=1";
     assert_eq!(told(format!("TEXT {text}, named_metrics.custom=0.4")), Ok(with));
     assert_eq!(told(text), Ok(all.clone()));
@@ -34,9 +34,9 @@ fn golden_text() {
     assert_eq!(
         told("TEXT utilization.gpu=0.5,request_cost.bytes = 1e3 ,, named_metrics.a:b.c=-2"),
         Ok(vec![
-            named(Kind::Utilization, "gpu", 0.5),
-            named(Kind::RequestCost, "bytes", 1000.0),
-            named(Kind::Named, "a:b.c", -2.0)
+            named(MetricKind::Utilization, "gpu", 0.5),
+            named(MetricKind::RequestCost, "bytes", 1000.0),
+            named(MetricKind::Named, "a:b.c", -2.0)
         ])
     );
     assert_eq!(told("TEXT from_the_future=1, eps=2"), Ok(fields(&[("eps", 2.0)])));
@@ -48,9 +48,9 @@ fn golden_json() {
     let json = r#"{"cpu_utilization": 0.3, "rpsFractional": "10.0", "eps": null, "extra": {"a": [1, "\"", {}, true]},
                    "named_metrics": {"custom": 4e-1}, "requestCost": {}, "utilization": null}"#;
     let expected = vec![
-        named(Kind::Field, "cpu_utilization", 0.3),
-        named(Kind::Field, "rps_fractional", 10.0),
-        named(Kind::Named, "custom", 0.4),
+        named(MetricKind::Field, "cpu_utilization", 0.3),
+        named(MetricKind::Field, "rps_fractional", 10.0),
+        named(MetricKind::Named, "custom", 0.4),
     ];
     assert_eq!(told(format!("JSON {json}")), Ok(expected.clone()));
     assert_eq!(told(json), Ok(expected));
@@ -60,15 +60,15 @@ fn golden_json() {
 #[test]
 fn golden_bin() {
     let expected = vec![
-        named(Kind::Field, "cpu_utilization", 0.5),
-        named(Kind::Field, "mem_utilization", 0.25),
-        named(Kind::Field, "rps", 300.0),
-        named(Kind::RequestCost, "disk", 2.0),
-        named(Kind::Utilization, "gpu", 0.75),
-        named(Kind::Field, "rps_fractional", 1000.0),
-        named(Kind::Field, "eps", 2.0),
-        named(Kind::Named, "q", -1.0),
-        named(Kind::Field, "application_utilization", 1.5),
+        named(MetricKind::Field, "cpu_utilization", 0.5),
+        named(MetricKind::Field, "mem_utilization", 0.25),
+        named(MetricKind::Field, "rps", 300.0),
+        named(MetricKind::RequestCost, "disk", 2.0),
+        named(MetricKind::Utilization, "gpu", 0.75),
+        named(MetricKind::Field, "rps_fractional", 1000.0),
+        named(MetricKind::Field, "eps", 2.0),
+        named(MetricKind::Named, "q", -1.0),
+        named(MetricKind::Field, "application_utilization", 1.5),
     ];
     assert_eq!(told(format!("BIN {BIN}")), Ok(expected.clone()));
     for value in [BIN, BIN.trim_end_matches('=')] {
@@ -122,7 +122,7 @@ fn what_is_wrong_is_refused_whole() {
         let mut told = 0;
         match read(value.as_bytes(), |_| told += 1) {
             Ok(()) => assert_eq!(why, "ok", "{value:.60}"),
-            Err(Bad(said)) => assert!(said.contains(why), "{value:.60}: {said}"),
+            Err(OrcaError(said)) => assert!(said.contains(why), "{value:.60}: {said}"),
         }
         assert_eq!(told, 0, "{value:.60}");
     }
@@ -131,13 +131,13 @@ fn what_is_wrong_is_refused_whole() {
 #[test]
 fn what_no_reader_takes_is_not_written() {
     let metrics = [
-        Metric::field("cpu_utilization", 0.25),
-        Metric::field("eps", f64::NAN),
-        Metric::field("no_such_field", 1.0),
-        Metric::named("rif", 7.0),
-        Metric::named("a,b", 1.0),
-        Metric { kind: Kind::Utilization, name: "gpu", value: -1.0 },
-        Metric { kind: Kind::RequestCost, name: "bytes", value: 1e300 },
+        OrcaMetric::field("cpu_utilization", 0.25),
+        OrcaMetric::field("eps", f64::NAN),
+        OrcaMetric::field("no_such_field", 1.0),
+        OrcaMetric::named("rif", 7.0),
+        OrcaMetric::named("a,b", 1.0),
+        OrcaMetric { kind: MetricKind::Utilization, name: "gpu", value: -1.0 },
+        OrcaMetric { kind: MetricKind::RequestCost, name: "bytes", value: 1e300 },
     ];
     let mut out = Vec::new();
     write_text(&mut out, metrics);
@@ -145,15 +145,19 @@ fn what_no_reader_takes_is_not_written() {
     assert_eq!(text, "TEXT cpu_utilization=0.25, named_metrics.rif=7, request_cost.bytes=1e300");
 }
 
-fn metrics() -> impl Strategy<Value = Vec<(Kind, String, f64)>> {
-    let kind = prop_oneof![Just(Kind::Named), Just(Kind::Utilization), Just(Kind::RequestCost)];
+fn metrics() -> impl Strategy<Value = Vec<(MetricKind, String, f64)>> {
+    let kind =
+        prop_oneof![Just(MetricKind::Named), Just(MetricKind::Utilization), Just(MetricKind::RequestCost)];
     let map = (kind, "[!#-+\\--<>-\\[\\]-~]{1,64}", any::<f64>());
-    let field =
-        (Just(Kind::Field), prop::sample::select(FIELDS.to_vec()).prop_map(str::to_owned), any::<f64>());
+    let field = (
+        Just(MetricKind::Field),
+        prop::sample::select(FIELDS.to_vec()).prop_map(str::to_owned),
+        any::<f64>(),
+    );
     prop::collection::vec(prop_oneof![3 => map, 1 => field], 0..MAX_METRICS).prop_map(|mut metrics| {
         for (kind, _, value) in &mut metrics {
             *value = if value.is_finite() { *value } else { 0.0 };
-            if matches!(kind, Kind::Field | Kind::Utilization) {
+            if matches!(kind, MetricKind::Field | MetricKind::Utilization) {
                 *value = value.abs();
             }
         }
@@ -167,7 +171,7 @@ proptest! {
     #[test]
     fn written_and_read_it_is_the_same(metrics in metrics()) {
         let mut out = Vec::new();
-        let each = metrics.iter().map(|(kind, name, value)| Metric { kind: *kind, name, value: *value });
+        let each = metrics.iter().map(|(kind, name, value)| OrcaMetric { kind: *kind, name, value: *value });
         write_text(&mut out, each);
         prop_assert!(out.len() <= MAX_LEN);
         prop_assert_eq!(told(&out), Ok(metrics));
@@ -177,7 +181,7 @@ proptest! {
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), form in 0..4_usize) {
         let form = ["", "TEXT ", "JSON {", "BIN "][form];
         let _ = told([form.as_bytes(), &bytes].concat());
-        let mut found = Found::new();
+        let mut found = MetricList::new();
         let _ = bin::read(&bytes, &mut found);
     }
 }

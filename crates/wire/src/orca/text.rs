@@ -2,25 +2,25 @@
 
 use std::io::Write as _;
 
-use super::{Bad, FIELDS, Found, Kind, MAX_METRICS, Metric, name, number};
+use super::{FIELDS, MAX_METRICS, MetricKind, MetricList, OrcaError, OrcaMetric, name, number};
 
 /// Reads the value after `TEXT `.
-pub(super) fn read<'a>(value: &'a [u8], found: &mut Found<'a>) -> Result<(), Bad> {
+pub(super) fn read<'a>(value: &'a [u8], found: &mut MetricList<'a>) -> Result<(), OrcaError> {
     for entry in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty()) {
         // A name may contain a colon, so the equals sign takes precedence.
         let sign = [b'=', b':'].iter().find_map(|sign| entry.iter().position(|byte| byte == sign));
-        let sign = sign.ok_or(Bad("a metric has no value"))?;
+        let sign = sign.ok_or(OrcaError("a metric has no value"))?;
         let value = number(entry[sign + 1..].trim_ascii())?;
         let full = name(entry[..sign].trim_ascii())?;
         if full.is_empty() {
-            return Err(Bad("a metric has no name"));
+            return Err(OrcaError("a metric has no name"));
         }
         if FIELDS.contains(&full) {
-            found.add(Metric { kind: Kind::Field, name: full, value })?;
+            found.add(OrcaMetric { kind: MetricKind::Field, name: full, value })?;
         }
-        for (kind, map, _) in Kind::MAPS {
+        for (kind, map, _) in MetricKind::MAPS {
             if let Some(key) = full.strip_prefix(map).and_then(|rest| rest.strip_prefix('.')) {
-                found.add(Metric { kind, name: key, value })?;
+                found.add(OrcaMetric { kind, name: key, value })?;
             }
         }
     }
@@ -29,20 +29,20 @@ pub(super) fn read<'a>(value: &'a [u8], found: &mut Found<'a>) -> Result<(), Bad
 
 /// Appends a header value in text form with its prefix. Metrics that no reader would accept are skipped: not
 /// finite, with an invalid name, or a negative utilization. Metrics beyond [`MAX_METRICS`] are skipped, too.
-pub fn write_text<'a>(out: &mut Vec<u8>, metrics: impl IntoIterator<Item = Metric<'a>>) {
+pub fn write_text<'a>(out: &mut Vec<u8>, metrics: impl IntoIterator<Item = OrcaMetric<'a>>) {
     out.extend_from_slice(b"TEXT ");
-    let sayable = |metric: &Metric<'_>| {
-        metric.check().is_ok() && (metric.kind != Kind::Field || FIELDS.contains(&metric.name))
+    let sayable = |metric: &OrcaMetric<'_>| {
+        metric.check().is_ok() && (metric.kind != MetricKind::Field || FIELDS.contains(&metric.name))
     };
     for (at, metric) in metrics.into_iter().filter(sayable).take(MAX_METRICS).enumerate() {
         if at > 0 {
             out.extend_from_slice(b", ");
         }
-        if let Some((_, map, _)) = Kind::MAPS.iter().find(|(kind, ..)| *kind == metric.kind) {
+        if let Some((_, map, _)) = MetricKind::MAPS.iter().find(|(kind, ..)| *kind == metric.kind) {
             out.extend_from_slice(map.as_bytes());
             out.push(b'.');
         }
-        let Metric { name, value, .. } = metric;
+        let OrcaMetric { name, value, .. } = metric;
         let size = value.abs();
         // Writing to a vector cannot fail. Without an exponent the extremes would take hundreds of digits.
         let _ = if size == 0.0 || (1e-5..1e15).contains(&size) {

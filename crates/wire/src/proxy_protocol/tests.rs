@@ -4,11 +4,11 @@ use super::*;
 
 const V2: &str = "\r\n\r\n\0\r\nQUIT\n";
 
-fn pair(source: &str, destination: &str) -> Addresses {
-    Addresses { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
+fn pair(source: &str, destination: &str) -> ProxyAddresses {
+    ProxyAddresses { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
 }
 
-fn written(version: Version, addresses: Option<&Addresses>) -> Vec<u8> {
+fn written(version: ProxyVersion, addresses: Option<&ProxyAddresses>) -> Vec<u8> {
     let mut out = Vec::new();
     write(version, addresses, &mut out);
     out
@@ -23,7 +23,7 @@ fn v2(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
 }
 
 /// Parses the whole header with any bytes after it, and checks that each prefix is incomplete.
-fn read_at_every_cut(bytes: &[u8]) -> Option<Addresses> {
+fn read_at_every_cut(bytes: &[u8]) -> Option<ProxyAddresses> {
     for cut in 0..bytes.len() {
         assert_eq!(parse(&bytes[..cut]), Ok(None), "the first {cut} bytes of {bytes:?}");
     }
@@ -41,20 +41,20 @@ fn golden_bytes() {
     let six = pair("[2001:db8::1]:65535", "[2001:db8::2]:1");
     let mixed = pair("192.0.2.1:1", "[2001:db8::2]:2");
     let disguised = pair("[::ffff:192.0.2.1]:4660", "198.51.100.7:443");
-    let line = |addresses| String::from_utf8(written(Version::V1, addresses)).unwrap();
+    let line = |addresses| String::from_utf8(written(ProxyVersion::V1, addresses)).unwrap();
     assert_eq!(line(Some(&four)), "PROXY TCP4 192.0.2.1 198.51.100.7 4660 443\r\n");
     assert_eq!(line(Some(&disguised)), "PROXY TCP4 192.0.2.1 198.51.100.7 4660 443\r\n");
     assert_eq!(line(Some(&six)), "PROXY TCP6 2001:db8::1 2001:db8::2 65535 1\r\n");
     assert_eq!(line(Some(&mixed)), "PROXY TCP6 ::ffff:192.0.2.1 2001:db8::2 1 2\r\n");
     assert_eq!(line(None), "PROXY UNKNOWN\r\n");
     let block = [192, 0, 2, 1, 198, 51, 100, 7, 0x12, 0x34, 0x01, 0xbb];
-    assert_eq!(written(Version::V2, Some(&four)), v2(0x21, 0x11, &block));
+    assert_eq!(written(ProxyVersion::V2, Some(&four)), v2(0x21, 0x11, &block));
     let mut block = Vec::new();
     block.extend_from_slice(&[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     block.extend_from_slice(&[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
     block.extend_from_slice(&[0xff, 0xff, 0, 1]);
-    assert_eq!(written(Version::V2, Some(&six)), v2(0x21, 0x21, &block));
-    assert_eq!(written(Version::V2, None), v2(0x20, 0, &[]));
+    assert_eq!(written(ProxyVersion::V2, Some(&six)), v2(0x21, 0x21, &block));
+    assert_eq!(written(ProxyVersion::V2, None), v2(0x20, 0, &[]));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn extensions_are_skipped() {
     let mut block = vec![10, 0, 0, 1, 10, 0, 0, 2, 0, 80, 1, 187];
     block.extend_from_slice(&[0x04, 0, 4, 0, 0, 0, 0, 0x03, 0, 4, 1, 2, 3, 4]);
     assert_eq!(read_at_every_cut(&v2(0x21, 0x11, &block)), Some(pair("10.0.0.1:80", "10.0.0.2:443")));
-    block.resize(MAX_V2 - FIXED, 0);
+    block.resize(MAX_V2 - V2_HEADER_LEN, 0);
     assert!(read_at_every_cut(&v2(0x21, 0x12, &block)).is_some());
 }
 
@@ -88,8 +88,8 @@ fn extensions_are_skipped() {
 fn the_longest_line_is_accepted_and_no_longer_one() {
     let line = |len: usize| format!("PROXY UNKNOWN {}\r\n", "x".repeat(len - 16));
     assert_eq!(read_at_every_cut(line(MAX_V1).as_bytes()), None);
-    assert_eq!(parse(line(MAX_V1 + 1).as_bytes()), Err(BadHeader("the line does not end in CRLF")));
-    assert_eq!(parse(&line(MAX_V1 + 9).as_bytes()[..MAX_V1]), Err(BadHeader("the line is too long")));
+    assert_eq!(parse(line(MAX_V1 + 1).as_bytes()), Err(ProxyHeaderError("the line does not end in CRLF")));
+    assert_eq!(parse(&line(MAX_V1 + 9).as_bytes()[..MAX_V1]), Err(ProxyHeaderError("the line is too long")));
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn bad_input_is_refused() {
         v2(0x21, 0x11, &[0; 11]),
         v2(0x21, 0x21, &[0; 35]),
         v2(0x21, 0x31, &[0; 215]),
-        v2(0x21, 0x11, &[0; MAX_V2 - FIXED + 1]),
+        v2(0x21, 0x11, &[0; MAX_V2 - V2_HEADER_LEN + 1]),
     ] {
         assert!(parse(&bytes).is_err(), "{bytes:?}");
         // Rejected at the wrong byte, not later.
-        assert!(parse(&bytes[..FIXED]).is_err(), "{bytes:?}");
+        assert!(parse(&bytes[..V2_HEADER_LEN]).is_err(), "{bytes:?}");
     }
     assert!(parse(&v2(0x22, 0, &[])[..13]).is_err());
     assert!(parse(&v2(0x21, 0x13, &[])[..14]).is_err());
@@ -155,9 +155,9 @@ fn address() -> impl Strategy<Value = SocketAddr> {
 proptest! {
     #[test]
     fn what_is_written_is_read_back(source in address(), destination in address(), second in any::<bool>()) {
-        let version = if second { Version::V2 } else { Version::V1 };
-        let bytes = written(version, Some(&Addresses { source, destination }));
-        prop_assert!(version == Version::V2 || bytes.len() <= MAX_V1);
+        let version = if second { ProxyVersion::V2 } else { ProxyVersion::V1 };
+        let bytes = written(version, Some(&ProxyAddresses { source, destination }));
+        prop_assert!(version == ProxyVersion::V2 || bytes.len() <= MAX_V1);
         let read = read_at_every_cut(&bytes).expect("addresses");
         let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
         prop_assert_eq!(canonical(read.source), canonical(source));
@@ -167,7 +167,7 @@ proptest! {
 
     #[test]
     fn no_input_does_harm_and_more_input_changes_no_verdict(
-        start in prop_oneof![Just(&b""[..]), Just(LINE), Just(&b"PROXY TCP4 1.2.3.4 "[..]), Just(&SIGNATURE[..])],
+        start in prop_oneof![Just(&b""[..]), Just(V1_PREFIX), Just(&b"PROXY TCP4 1.2.3.4 "[..]), Just(&SIGNATURE[..])],
         rest in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let input = [start, &rest].concat();

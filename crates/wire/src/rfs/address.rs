@@ -5,13 +5,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::Refused;
-use super::bytes::Reader;
+use super::DatagramDecodeError;
+use super::byte_reader::ByteReader;
 
 const NONE: u8 = 0;
 const V4: u8 = 4;
 const V6: u8 = 6;
-const NO_FAMILY: Refused = Refused::Malformed("an address is of no known family");
+const NO_FAMILY: DatagramDecodeError = DatagramDecodeError::Malformed("an address is of no known family");
 
 /// Writes family, port, and 16 bytes. IPv4 uses the first four; the others are zeros.
 pub(super) fn write_fixed(address: Option<SocketAddr>, out: &mut Vec<u8>) {
@@ -32,7 +32,7 @@ pub(super) fn write_fixed(address: Option<SocketAddr>, out: &mut Vec<u8>) {
     out.extend_from_slice(&octets);
 }
 
-pub(super) fn read_fixed(reader: &mut Reader<'_>) -> Result<Option<SocketAddr>, Refused> {
+pub(super) fn read_fixed(reader: &mut ByteReader<'_>) -> Result<Option<SocketAddr>, DatagramDecodeError> {
     let (family, port) = (reader.u8()?, reader.u16()?);
     let octets: [u8; 16] = reader.array()?;
     let [a, b, c, d, rest @ ..] = octets;
@@ -40,7 +40,7 @@ pub(super) fn read_fixed(reader: &mut Reader<'_>) -> Result<Option<SocketAddr>, 
         NONE if octets == [0; 16] && port == 0 => return Ok(None),
         V4 if rest == [0; 12] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
         V6 => IpAddr::V6(Ipv6Addr::from(octets)),
-        NONE | V4 => return Err(Refused::Malformed("an address is longer than its family")),
+        NONE | V4 => return Err(DatagramDecodeError::Malformed("an address is longer than its family")),
         _ => return Err(NO_FAMILY),
     };
     Ok(Some(SocketAddr::new(ip, port)))
@@ -62,7 +62,7 @@ pub(super) fn write(address: SocketAddr, out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn read(reader: &mut Reader<'_>) -> Result<SocketAddr, Refused> {
+pub(super) fn read(reader: &mut ByteReader<'_>) -> Result<SocketAddr, DatagramDecodeError> {
     let (family, port) = (reader.u8()?, reader.u16()?);
     let ip = match family {
         V4 => IpAddr::from(reader.array::<4>()?),
@@ -72,12 +72,12 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<SocketAddr, Refused> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// Returns the number of bytes that [`write`] appends.
+/// Returns the number of bytes that [`fn@write`] appends.
 pub(super) fn len(address: &SocketAddr) -> usize {
     if address.is_ipv4() { 7 } else { 19 }
 }
 
-/// Writes family 0 and the port if the address is on `host`; else the same as [`write`].
+/// Writes family 0 and the port if the address is on `host`; else the same as [`fn@write`].
 pub(super) fn write_near(address: SocketAddr, host: IpAddr, out: &mut Vec<u8>) {
     if address.ip() == host {
         out.push(NONE);
@@ -87,7 +87,10 @@ pub(super) fn write_near(address: SocketAddr, host: IpAddr, out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn read_near(reader: &mut Reader<'_>, host: IpAddr) -> Result<SocketAddr, Refused> {
+pub(super) fn read_near(
+    reader: &mut ByteReader<'_>,
+    host: IpAddr,
+) -> Result<SocketAddr, DatagramDecodeError> {
     let mut ahead = *reader;
     if ahead.u8()? != NONE {
         return read(reader);

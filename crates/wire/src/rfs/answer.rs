@@ -1,24 +1,27 @@
 //! ANSWER: the server for the client's request.
 
-use plimsoll_brain::lottery::{Answer, FURTHER, Further, Status};
+use plimsoll_brain::lottery::{AnswerStatus, FallbackMember, LotteryAnswer, MAX_FALLBACKS};
 
-use super::bytes::Reader;
+use super::byte_reader::ByteReader;
 use super::request::{info_len, read_info};
-use super::{HEADER, Kind, LEAST_ROOM, Refused, TRAILER, Unwritable, address, option};
+use super::{
+    DatagramDecodeError, DatagramEncodeError, DatagramKind, HEADER_LEN, MIN_ROOM, TRAILER_LEN, address,
+    option,
+};
 
 /// The length of the fields before the information, in bytes.
 const FIXED: usize = 39;
 
-pub(super) fn write(answer: &Answer, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-    if answer.status == Status::Ok && answer.endpoint.is_none() {
-        return Err(Unwritable::Contradiction(NOWHERE));
+pub(super) fn write(answer: &LotteryAnswer, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
+    if answer.status == AnswerStatus::Ok && answer.endpoint.is_none() {
+        return Err(DatagramEncodeError::Contradiction(NOWHERE));
     }
     let info = info_len(&answer.info)?;
     let status = match answer.status {
-        Status::Ok => 0,
-        Status::Busy => 1,
-        Status::UnknownService => 2,
-        Status::Draining => 3,
+        AnswerStatus::Ok => 0,
+        AnswerStatus::Busy => 1,
+        AnswerStatus::UnknownService => 2,
+        AnswerStatus::Draining => 3,
     };
     out.extend_from_slice(&answer.service.to_be_bytes());
     out.extend_from_slice(&[status, answer.rank]);
@@ -29,12 +32,12 @@ pub(super) fn write(answer: &Answer, out: &mut Vec<u8>) -> Result<(), Unwritable
     out.extend_from_slice(&answer.generation.to_be_bytes());
     out.extend_from_slice(&info.to_be_bytes());
     out.extend_from_slice(&answer.info);
-    let further = fitting(answer);
+    let further = fitting_fallbacks(answer);
     if !further.is_empty() {
-        option::write(option::FURTHER, out, |out| {
+        option::write(option::FALLBACKS, out, |out| {
             // At most four.
             out.push(further.len() as u8);
-            for Further { member, endpoint } in further {
+            for FallbackMember { member, endpoint } in further {
                 out.extend_from_slice(&member.to_be_bytes());
                 address::write(*endpoint, out);
             }
@@ -44,49 +47,49 @@ pub(super) fn write(answer: &Answer, out: &mut Vec<u8>) -> Result<(), Unwritable
 }
 
 /// Returns the first further members that fit beside the information.
-fn fitting(answer: &Answer) -> &[Further] {
-    let mut len = HEADER + FIXED + answer.info.len() + option::HEAD + 1 + TRAILER;
-    let most = usize::from(answer.room.max(LEAST_ROOM)).min(Kind::Answer.longest());
-    let fit = answer.further.iter().take(FURTHER).take_while(|further| {
+fn fitting_fallbacks(answer: &LotteryAnswer) -> &[FallbackMember] {
+    let mut len = HEADER_LEN + FIXED + answer.info.len() + option::OPTION_HEADER_LEN + 1 + TRAILER_LEN;
+    let most = usize::from(answer.max_bytes.max(MIN_ROOM)).min(DatagramKind::Answer.max_len());
+    let fit = answer.fallbacks.iter().take(MAX_FALLBACKS).take_while(|further| {
         len += 2 + address::len(&further.endpoint);
         len <= most
     });
-    &answer.further[..fit.count()]
+    &answer.fallbacks[..fit.count()]
 }
 
-pub(super) fn read(id: u64, mut reader: Reader<'_>) -> Result<Answer, Refused> {
+pub(super) fn read(id: u64, mut reader: ByteReader<'_>) -> Result<LotteryAnswer, DatagramDecodeError> {
     let service = reader.u32()?;
     let status = match reader.u8()? {
-        0 => Status::Ok,
-        1 => Status::Busy,
-        2 => Status::UnknownService,
-        3 => Status::Draining,
-        _ => return Err(Refused::Malformed("an answer is of no known status")),
+        0 => AnswerStatus::Ok,
+        1 => AnswerStatus::Busy,
+        2 => AnswerStatus::UnknownService,
+        3 => AnswerStatus::Draining,
+        _ => return Err(DatagramDecodeError::Malformed("an answer is of no known status")),
     };
     let rank = reader.u8()?;
     let ttl = reader.u16()?;
     let member = reader.u16()?;
     let endpoint = address::read_fixed(&mut reader)?;
-    if status == Status::Ok && endpoint.is_none() {
-        return Err(Refused::Malformed(NOWHERE));
+    if status == AnswerStatus::Ok && endpoint.is_none() {
+        return Err(DatagramDecodeError::Malformed(NOWHERE));
     }
     let client_time = reader.u32()?;
     let generation = reader.u32()?;
     let info = read_info(&mut reader)?.into();
     let mut further = Vec::new();
     option::read(reader, |number, value| {
-        if number != option::FURTHER {
+        if number != option::FALLBACKS {
             return Ok(false);
         }
         if !further.is_empty() {
-            return Err(Refused::Malformed("further members are named twice"));
+            return Err(DatagramDecodeError::Malformed("further members are named twice"));
         }
-        further = read_further(value)?;
+        further = read_fallbacks(value)?;
         Ok(true)
     })?;
     // An answer is never answered.
     let room = 0;
-    Ok(Answer {
+    Ok(LotteryAnswer {
         id,
         service,
         status,
@@ -97,22 +100,22 @@ pub(super) fn read(id: u64, mut reader: Reader<'_>) -> Result<Answer, Refused> {
         client_time,
         generation,
         info,
-        further,
-        room,
+        fallbacks: further,
+        max_bytes: room,
     })
 }
 
 const NOWHERE: &str = "an answer names a member and not where it is";
 
-fn read_further(mut value: Reader<'_>) -> Result<Vec<Further>, Refused> {
+fn read_fallbacks(mut value: ByteReader<'_>) -> Result<Vec<FallbackMember>, DatagramDecodeError> {
     let count = value.u8()?;
-    if !(1..=FURTHER).contains(&usize::from(count)) {
-        return Err(Refused::Malformed("there are no further members, or too many"));
+    if !(1..=MAX_FALLBACKS).contains(&usize::from(count)) {
+        return Err(DatagramDecodeError::Malformed("there are no further members, or too many"));
     }
-    let further =
-        value.list(count, |value| Ok(Further { member: value.u16()?, endpoint: address::read(value)? }))?;
+    let further = value
+        .list(count, |value| Ok(FallbackMember { member: value.u16()?, endpoint: address::read(value)? }))?;
     match value.is_empty() {
         true => Ok(further),
-        false => Err(Refused::Malformed("further members are fewer than there is space for")),
+        false => Err(DatagramDecodeError::Malformed("further members are fewer than there is space for")),
     }
 }

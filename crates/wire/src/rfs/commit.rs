@@ -1,12 +1,12 @@
 //! COMMIT: a daemon reports requests that it has answered, so that the others do not answer them.
 
-use plimsoll_brain::lottery::Commit;
+use plimsoll_brain::lottery::AnswerCommit;
 
-use super::bytes::{Reader, count};
-use super::{Refused, Unwritable, option};
+use super::byte_reader::{ByteReader, list_count};
+use super::{DatagramDecodeError, DatagramEncodeError, option};
 
-pub(super) fn write(commit: &Commit, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-    let ids = count("requests", commit.ids.len())?;
+pub(super) fn write(commit: &AnswerCommit, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
+    let ids = list_count("requests", commit.ids.len())?;
     out.extend_from_slice(&commit.member.to_be_bytes());
     out.extend_from_slice(&commit.incarnation.to_be_bytes());
     out.push(ids);
@@ -14,11 +14,11 @@ pub(super) fn write(commit: &Commit, out: &mut Vec<u8>) -> Result<(), Unwritable
     Ok(())
 }
 
-pub(super) fn read(mut reader: Reader<'_>) -> Result<Commit, Refused> {
+pub(super) fn read(mut reader: ByteReader<'_>) -> Result<AnswerCommit, DatagramDecodeError> {
     let member = reader.u16()?;
     let incarnation = reader.u32()?;
     let count = reader.u8()?;
-    let ids = reader.list(count, Reader::u64)?;
+    let ids = reader.list(count, ByteReader::u64)?;
     option::skip(reader)?;
-    Ok(Commit { member, incarnation, ids })
+    Ok(AnswerCommit { member, incarnation, ids })
 }

@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-use plimsoll_brain::lottery::Message;
+use plimsoll_brain::lottery::LotteryMessage;
 
-use super::Refused;
-use super::bytes::Reader;
+use super::DatagramDecodeError;
+use super::byte_reader::ByteReader;
 
 /// Returns the number of a named service: the first four bytes of the name's SHA-256, in big-endian order.
 pub fn service_id(name: &str) -> u32 {
@@ -20,22 +20,22 @@ pub const MAGIC: u16 = 0x5246;
 /// The supported version of the protocol.
 pub const VERSION: u8 = 1;
 /// The length of a header, in bytes.
-pub const HEADER: usize = 16;
+pub const HEADER_LEN: usize = 16;
 /// The length of a trailer, in bytes: the key's ID and the tag.
-pub const TRAILER: usize = 20;
+pub const TRAILER_LEN: usize = 20;
 /// The maximum length of a datagram other than a REPORT: it fits through tunnels and the minimum MTU of IPv6.
-pub const LONGEST: usize = 1200;
+pub const MAX_DATAGRAM_LEN: usize = 1200;
 /// The maximum length of a REPORT, which stays in the local network.
-pub const LONGEST_REPORT: usize = 1400;
+pub const MAX_REPORT_LEN: usize = 1400;
 
 /// The offset of the length in a header.
-pub(super) const LENGTH_AT: usize = 6;
+pub(super) const LENGTH_OFFSET: usize = 6;
 /// The flags that a receiver must know to understand the rest. No flag is defined yet.
 const CRITICAL_FLAGS: u16 = 0xff00;
 
 /// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum DatagramKind {
     /// A client asks for a server.
     Request = 1,
     /// The server for a request.
@@ -56,7 +56,7 @@ pub enum Kind {
     Drum = 9,
 }
 
-impl Kind {
+impl DatagramKind {
     /// All kinds, by number.
     pub const ALL: [Self; 9] = [
         Self::Request,
@@ -71,16 +71,16 @@ impl Kind {
     ];
 
     /// Returns the kind of a message's datagram.
-    pub fn of(message: &Message) -> Self {
+    pub fn of_message(message: &LotteryMessage) -> Self {
         match message {
-            Message::Request(_) => Self::Request,
-            Message::Answer(_) => Self::Answer,
-            Message::Commit(_) => Self::Commit,
-            Message::Report(_) => Self::Report,
-            Message::Fetch(_) => Self::Fetch,
-            Message::Table(_) => Self::Table,
-            Message::Look(_) => Self::Look,
-            Message::Drum(_) => Self::Drum,
+            LotteryMessage::Request(_) => Self::Request,
+            LotteryMessage::Answer(_) => Self::Answer,
+            LotteryMessage::Commit(_) => Self::Commit,
+            LotteryMessage::Report(_) => Self::Report,
+            LotteryMessage::Fetch(_) => Self::Fetch,
+            LotteryMessage::Table(_) => Self::Table,
+            LotteryMessage::Look(_) => Self::Look,
+            LotteryMessage::Drum(_) => Self::Drum,
         }
     }
 
@@ -100,21 +100,21 @@ impl Kind {
     }
 
     /// Returns the maximum length of this kind, in bytes.
-    pub fn longest(self) -> usize {
-        if self == Self::Report { LONGEST_REPORT } else { LONGEST }
+    pub fn max_len(self) -> usize {
+        if self == Self::Report { MAX_REPORT_LEN } else { MAX_DATAGRAM_LEN }
     }
 
     /// Returns the minimum length, in bytes: a request has room for its response.
-    pub(super) fn shortest(self) -> usize {
+    pub(super) fn min_len(self) -> usize {
         match self {
-            Self::Request => super::LEAST_ROOM.into(),
-            Self::Fetch | Self::Look => LONGEST,
-            _ => HEADER + TRAILER,
+            Self::Request => super::MIN_ROOM.into(),
+            Self::Fetch | Self::Look => MAX_DATAGRAM_LEN,
+            _ => HEADER_LEN + TRAILER_LEN,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DatagramKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.label())
     }
@@ -122,39 +122,39 @@ impl fmt::Display for Kind {
 
 /// The validated fields of a header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
-    pub(super) kind: Kind,
+pub(super) struct DatagramHeader {
+    pub(super) kind: DatagramKind,
     pub(super) id: u64,
 }
 
-impl Header {
+impl DatagramHeader {
     /// Reads the header of a datagram of `total` bytes.
-    pub(super) fn read(reader: &mut Reader<'_>, total: usize) -> Result<Self, Refused> {
+    pub(super) fn read(reader: &mut ByteReader<'_>, total: usize) -> Result<Self, DatagramDecodeError> {
         if reader.u16()? != MAGIC {
-            return Err(Refused::Malformed("it does not begin with RF"));
+            return Err(DatagramDecodeError::Malformed("it does not begin with RF"));
         }
         if reader.u8()? != VERSION {
-            return Err(Refused::Malformed("only version 1 is spoken here"));
+            return Err(DatagramDecodeError::Malformed("only version 1 is spoken here"));
         }
         let number = reader.u8()?;
-        let kind = Kind::ALL.into_iter().find(|kind| *kind as u8 == number);
-        let kind = kind.ok_or(Refused::Malformed("it is of no known kind"))?;
+        let kind = DatagramKind::ALL.into_iter().find(|kind| *kind as u8 == number);
+        let kind = kind.ok_or(DatagramDecodeError::Malformed("it is of no known kind"))?;
         if reader.u16()? & CRITICAL_FLAGS != 0 {
-            return Err(Refused::Malformed("a critical flag is unknown"));
+            return Err(DatagramDecodeError::Malformed("a critical flag is unknown"));
         }
         if usize::from(reader.u16()?) != total {
-            return Err(Refused::Malformed("it is not as long as it says"));
+            return Err(DatagramDecodeError::Malformed("it is not as long as it says"));
         }
-        if total > kind.longest() {
-            return Err(Refused::Malformed("it is longer than its kind may be"));
+        if total > kind.max_len() {
+            return Err(DatagramDecodeError::Malformed("it is longer than its kind may be"));
         }
-        if total < kind.shortest() {
-            return Err(Refused::Malformed("it leaves too little room for its answer"));
+        if total < kind.min_len() {
+            return Err(DatagramDecodeError::Malformed("it leaves too little room for its answer"));
         }
         let id = reader.u64()?;
         // The ID would have no meaning, and two different datagrams would have the same contents.
-        if matches!(kind, Kind::Commit | Kind::Report | Kind::Gossip) && id != 0 {
-            return Err(Refused::Malformed("it has an id, though its kind has none"));
+        if matches!(kind, DatagramKind::Commit | DatagramKind::Report | DatagramKind::Gossip) && id != 0 {
+            return Err(DatagramDecodeError::Malformed("it has an id, though its kind has none"));
         }
         Ok(Self { kind, id })
     }

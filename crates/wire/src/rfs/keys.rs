@@ -19,14 +19,14 @@ use std::str::FromStr;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::bytes::Reader;
-use super::header::Header;
-use super::{HEADER, Kind, LONGEST_REPORT, Refused, TRAILER};
+use super::byte_reader::ByteReader;
+use super::header::DatagramHeader;
+use super::{DatagramDecodeError, DatagramKind, HEADER_LEN, MAX_REPORT_LEN, TRAILER_LEN};
 
 /// The length of a secret, in bytes.
-pub const SECRET: usize = 32;
+pub const SECRET_LEN: usize = 32;
 /// The maximum number of valid keys of a kind: the one that seals, its predecessor and its successor.
-pub const MOST_KEYS: usize = 3;
+pub const MAX_KEYS: usize = 3;
 
 const TAG: usize = 16;
 /// The length of the key block of HMAC, in bytes: the block size of SHA-256.
@@ -34,7 +34,7 @@ const BLOCK: usize = 64;
 
 /// The holders that a key is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum KeyRole {
     /// Daemons, and equally trusted clients: the key permits every kind of datagram.
     #[default]
     Daemon,
@@ -44,24 +44,24 @@ pub enum Role {
 
 /// A secret and its public number.
 #[derive(Clone)]
-pub struct Key {
+pub struct DatagramKey {
     id: u32,
-    role: Role,
+    role: KeyRole,
     /// The HMAC state after the key block, computed once.
     keyed: Hmac<Sha256>,
 }
 
-impl Key {
+impl DatagramKey {
     /// Creates a key for daemons from a random secret, with a number that is unique in the cluster.
-    pub fn new(id: u32, secret: &[u8; SECRET]) -> Self {
-        Self::of(Role::Daemon, id, secret)
+    pub fn new(id: u32, secret: &[u8; SECRET_LEN]) -> Self {
+        Self::for_role(KeyRole::Daemon, id, secret)
     }
 
     /// Creates a key for `role`.
-    pub fn of(role: Role, id: u32, secret: &[u8; SECRET]) -> Self {
+    pub fn for_role(role: KeyRole, id: u32, secret: &[u8; SECRET_LEN]) -> Self {
         // RFC 2104 pads a key that is shorter than a block with zeros.
         let mut block = [0; BLOCK];
-        block[..SECRET].copy_from_slice(secret);
+        block[..SECRET_LEN].copy_from_slice(secret);
         Self { id, role, keyed: Hmac::new(&block.into()) }
     }
 
@@ -72,7 +72,7 @@ impl Key {
 }
 
 /// Omits the secret.
-impl fmt::Debug for Key {
+impl fmt::Debug for DatagramKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key").field("id", &self.id).finish_non_exhaustive()
     }
@@ -80,41 +80,41 @@ impl fmt::Debug for Key {
 
 /// The valid keys: one seals, all of them open.
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub struct KeyRing {
     /// The key that seals: one for daemons if there is any.
-    sealing: Key,
+    sealing: DatagramKey,
     /// The other keys, those for daemons first.
-    others: Vec<Key>,
+    others: Vec<DatagramKey>,
 }
 
-impl Keys {
+impl KeyRing {
     /// Creates a set with this key only.
-    pub fn new(sealing: Key) -> Self {
+    pub fn new(sealing: DatagramKey) -> Self {
         Self { sealing, others: Vec::new() }
     }
 
     /// Adds a key that opens. It seals if it is the first for daemons.
     ///
     /// # Errors
-    /// Another key has this number, or there are already [`MOST_KEYS`] of its kind. The text states which.
-    pub fn also(mut self, key: Key) -> Result<Self, &'static str> {
+    /// Another key has this number, or there are already [`MAX_KEYS`] of its kind. The text states which.
+    pub fn with_key(mut self, key: DatagramKey) -> Result<Self, &'static str> {
         if self.ids().any(|id| id == key.id) {
             return Err("two keys have the same number");
         }
-        if self.ids_of(key.role).count() == MOST_KEYS {
+        if self.ids_for_role(key.role).count() == MAX_KEYS {
             return Err(match key.role {
-                Role::Daemon => "more than three keys",
-                Role::Client => "more than three keys for clients",
+                KeyRole::Daemon => "more than three keys",
+                KeyRole::Client => "more than three keys for clients",
             });
         }
         match (key.role, self.sealing.role) {
-            (Role::Client, _) => self.others.push(key),
-            (Role::Daemon, Role::Client) => {
+            (KeyRole::Client, _) => self.others.push(key),
+            (KeyRole::Daemon, KeyRole::Client) => {
                 let client = std::mem::replace(&mut self.sealing, key);
                 self.others.insert(0, client);
             }
-            (Role::Daemon, Role::Daemon) => {
-                let at = self.others.iter().position(|other| other.role == Role::Client);
+            (KeyRole::Daemon, KeyRole::Daemon) => {
+                let at = self.others.iter().position(|other| other.role == KeyRole::Client);
                 self.others.insert(at.unwrap_or(self.others.len()), key);
             }
         }
@@ -123,33 +123,33 @@ impl Keys {
 
     /// Returns the numbers of all keys, that of the sealing key first.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
-        self.all().map(Key::id)
+        self.all_keys().map(DatagramKey::id)
     }
 
     /// Returns the numbers of the keys for `role`, in the order of their file.
-    pub fn ids_of(&self, role: Role) -> impl Iterator<Item = u32> {
-        self.all().filter(move |key| key.role == role).map(Key::id)
+    pub fn ids_for_role(&self, role: KeyRole) -> impl Iterator<Item = u32> {
+        self.all_keys().filter(move |key| key.role == role).map(DatagramKey::id)
     }
 
     /// Returns the role of the sealing key: a holder of client keys only is never a daemon.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> KeyRole {
         self.sealing.role
     }
 
     /// Returns the client key with this number alone: it seals the responses to requests that were sealed
     /// with it.
-    pub fn answering(&self, id: u32) -> Option<Self> {
-        self.all().find(|key| key.id == id && key.role == Role::Client).cloned().map(Self::new)
+    pub fn client_key(&self, id: u32) -> Option<Self> {
+        self.all_keys().find(|key| key.id == id && key.role == KeyRole::Client).cloned().map(Self::new)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Key> {
+    fn all_keys(&self) -> impl Iterator<Item = &DatagramKey> {
         [&self.sealing].into_iter().chain(&self.others)
     }
 
     /// Derives secret bytes for a purpose, equal for all holders of these keys, whichever key seals. They are
     /// the HMAC-SHA-256 of `purpose` under the key with the lowest number, among those for daemons if there
     /// are any. `purpose` must not begin like a datagram.
-    pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET] {
+    pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_LEN] {
         let own = self.others.iter().filter(|key| key.role == self.sealing.role);
         let lowest = own.fold(&self.sealing, |low, key| if key.id < low.id { key } else { low });
         lowest.keyed.clone().chain_update(purpose).finalize().into_bytes().into()
@@ -168,18 +168,18 @@ impl Keys {
     ///
     /// # Errors
     /// The datagram is too short or too long, its key is not valid here, or its tag is wrong.
-    pub fn open<'b>(&self, datagram: &'b [u8]) -> Result<Opened<'b>, Refused> {
-        let size = Refused::Size(datagram.len());
-        if !(HEADER + TRAILER..=LONGEST_REPORT).contains(&datagram.len()) {
+    pub fn open<'b>(&self, datagram: &'b [u8]) -> Result<OpenedDatagram<'b>, DatagramDecodeError> {
+        let size = DatagramDecodeError::Size(datagram.len());
+        if !(HEADER_LEN + TRAILER_LEN..=MAX_REPORT_LEN).contains(&datagram.len()) {
             return Err(size);
         }
         let (tagged, tag) = datagram.split_last_chunk::<TAG>().ok_or(size)?;
         let (bytes, id) = tagged.split_last_chunk::<4>().ok_or(size)?;
         let id = u32::from_be_bytes(*id);
-        let key = self.all().find(|key| key.id == id).ok_or(Refused::UnknownKey(id))?;
+        let key = self.all_keys().find(|key| key.id == id).ok_or(DatagramDecodeError::UnknownKey(id))?;
         match key.keyed.clone().chain_update(tagged).verify_truncated_left(tag) {
-            Ok(()) => Ok(Opened { bytes, key: id, role: key.role }),
-            Err(_) => Err(Refused::Forged),
+            Ok(()) => Ok(OpenedDatagram { bytes, key: id, role: key.role }),
+            Err(_) => Err(DatagramDecodeError::Forged),
         }
     }
 
@@ -188,51 +188,55 @@ impl Keys {
     ///
     /// # Errors
     /// The same as those of [`open`](Self::open), or the datagram is sealed with a key of the other role.
-    pub fn open_answer<'b>(&self, datagram: &'b [u8]) -> Result<Opened<'b>, Refused> {
+    pub fn open_answer<'b>(&self, datagram: &'b [u8]) -> Result<OpenedDatagram<'b>, DatagramDecodeError> {
         self.open(datagram).and_then(|opened| {
-            if opened.role == self.sealing.role { Ok(opened) } else { Err(Refused::Misused) }
+            if opened.role == self.sealing.role { Ok(opened) } else { Err(DatagramDecodeError::NotPermitted) }
         })
     }
 }
 
 /// A datagram that a holder of a key created.
 #[derive(Clone, Copy, Debug)]
-pub struct Opened<'b> {
+pub struct OpenedDatagram<'b> {
     bytes: &'b [u8],
     key: u32,
-    role: Role,
+    role: KeyRole,
 }
 
-impl<'b> Opened<'b> {
+impl<'b> OpenedDatagram<'b> {
     /// Returns the datagram without the trailer.
     pub fn bytes(&self) -> &'b [u8] {
         self.bytes
     }
 
     /// Returns the number of the key that sealed the datagram.
-    pub fn key(&self) -> u32 {
+    pub fn key_id(&self) -> u32 {
         self.key
     }
 
     /// Returns the number of the key that sealed the datagram, if it is one for clients.
     pub fn client(&self) -> Option<u32> {
-        (self.role == Role::Client).then_some(self.key)
+        (self.role == KeyRole::Client).then_some(self.key)
     }
 
     /// Checks that a daemon may process the datagram. Under a key for clients only requests are permitted.
     ///
     /// # Errors
     /// The key does not permit this kind, or the header is malformed.
-    pub fn entitled(&self) -> Result<(), Refused> {
-        if self.role == Role::Daemon {
+    pub fn check_permission(&self) -> Result<(), DatagramDecodeError> {
+        if self.role == KeyRole::Daemon {
             return Ok(());
         }
-        let Header { kind, .. } = Header::read(&mut Reader::new(self.bytes), self.bytes.len() + TRAILER)?;
+        let DatagramHeader { kind, .. } =
+            DatagramHeader::read(&mut ByteReader::new(self.bytes), self.bytes.len() + TRAILER_LEN)?;
         match kind {
-            Kind::Request | Kind::Fetch | Kind::Look => Ok(()),
-            Kind::Answer | Kind::Commit | Kind::Report | Kind::Table | Kind::Gossip | Kind::Drum => {
-                Err(Refused::Misused)
-            }
+            DatagramKind::Request | DatagramKind::Fetch | DatagramKind::Look => Ok(()),
+            DatagramKind::Answer
+            | DatagramKind::Commit
+            | DatagramKind::Report
+            | DatagramKind::Table
+            | DatagramKind::Gossip
+            | DatagramKind::Drum => Err(DatagramDecodeError::NotPermitted),
         }
     }
 }
@@ -240,7 +244,7 @@ impl<'b> Opened<'b> {
 /// The error of a key file; it never contains the file's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
-pub struct BadKeys {
+pub struct KeyFileError {
     /// The line, counted from 1.
     pub line: usize,
     /// The reason.
@@ -250,15 +254,15 @@ pub struct BadKeys {
 /// Parses a key file. Each line has a number, a secret of 64 hexadecimal digits, and `client` for a client
 /// key. The first key for daemons seals, or the first key if there are none. Empty lines, comments after `#`
 /// and a byte order mark at the beginning are ignored.
-impl FromStr for Keys {
-    type Err = BadKeys;
+impl FromStr for KeyRing {
+    type Err = KeyFileError;
 
-    fn from_str(text: &str) -> Result<Self, BadKeys> {
+    fn from_str(text: &str) -> Result<Self, KeyFileError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut keys: Option<Self> = None;
-        let mut secrets: Vec<(Role, [u8; SECRET])> = Vec::new();
+        let mut secrets: Vec<(KeyRole, [u8; SECRET_LEN])> = Vec::new();
         for (at, text) in text.lines().enumerate() {
-            let bad = |why| BadKeys { line: at + 1, why };
+            let bad = |why| KeyFileError { line: at + 1, why };
             let plain = text.split('#').next().unwrap_or_default();
             let mut words = plain.split_ascii_whitespace();
             let Some(id) = words.next() else { continue };
@@ -266,31 +270,32 @@ impl FromStr for Keys {
             let id =
                 id.parse().ok().filter(|_| plain).ok_or_else(|| bad("the number of the key is not one"))?;
             let secret = words.next().ok_or_else(|| bad("the secret is missing"))?;
-            let secret = secret_of(secret).ok_or_else(|| bad("the secret is not 64 hexadecimal digits"))?;
+            let secret =
+                parse_secret(secret).ok_or_else(|| bad("the secret is not 64 hexadecimal digits"))?;
             let role = match words.next() {
-                None => Role::Daemon,
-                Some("client") if words.next().is_none() => Role::Client,
+                None => KeyRole::Daemon,
+                Some("client") if words.next().is_none() => KeyRole::Client,
                 Some(_) => return Err(bad("something follows the secret")),
             };
             if secrets.iter().any(|(other, same)| *other != role && *same == secret) {
                 return Err(bad("a key for clients has the secret of one for daemons"));
             }
             secrets.push((role, secret));
-            let key = Key::of(role, id, &secret);
+            let key = DatagramKey::for_role(role, id, &secret);
             keys = Some(match keys {
                 None => Self::new(key),
-                Some(keys) => keys.also(key).map_err(bad)?,
+                Some(keys) => keys.with_key(key).map_err(bad)?,
             });
         }
-        keys.ok_or_else(|| BadKeys { line: text.lines().count().max(1), why: NO_KEY })
+        keys.ok_or_else(|| KeyFileError { line: text.lines().count().max(1), why: NO_KEY })
     }
 }
 
 const NO_KEY: &str = "no key up to here, where the file ends";
 
-fn secret_of(text: &str) -> Option<[u8; SECRET]> {
-    let digits: &[u8; 2 * SECRET] = text.as_bytes().try_into().ok()?;
-    let mut secret = [0; SECRET];
+fn parse_secret(text: &str) -> Option<[u8; SECRET_LEN]> {
+    let digits: &[u8; 2 * SECRET_LEN] = text.as_bytes().try_into().ok()?;
+    let mut secret = [0; SECRET_LEN];
     for (byte, pair) in secret.iter_mut().zip(digits.as_chunks::<2>().0) {
         let digit = |digit: u8| char::from(digit).to_digit(16);
         // Two digits of four bits form a byte.

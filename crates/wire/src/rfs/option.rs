@@ -4,8 +4,8 @@
 //! The lower 15 bits of the type are the option's number. The highest bit determines whether a receiver that
 //! does not know the option skips it or rejects the datagram.
 
-use super::Refused;
-use super::bytes::Reader;
+use super::DatagramDecodeError;
+use super::byte_reader::ByteReader;
 
 /// The bit of an option's type that marks it as critical: a receiver that does not know it must reject the
 /// datagram.
@@ -14,32 +14,32 @@ pub const CRITICAL: u16 = 0x8000;
 /// Padding, whose value has no meaning.
 pub(super) const PAD: u16 = 0;
 /// An option of an ANSWER: the next members, best first.
-pub(super) const FURTHER: u16 = 1;
+pub(super) const FALLBACKS: u16 = 1;
 
 /// An option of a REPORT: relayed states of other daemons.
-pub(super) const HEARD: u16 = 2;
+pub(super) const RELAYED: u16 = 2;
 
 /// The length of an option's type and length, in bytes.
-pub(super) const HEAD: usize = 4;
+pub(super) const OPTION_HEADER_LEN: usize = 4;
 
 /// Passes each option to `known`, which returns whether it accepted the option.
 pub(super) fn read<'b>(
-    mut reader: Reader<'b>,
-    mut known: impl FnMut(u16, Reader<'b>) -> Result<bool, Refused>,
-) -> Result<(), Refused> {
+    mut reader: ByteReader<'b>,
+    mut known: impl FnMut(u16, ByteReader<'b>) -> Result<bool, DatagramDecodeError>,
+) -> Result<(), DatagramDecodeError> {
     while !reader.is_empty() {
         let (kind, len) = (reader.u16()?, reader.u16()?);
-        let value = Reader::new(reader.take(len.into())?);
+        let value = ByteReader::new(reader.take(len.into())?);
         let number = kind & !CRITICAL;
         if number != PAD && !known(number, value)? && kind & CRITICAL != 0 {
-            return Err(Refused::Malformed("a critical option is unknown"));
+            return Err(DatagramDecodeError::Malformed("a critical option is unknown"));
         }
     }
     Ok(())
 }
 
 /// Skips the options of a kind that defines none.
-pub(super) fn skip(reader: Reader<'_>) -> Result<(), Refused> {
+pub(super) fn skip(reader: ByteReader<'_>) -> Result<(), DatagramDecodeError> {
     read(reader, |_, _| Ok(false))
 }
 

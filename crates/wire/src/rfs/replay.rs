@@ -9,47 +9,47 @@
 
 use std::collections::BTreeMap;
 
-use super::Report;
+use super::NodeReport;
 
 /// The latest report of each member.
 #[derive(Clone, Debug)]
-pub struct Replay {
+pub struct ReportReplayFilter {
     latest: BTreeMap<u16, (u32, u32)>,
-    most: usize,
+    max_members: usize,
 }
 
 /// The verdict on a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ReplayVerdict {
     /// The report is newer than all previous ones.
     Fresh,
     /// The report is a replay, overtaken by a newer one, or of an earlier incarnation.
     Stale,
     /// The member cannot be tracked, so the report cannot be distinguished from a replay.
-    NoPlace,
+    Untracked,
 }
 
-impl Replay {
-    /// Creates a tracker for at most `most` members.
-    pub fn new(most: usize) -> Self {
-        Self { latest: BTreeMap::new(), most }
+impl ReportReplayFilter {
+    /// Creates a tracker for at most `max_members` members.
+    pub fn new(max_members: usize) -> Self {
+        Self { latest: BTreeMap::new(), max_members }
     }
 
     /// Checks a report, and records it as the latest if it is fresh.
-    pub fn see(&mut self, report: &Report) -> Seen {
+    pub fn check(&mut self, report: &NodeReport) -> ReplayVerdict {
         let now = (report.incarnation, report.seq);
-        let room = self.latest.len() < self.most;
+        let room = self.latest.len() < self.max_members;
         match self.latest.get_mut(&report.member) {
-            Some(latest) if now <= *latest => Seen::Stale,
+            Some(latest) if now <= *latest => ReplayVerdict::Stale,
             Some(latest) => {
                 *latest = now;
-                Seen::Fresh
+                ReplayVerdict::Fresh
             }
             None if room => {
                 self.latest.insert(report.member, now);
-                Seen::Fresh
+                ReplayVerdict::Fresh
             }
-            None => Seen::NoPlace,
+            None => ReplayVerdict::Untracked,
         }
     }
 
@@ -71,61 +71,66 @@ impl Replay {
 
 /// The last datagrams of gossip, by the incarnation of each daemon.
 #[derive(Clone, Debug)]
-pub struct Recent {
-    lives: BTreeMap<u64, Life>,
+pub struct GossipReplayFilter {
+    incarnations: BTreeMap<u64, SequenceWindow>,
     /// The incarnations, by the time of their last datagram.
-    heard: BTreeMap<u64, u64>,
+    by_last_seen: BTreeMap<u64, u64>,
     /// The logical time: the number of received datagrams.
     clock: u64,
-    most: usize,
+    max_incarnations: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Life {
+struct SequenceWindow {
     /// The highest sequence number.
     latest: u32,
     /// A bit for each of the last 64 numbers that arrived; the lowest bit is `latest`.
-    came: u64,
+    received_mask: u64,
     /// The logical time of the last datagram.
-    heard: u64,
+    last_seen: u64,
 }
 
-impl Recent {
+impl GossipReplayFilter {
     /// Creates a tracker for at most `most` incarnations; beyond that, it forgets the one that has been
     /// silent longest.
     pub fn new(most: usize) -> Self {
-        Self { lives: BTreeMap::new(), heard: BTreeMap::new(), clock: 0, most: most.max(1) }
+        Self {
+            incarnations: BTreeMap::new(),
+            by_last_seen: BTreeMap::new(),
+            clock: 0,
+            max_incarnations: most.max(1),
+        }
     }
 
     /// Checks a datagram, and records it if it is fresh. `life` identifies an incarnation of one daemon
     /// uniquely.
-    pub fn see(&mut self, life: u64, seq: u32) -> Seen {
+    pub fn check(&mut self, life: u64, seq: u32) -> ReplayVerdict {
         self.clock += 1;
         let now = self.clock;
-        let Some(known) = self.lives.get_mut(&life) else {
-            if self.lives.len() >= self.most
-                && let Some((_, silent)) = self.heard.pop_first()
+        let Some(known) = self.incarnations.get_mut(&life) else {
+            if self.incarnations.len() >= self.max_incarnations
+                && let Some((_, silent)) = self.by_last_seen.pop_first()
             {
-                self.lives.remove(&silent);
+                self.incarnations.remove(&silent);
             }
-            self.lives.insert(life, Life { latest: seq, came: 1, heard: now });
-            self.heard.insert(now, life);
-            return Seen::Fresh;
+            self.incarnations.insert(life, SequenceWindow { latest: seq, received_mask: 1, last_seen: now });
+            self.by_last_seen.insert(now, life);
+            return ReplayVerdict::Fresh;
         };
         if seq > known.latest {
-            known.came = known.came.checked_shl(seq - known.latest).unwrap_or_default() | 1;
+            known.received_mask = known.received_mask.checked_shl(seq - known.latest).unwrap_or_default() | 1;
             known.latest = seq;
         } else {
             let bit = 1_u64.checked_shl(known.latest - seq).unwrap_or_default();
-            if bit == 0 || known.came & bit != 0 {
+            if bit == 0 || known.received_mask & bit != 0 {
                 // Replays do not refresh an incarnation.
-                return Seen::Stale;
+                return ReplayVerdict::Stale;
             }
-            known.came |= bit;
+            known.received_mask |= bit;
         }
-        self.heard.remove(&known.heard);
-        known.heard = now;
-        self.heard.insert(now, life);
-        Seen::Fresh
+        self.by_last_seen.remove(&known.last_seen);
+        known.last_seen = now;
+        self.by_last_seen.insert(now, life);
+        ReplayVerdict::Fresh
     }
 }

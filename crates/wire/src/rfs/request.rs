@@ -1,19 +1,19 @@
 //! REQUEST: a client asks one daemon, or all of them, for a server.
 
-use plimsoll_brain::lottery::{Mode, Request};
+use plimsoll_brain::lottery::{AnswerMode, LotteryRequest};
 
-use super::bytes::{Reader, count};
-use super::{Refused, Unwritable, option};
+use super::byte_reader::{ByteReader, list_count};
+use super::{DatagramDecodeError, DatagramEncodeError, option};
 
 /// The maximum length of the information in a request or an answer, in bytes.
-pub const MOST_INFO: usize = 1000;
+pub const MAX_INFO: usize = 1000;
 
-pub(super) fn write(request: &Request, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-    let avoided = count("members to avoid", request.avoid.len())?;
+pub(super) fn write(request: &LotteryRequest, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
+    let avoided = list_count("members to avoid", request.avoid.len())?;
     let info = info_len(&request.info)?;
     let mode = match request.mode {
-        Mode::Referral => 0,
-        Mode::Lottery => 1,
+        AnswerMode::Referral => 0,
+        AnswerMode::Lottery => 1,
     };
     out.extend_from_slice(&request.service.to_be_bytes());
     out.extend_from_slice(&[request.attempt, mode]);
@@ -26,33 +26,48 @@ pub(super) fn write(request: &Request, out: &mut Vec<u8>) -> Result<(), Unwritab
     Ok(())
 }
 
-pub(super) fn read(id: u64, room: u16, mut reader: Reader<'_>) -> Result<Request, Refused> {
+pub(super) fn read(
+    id: u64,
+    room: u16,
+    mut reader: ByteReader<'_>,
+) -> Result<LotteryRequest, DatagramDecodeError> {
     let service = reader.u32()?;
     let attempt = reader.u8()?;
     let mode = match reader.u8()? {
-        0 => Mode::Referral,
-        1 => Mode::Lottery,
-        _ => return Err(Refused::Malformed("a request is of no known mode")),
+        0 => AnswerMode::Referral,
+        1 => AnswerMode::Lottery,
+        _ => return Err(DatagramDecodeError::Malformed("a request is of no known mode")),
     };
     let generation = reader.u32()?;
     let client_time = reader.u32()?;
     let avoided = reader.u8()?;
-    let avoid = reader.list(avoided, Reader::u16)?;
+    let avoid = reader.list(avoided, ByteReader::u16)?;
     let info = read_info(&mut reader)?.to_vec();
     option::skip(reader)?;
-    Ok(Request { id, service, attempt, mode, generation, client_time, avoid, info, room })
+    Ok(LotteryRequest {
+        id,
+        service,
+        attempt,
+        mode,
+        generation,
+        client_time,
+        avoid,
+        info,
+        max_answer_bytes: room,
+    })
 }
 
 /// Returns the length of an application's information, if it is within the limit.
-pub(super) fn info_len(info: &[u8]) -> Result<u16, Unwritable> {
-    let many = Unwritable::TooMany { what: "bytes of information", count: info.len(), most: MOST_INFO };
-    u16::try_from(info.len()).ok().filter(|_| info.len() <= MOST_INFO).ok_or(many)
+pub(super) fn info_len(info: &[u8]) -> Result<u16, DatagramEncodeError> {
+    let many =
+        DatagramEncodeError::TooMany { what: "bytes of information", count: info.len(), most: MAX_INFO };
+    u16::try_from(info.len()).ok().filter(|_| info.len() <= MAX_INFO).ok_or(many)
 }
 
-pub(super) fn read_info<'b>(reader: &mut Reader<'b>) -> Result<&'b [u8], Refused> {
+pub(super) fn read_info<'b>(reader: &mut ByteReader<'b>) -> Result<&'b [u8], DatagramDecodeError> {
     let len = usize::from(reader.u16()?);
-    if len > MOST_INFO {
-        return Err(Refused::Malformed("there is more information than there may be"));
+    if len > MAX_INFO {
+        return Err(DatagramDecodeError::Malformed("there is more information than there may be"));
     }
     reader.take(len)
 }

@@ -1,32 +1,32 @@
 //! FETCH and TABLE: a new daemon requests the membership table, one part at a time.
 //!
 //! A FETCH is as long as the longest part, and requests one part: no response exceeds its request. Responders
-//! split the table by [`Listed::bytes`]. All daemons with the same table split it the same way, so the parts
-//! may come from several of them.
+//! split the table by [`NodeDescription::encoded_size`]. All daemons with the same table split it the same
+//! way, so the parts may come from several of them.
 
-use plimsoll_brain::lottery::{Fetch, Listed, Offer, Table};
+use plimsoll_brain::lottery::{NodeDescription, ServiceOffer, TableFetch, TablePart};
 
-use super::bytes::{Reader, count};
+use super::byte_reader::{ByteReader, list_count};
 use super::request::{info_len, read_info};
-use super::{Refused, Unwritable, address, option};
+use super::{DatagramDecodeError, DatagramEncodeError, address, option};
 
-pub(super) fn write_fetch(fetch: &Fetch, out: &mut Vec<u8>) {
+pub(super) fn write_fetch(fetch: &TableFetch, out: &mut Vec<u8>) {
     out.extend_from_slice(&fetch.generation.to_be_bytes());
     out.extend_from_slice(&fetch.part.to_be_bytes());
 }
 
-pub(super) fn read_fetch(id: u64, mut reader: Reader<'_>) -> Result<Fetch, Refused> {
+pub(super) fn read_fetch(id: u64, mut reader: ByteReader<'_>) -> Result<TableFetch, DatagramDecodeError> {
     let generation = reader.u32()?;
     let part = reader.u16()?;
     option::skip(reader)?;
-    Ok(Fetch { id, generation, part })
+    Ok(TableFetch { id, generation, part })
 }
 
-pub(super) fn write(table: &Table, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+pub(super) fn write(table: &TablePart, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
     if table.part >= table.parts {
-        return Err(Unwritable::Contradiction(NO_PART));
+        return Err(DatagramEncodeError::Contradiction(NO_PART));
     }
-    let members = count("members", table.members.len())?;
+    let members = list_count("members", table.members.len())?;
     out.extend_from_slice(&table.generation.to_be_bytes());
     out.extend_from_slice(&table.part.to_be_bytes());
     out.extend_from_slice(&table.parts.to_be_bytes());
@@ -34,26 +34,26 @@ pub(super) fn write(table: &Table, out: &mut Vec<u8>) -> Result<(), Unwritable> 
     table.members.iter().try_for_each(|member| write_member(member, out))
 }
 
-pub(super) fn read(id: u64, mut reader: Reader<'_>) -> Result<Table, Refused> {
+pub(super) fn read(id: u64, mut reader: ByteReader<'_>) -> Result<TablePart, DatagramDecodeError> {
     let generation = reader.u32()?;
     let (part, parts) = (reader.u16()?, reader.u16()?);
     if part >= parts {
-        return Err(Refused::Malformed(NO_PART));
+        return Err(DatagramDecodeError::Malformed(NO_PART));
     }
     let count = reader.u8()?;
     let members = reader.list(count, read_member)?;
     option::skip(reader)?;
-    Ok(Table { id, generation, part, parts, members })
+    Ok(TablePart { id, generation, part, parts, members })
 }
 
 const NO_PART: &str = "a part of a table has a number that is not among its parts";
 
-fn write_member(listed: &Listed, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+fn write_member(listed: &NodeDescription, out: &mut Vec<u8>) -> Result<(), DatagramEncodeError> {
     out.extend_from_slice(&listed.member.to_be_bytes());
     out.extend_from_slice(&listed.incarnation.to_be_bytes());
     address::write(listed.address, out);
-    out.push(count("services", listed.offers.len())?);
-    for Offer { service, capacity, endpoint, info } in &listed.offers {
+    out.push(list_count("services", listed.offers.len())?);
+    for ServiceOffer { service, capacity, endpoint, info } in &listed.offers {
         out.extend_from_slice(&service.to_be_bytes());
         out.extend_from_slice(&capacity.to_be_bytes());
         address::write_near(*endpoint, listed.address.ip(), out);
@@ -63,7 +63,7 @@ fn write_member(listed: &Listed, out: &mut Vec<u8>) -> Result<(), Unwritable> {
     Ok(())
 }
 
-fn read_member(reader: &mut Reader<'_>) -> Result<Listed, Refused> {
+fn read_member(reader: &mut ByteReader<'_>) -> Result<NodeDescription, DatagramDecodeError> {
     let member = reader.u16()?;
     let incarnation = reader.u32()?;
     let address = address::read(reader)?;
@@ -71,7 +71,7 @@ fn read_member(reader: &mut Reader<'_>) -> Result<Listed, Refused> {
     let offers = reader.list(count, |reader| {
         let (service, capacity) = (reader.u32()?, reader.u16()?);
         let endpoint = address::read_near(reader, address.ip())?;
-        Ok(Offer { service, capacity, endpoint, info: read_info(reader)?.into() })
+        Ok(ServiceOffer { service, capacity, endpoint, info: read_info(reader)?.into() })
     })?;
-    Ok(Listed { member, incarnation, address, offers })
+    Ok(NodeDescription { member, incarnation, address, offers })
 }

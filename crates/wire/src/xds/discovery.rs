@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use super::{Any, Node};
+use super::{Node, ProtobufAny};
 
 /// A client's subscription to resources of a type. It also accepts (ACK) or rejects (NACK) the previous
 /// response.
@@ -25,12 +25,12 @@ pub struct DiscoveryRequest {
     pub response_nonce: String,
     /// The reason why the client rejects the response; `None` if it accepts it.
     #[prost(message, optional, tag = "6")]
-    pub error_detail: Option<Status>,
+    pub error_detail: Option<RpcStatus>,
 }
 
 /// A status (`google.rpc.Status`).
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Status {
+pub struct RpcStatus {
     /// The gRPC status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
@@ -47,7 +47,7 @@ pub struct DiscoveryResponse {
     pub version_info: String,
     /// The resources.
     #[prost(message, repeated, tag = "2")]
-    pub resources: Vec<Any>,
+    pub resources: Vec<ProtobufAny>,
     /// The type of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,

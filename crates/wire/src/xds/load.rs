@@ -3,7 +3,7 @@
 
 use prost::Message;
 
-use super::{Locality, Node, Span};
+use super::{Locality, Node, ProtobufDuration};
 
 /// A client's report of its requests since the previous report.
 #[derive(Clone, PartialEq, Message)]
@@ -24,7 +24,7 @@ pub struct LoadStatsResponse {
     pub clusters: Vec<String>,
     /// The report interval.
     #[prost(message, optional, tag = "2")]
-    pub load_reporting_interval: Option<Span>,
+    pub load_reporting_interval: Option<ProtobufDuration>,
     /// Whether to report all clusters instead, for clients with the feature [`SEND_ALL_CLUSTERS`].
     #[prost(bool, tag = "4")]
     pub send_all_clusters: bool,
@@ -44,7 +44,7 @@ pub struct ClusterStats {
     pub upstream_locality_stats: Vec<LocalityStats>,
     /// The period that the report covers.
     #[prost(message, optional, tag = "4")]
-    pub load_report_interval: Option<Span>,
+    pub load_report_interval: Option<ProtobufDuration>,
 }
 
 /// The statistics of one locality (`UpstreamLocalityStats`).

@@ -3,7 +3,7 @@
 
 use prost::Message;
 
-use super::{Any, Locality, UInt32};
+use super::{Locality, ProtobufAny, UInt32Value};
 
 /// The name of the message [`Listener`].
 pub const LISTENER: &str = "envoy.config.listener.v3.Listener";
@@ -39,7 +39,7 @@ pub struct Listener {
 pub struct ApiListener {
     /// A [`HttpConnectionManager`].
     #[prost(message, optional, tag = "1")]
-    pub api_listener: Option<Any>,
+    pub api_listener: Option<ProtobufAny>,
 }
 
 /// The processing of requests.
@@ -61,7 +61,7 @@ pub struct HttpFilter {
     pub name: String,
     /// The filter's configuration, whose type determines the filter.
     #[prost(message, optional, tag = "4")]
-    pub typed_config: Option<Any>,
+    pub typed_config: Option<ProtobufAny>,
 }
 
 /// The routes of requests.
@@ -183,7 +183,7 @@ pub struct CircuitBreakers {
 pub struct Thresholds {
     /// The maximum number of a client's requests in flight.
     #[prost(message, optional, tag = "4")]
-    pub max_requests: Option<UInt32>,
+    pub max_requests: Option<UInt32Value>,
 }
 
 /// The endpoints of a cluster.
@@ -209,7 +209,7 @@ pub struct LocalityEndpoints {
     /// The locality's relative weight; a locality without one receives no requests. The sum must fit into 32
     /// bits.
     #[prost(message, optional, tag = "3")]
-    pub load_balancing_weight: Option<UInt32>,
+    pub load_balancing_weight: Option<UInt32Value>,
 }
 
 /// An endpoint and its health.

@@ -2,7 +2,7 @@
 //! same content, in whatever pieces it arrives. The forwarded bytes are the body of a request. They have the
 //! same content and no trailer that is valid in a head only.
 
-use plimsoll_wire::http1::{Body, Chunked, Piece, Trailers, may_trail};
+use plimsoll_wire::http1::{BodyFraming, ChunkPiece, ChunkedParser, TrailerFilter, is_trailer_field};
 
 use super::fields::show;
 use super::{Verdict, cuts};
@@ -23,8 +23,8 @@ enum End {
 /// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let input = &input[..input.len().min(LONGEST)];
-    obeys(input, Chunked::of_answer());
-    match obeys(input, Chunked::new()) {
+    obeys(input, ChunkedParser::for_response());
+    match obeys(input, ChunkedParser::new()) {
         End::Whole(_) => Verdict::Accepted,
         End::Partial => Verdict::Partial,
         End::Bad => Verdict::Refused,
@@ -32,9 +32,9 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
 }
 
 /// Checks the law for a body with the parser `chunked`.
-fn obeys(input: &[u8], chunked: Chunked) -> End {
+fn obeys(input: &[u8], chunked: ChunkedParser) -> End {
     let shown = || show(input);
-    let (plain, content) = read(input, chunked == Chunked::of_answer());
+    let (plain, content) = read(input, chunked == ChunkedParser::for_response());
     assert_eq!(feed(chunked, input, &[]), plain, "{}", shown());
     assert_eq!(step(chunked, input, input.len().max(1)), (plain, content), "{}", shown());
     let whole = step(chunked, input, input.len().max(1));
@@ -51,22 +51,23 @@ fn obeys(input: &[u8], chunked: Chunked) -> End {
         for stride in [1, 2, 7] {
             assert_eq!(pass(chunked, &input[..len], stride), passed, "in pieces of {stride}: {}", shown());
         }
-        let again = step(Chunked::new(), &passed, passed.len());
+        let again = step(ChunkedParser::new(), &passed, passed.len());
         assert_eq!(again, (End::Whole(passed.len()), whole.1), "{}", show(&passed));
         for name in trailers(&passed) {
-            assert!(may_trail(name), "{}", show(&passed));
+            assert!(is_trailer_field(name), "{}", show(&passed));
         }
     }
     whole.0
 }
 
-/// Returns all bytes that [`Trailers::pass`] forwards, for input of at most `stride` bytes at a time.
-fn pass(chunked: Chunked, input: &[u8], stride: usize) -> Vec<u8> {
-    let (mut trailers, mut body, mut out) = (Trailers::default(), Body::Chunked(chunked), Vec::new());
+/// Returns all bytes that [`TrailerFilter::pass`] forwards, for input of at most `stride` bytes at a time.
+fn pass(chunked: ChunkedParser, input: &[u8], stride: usize) -> Vec<u8> {
+    let (mut trailers, mut body, mut out) =
+        (TrailerFilter::default(), BodyFraming::Chunked(chunked), Vec::new());
     for piece in input.chunks(stride) {
         let passed = trailers.pass(&mut body, piece, &mut out, |_, _| true).expect("it is good");
-        assert_eq!(passed.taken, piece.len());
-        if passed.as_is {
+        assert_eq!(passed.consumed, piece.len());
+        if passed.unchanged {
             out.extend_from_slice(piece);
         }
     }
@@ -75,11 +76,11 @@ fn pass(chunked: Chunked, input: &[u8], stride: usize) -> Vec<u8> {
 
 /// Returns the names of the trailers of a valid body.
 fn trailers(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut chunked = Chunked::new();
+    let mut chunked = ChunkedParser::new();
     let mut section: &[u8] = b"";
-    while !chunked.done() {
-        let step = chunked.step(body).expect("it is good");
-        if let Piece::Trailer(len) = step {
+    while !chunked.is_done() {
+        let step = chunked.next_piece(body).expect("it is good");
+        if let ChunkPiece::Trailer(len) = step {
             section = &body[..len];
         }
         body = &body[step.len()..];
@@ -88,42 +89,43 @@ fn trailers(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.filter_map(|line| Some(&line[..line.iter().position(|byte| *byte == b':')?]))
 }
 
-/// Calls [`Body::feed`] with pieces that end at `ends`.
-fn feed(chunked: Chunked, input: &[u8], ends: &[usize]) -> End {
-    let mut body = Body::Chunked(chunked);
+/// Calls [`BodyFraming::feed`] with pieces that end at `ends`.
+fn feed(chunked: ChunkedParser, input: &[u8], ends: &[usize]) -> End {
+    let mut body = BodyFraming::Chunked(chunked);
     let mut taken = 0;
     for end in ends.iter().copied().chain([input.len()]) {
         let piece = &input[taken..end];
         match body.feed(piece) {
             Ok(more) => {
-                assert!(more == piece.len() || body.done(), "it took {more} of {}", piece.len());
+                assert!(more == piece.len() || body.is_done(), "it took {more} of {}", piece.len());
                 taken += more;
             }
             Err(_) => return End::Bad,
         }
-        if body.done() {
+        if body.is_done() {
             return End::Whole(taken);
         }
     }
     End::Partial
 }
 
-/// Calls [`Chunked::step`] with at most `stride` bytes at a time. Returns the result and the content so far.
-fn step(mut chunked: Chunked, input: &[u8], stride: usize) -> (End, Vec<u8>) {
+/// Calls [`ChunkedParser::step`] with at most `stride` bytes at a time. Returns the result and the content so
+/// far.
+fn step(mut chunked: ChunkedParser, input: &[u8], stride: usize) -> (End, Vec<u8>) {
     let (mut taken, mut content) = (0, Vec::new());
     while taken < input.len() {
         let piece = &input[taken..input.len().min(taken + stride)];
-        match chunked.step(piece) {
+        match chunked.next_piece(piece) {
             Ok(step) => {
                 assert!((1..=piece.len()).contains(&step.len()), "{step:?} of {}", piece.len());
-                if let Piece::Content(len) = step {
+                if let ChunkPiece::Content(len) = step {
                     content.extend_from_slice(&piece[..len]);
                 }
                 taken += step.len();
             }
             Err(_) => return (End::Bad, content),
         }
-        if chunked.done() {
+        if chunked.is_done() {
             return (End::Whole(taken), content);
         }
     }

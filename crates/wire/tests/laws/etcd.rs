@@ -3,7 +3,8 @@
 //! protobuf.
 
 use plimsoll_wire::etcd::{
-    Authenticated, Done, Granted, KeptAlive, Message, Nothing, Ranged, WatchResponse, end_of,
+    AuthenticateResponse, EmptyResponse, LeaseGrantResponse, LeaseKeepAliveResponse, Message, RangeResponse,
+    TxnResponse, WatchResponse, prefix_end,
 };
 
 use super::Verdict;
@@ -11,17 +12,17 @@ use super::fields::show;
 
 /// Checks the law; panics if it is broken. Accepts responses to reads of keys, and reports of changes.
 pub(crate) fn check(input: &[u8]) -> Verdict {
-    let (ranged, told) = (again::<Ranged>(input), again::<WatchResponse>(input));
-    again::<Done>(input);
-    again::<Granted>(input);
-    again::<KeptAlive>(input);
-    again::<Authenticated>(input);
-    again::<Nothing>(input);
+    let (ranged, told) = (again::<RangeResponse>(input), again::<WatchResponse>(input));
+    again::<TxnResponse>(input);
+    again::<LeaseGrantResponse>(input);
+    again::<LeaseKeepAliveResponse>(input);
+    again::<AuthenticateResponse>(input);
+    again::<EmptyResponse>(input);
     if let Some(ranged) = &ranged {
-        let twice = Ranged::decode(&[input, input].concat()[..]).expect("messages can be joined");
+        let twice = RangeResponse::decode(&[input, input].concat()[..]).expect("messages can be joined");
         assert_eq!(twice.kvs, [&ranged.kvs[..], &ranged.kvs].concat(), "{}", show(input));
         for kv in &ranged.kvs {
-            let (end, key) = (end_of(&kv.key), kv.key.as_slice());
+            let (end, key) = (prefix_end(&kv.key), kv.key.as_slice());
             assert!(end == [0] || (key < end.as_slice() && !end.starts_with(key)), "{}", show(key));
         }
     }

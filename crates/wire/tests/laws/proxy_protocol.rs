@@ -3,7 +3,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use plimsoll_wire::proxy_protocol::{Addresses, BadHeader, Header, MAX_V1, MAX_V2, Version, parse, write};
+use plimsoll_wire::proxy_protocol::{
+    MAX_V1, MAX_V2, ProxyAddresses, ProxyHeader, ProxyHeaderError, ProxyVersion, parse, write,
+};
 
 use super::fields::show;
 use super::{Verdict, cuts};
@@ -26,8 +28,8 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             assert!(input.len() < most, "waits for more of {}", show(input));
             Verdict::Partial
         }
-        Err(BadHeader(_)) => Verdict::Refused,
-        Ok(Some(Header { len, addresses })) => {
+        Err(ProxyHeaderError(_)) => Verdict::Refused,
+        Ok(Some(ProxyHeader { len, addresses })) => {
             assert!(len <= input.len(), "{}", show(input));
             assert_eq!(parse(&input[..len]), whole, "what follows matters: {}", show(input));
             if input.starts_with(b"P") {
@@ -42,14 +44,14 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
 }
 
 /// The addresses survive writing and parsing.
-fn survives(addresses: &Addresses, after: &[u8]) {
-    for version in [Version::V1, Version::V2] {
+fn survives(addresses: &ProxyAddresses, after: &[u8]) {
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
         let mut out = Vec::new();
         write(version, Some(addresses), &mut out);
         let len = out.len();
         out.extend_from_slice(after);
         let read = parse(&out);
-        let Ok(Some(Header { len: found, addresses: Some(again) })) = read else {
+        let Ok(Some(ProxyHeader { len: found, addresses: Some(again) })) = read else {
             panic!("{addresses:?} was written as {} and read as {read:?}", show(&out[..len]));
         };
         assert_eq!(found, len);
@@ -61,7 +63,7 @@ fn survives(addresses: &Addresses, after: &[u8]) {
 }
 
 /// Builds addresses from any bytes.
-fn invented(input: &[u8]) -> Addresses {
+fn invented(input: &[u8]) -> ProxyAddresses {
     let mut bytes = [0; 37];
     let len = input.len().min(bytes.len());
     bytes[..len].copy_from_slice(&input[..len]);
@@ -75,7 +77,7 @@ fn invented(input: &[u8]) -> Addresses {
         SocketAddr::new(ip, u16::from_be_bytes([bytes[16], bytes[17]]))
     };
     let kind = bytes[36];
-    Addresses {
+    ProxyAddresses {
         source: address(&bytes[..18], kind & 1 == 0),
         destination: address(&bytes[18..], kind & 2 == 0),
     }

@@ -3,7 +3,8 @@
 //! this hop.
 
 use plimsoll_wire::http1::{
-    self, Body, Forwarded, Forwarding, MAX_FIELDS, Marks, Method, Refusal, Request, Unread,
+    self, BodyFraming, ForwardedStyle, ForwardingOptions, HeadError, MAX_FIELDS, MarkedFields, MethodClass,
+    RequestHead, RequestRejection,
 };
 
 use super::fields::{Field, Read, of_request, show};
@@ -19,14 +20,14 @@ const UNDERSCORES: [&str; 2] = ["content_length", "transfer_encoding"];
 #[derive(Debug, PartialEq)]
 struct Meaning {
     method_name: Vec<u8>,
-    method: Method,
+    method: MethodClass,
     target: Vec<u8>,
     host: Vec<u8>,
     http10: bool,
     keep_alive: bool,
     expects_continue: bool,
     upgrade: bool,
-    body: Body,
+    body: BodyFraming,
     len: usize,
 }
 
@@ -39,10 +40,10 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             assert_eq!(Some(&early), whole.as_ref(), "said after {cut} bytes of {}", show(input));
         }
     }
-    let mut marks = Marks::new();
+    let mut marks = MarkedFields::new();
     match http1::request(input, MAX_HEAD, &mut marks) {
-        Err(Unread::Partial) => Verdict::Partial,
-        Err(Unread::Bad(refusal)) => {
+        Err(HeadError::Partial) => Verdict::Partial,
+        Err(HeadError::Invalid(refusal)) => {
             assert!([400, 414, 417, 431, 501, 505].contains(&refusal.status()));
             Verdict::Refused
         }
@@ -50,11 +51,11 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             let head = &input[..request.len];
             let second = of_request(&plain_version(head));
             agrees(&request, &second, head);
-            for style in [Forwarded::XForwarded, Forwarded::Rfc7239, Forwarded::Off] {
+            for style in [ForwardedStyle::XForwarded, ForwardedStyle::Rfc7239, ForwardedStyle::Off] {
                 for trusted in [false, true] {
                     let client = if trusted { "2001:db8::7" } else { "192.0.2.7" };
                     let plain = &http1::x_forwarded(client, "http");
-                    let forwarding = Forwarding { style, trusted, client, plain, scheme: "http" };
+                    let forwarding = ForwardingOptions { style, trusted, client, plain, scheme: "http" };
                     rewritten(&request, &second, &forwarding);
                 }
             }
@@ -75,16 +76,16 @@ fn plain_version(head: &[u8]) -> Vec<u8> {
 }
 
 /// Parses a head; `None` if it is incomplete.
-fn read(input: &[u8]) -> Option<Result<Meaning, Refusal>> {
-    let mut marks = Marks::new();
+fn read(input: &[u8]) -> Option<Result<Meaning, RequestRejection>> {
+    let mut marks = MarkedFields::new();
     match http1::request(input, MAX_HEAD, &mut marks) {
         Ok(request) => Some(Ok(meaning(&request))),
-        Err(Unread::Partial) => None,
-        Err(Unread::Bad(refusal)) => Some(Err(refusal)),
+        Err(HeadError::Partial) => None,
+        Err(HeadError::Invalid(refusal)) => Some(Err(refusal)),
     }
 }
 
-fn meaning(request: &Request<'_, '_>) -> Meaning {
+fn meaning(request: &RequestHead<'_, '_>) -> Meaning {
     Meaning {
         method_name: request.method_name.to_vec(),
         method: request.method,
@@ -100,7 +101,7 @@ fn meaning(request: &Request<'_, '_>) -> Meaning {
 }
 
 /// Checks that the other parser sees the same request, without ambiguity.
-fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
+fn agrees(request: &RequestHead<'_, '_>, second: &Read, head: &[u8]) {
     let shown = show(head);
     assert_eq!(second.len, request.len, "{shown}");
     assert_eq!(second.start.0.as_bytes(), request.method_name, "{shown}");
@@ -117,10 +118,10 @@ fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
     let body = match (codings.first(), length) {
         (Some(coding), _) => {
             assert!(coding.eq_ignore_ascii_case(b"chunked") && !request.http10, "{shown}");
-            matches!(request.body, Body::Chunked(_))
+            matches!(request.body, BodyFraming::Chunked(_))
         }
-        (None, Some(1..)) => Some(request.body) == length.map(Body::Length),
-        (None, Some(0) | None) => request.body == Body::Done,
+        (None, Some(1..)) => Some(request.body) == length.map(BodyFraming::Length),
+        (None, Some(0) | None) => request.body == BodyFraming::Done,
     };
     assert!(body, "{shown}");
     let target = second.start.1.as_bytes();
@@ -136,7 +137,7 @@ fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
 }
 
 /// Checks the head for the next hop.
-fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_>) {
+fn rewritten(request: &RequestHead<'_, '_>, first: &Read, forwarding: &ForwardingOptions<'_>) {
     let mut out = Vec::new();
     request.write(forwarding, &mut out);
     let shown = show(&out);
@@ -144,7 +145,7 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
     // The next hop would reject HTTP/1.1 without a Host.
     let http10 = request.http10 && request.host.is_empty();
     assert_eq!((second.len, second.minor), (out.len(), u8::from(!http10)), "{shown}");
-    let mut marks = Marks::new();
+    let mut marks = MarkedFields::new();
     match http1::request(&out, out.len(), &mut marks) {
         Ok(again) => {
             let slash: &[u8] = if request.target.starts_with(b"?") { b"/" } else { b"" };
@@ -153,14 +154,16 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
                 http10,
                 keep_alive: !http10,
                 // The expectation is forwarded, even that of a client that should not send one.
-                expects_continue: !http10 && !first.values("expect").is_empty() && request.body != Body::Done,
+                expects_continue: !http10
+                    && !first.values("expect").is_empty()
+                    && request.body != BodyFraming::Done,
                 len: out.len(),
                 ..meaning(request)
             };
             assert_eq!(meaning(&again), expected, "{shown}");
         }
         // The added fields may exceed the limit on fields.
-        Err(Unread::Bad(Refusal::HeadTooLarge)) if second.fields.len() > MAX_FIELDS => {}
+        Err(HeadError::Invalid(RequestRejection::HeadTooLarge)) if second.fields.len() > MAX_FIELDS => {}
         other => panic!("what was written is not read: {other:?}\n{shown}"),
     }
     let absolute = first.start.1.as_bytes() != request.target;
@@ -169,15 +172,15 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
 
 /// Returns all fields of the rewritten head, in their order.
 fn expected(
-    request: &Request<'_, '_>,
+    request: &RequestHead<'_, '_>,
     first: &Read,
-    forwarding: &Forwarding<'_>,
+    forwarding: &ForwardingOptions<'_>,
     absolute: bool,
 ) -> Vec<Field> {
     let field = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
     let mut gone = first.hop_by_hop(&HOP);
     gone.extend(UNDERSCORES.map(str::to_owned));
-    if !matches!(forwarding.style, Forwarded::Off) {
+    if !matches!(forwarding.style, ForwardedStyle::Off) {
         gone.extend(FORWARDING.map(str::to_owned));
     }
     let mut fields = Vec::new();
@@ -197,8 +200,8 @@ fn expected(
     };
     let client = forwarding.client.as_bytes();
     match forwarding.style {
-        Forwarded::Off => {}
-        Forwarded::XForwarded => {
+        ForwardedStyle::Off => {}
+        ForwardedStyle::XForwarded => {
             let proto = earlier("x-forwarded-proto").first().copied().unwrap_or(b"http");
             let host = earlier("x-forwarded-host").first().copied().unwrap_or(request.host);
             fields.push(field("x-forwarded-for", &list("x-forwarded-for", client.to_vec())));
@@ -207,7 +210,7 @@ fn expected(
                 fields.push(field("x-forwarded-host", host));
             }
         }
-        Forwarded::Rfc7239 => {
+        ForwardedStyle::Rfc7239 => {
             let bracketed = client.contains(&b':');
             let client = String::from_utf8_lossy(client);
             let client = if bracketed { format!("for=\"[{client}]\"") } else { format!("for={client}") };

@@ -1,7 +1,7 @@
 //! The urgency of a request: 0 to 7 or none, and the last valid one counts. A head yields the same urgency as
 //! the field alone, and no other part of the head counts.
 
-use plimsoll_wire::priority::{of_head, urgency};
+use plimsoll_wire::priority::{urgency, urgency_in_head};
 
 use super::Verdict;
 use super::fields::show;
@@ -9,7 +9,7 @@ use super::fields::show;
 /// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     // A head that has not been validated.
-    assert!(of_head(input, "priority").is_none_or(|urgency| urgency <= 7), "{}", show(input));
+    assert!(urgency_in_head(input, "priority").is_none_or(|urgency| urgency <= 7), "{}", show(input));
     let said = urgency(input);
     if let Some(number) = said {
         assert!(number <= 7, "{number} from {}", show(input));
@@ -26,10 +26,10 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             [b"GET /u=1 HTTP/1.1\r\nHost: u=2\r\n", fields, b"\r\n\r\nPriority: u=0\r\n"].concat()
         };
         let field = [b"PRIORITY:", input].concat();
-        assert_eq!(of_head(&head(&field), "priority"), said, "{}", show(input));
-        assert_eq!(of_head(&head(&field), "x-priority"), None, "{}", show(input));
+        assert_eq!(urgency_in_head(&head(&field), "priority"), said, "{}", show(input));
+        assert_eq!(urgency_in_head(&head(&field), "x-priority"), None, "{}", show(input));
         let twice = [b"Priority: u=5\r\n", &field[..]].concat();
-        assert_eq!(of_head(&head(&twice), "priority"), said.or(Some(5)), "{}", show(input));
+        assert_eq!(urgency_in_head(&head(&twice), "priority"), said.or(Some(5)), "{}", show(input));
     }
     if said.is_some() { Verdict::Accepted } else { Verdict::Refused }
 }

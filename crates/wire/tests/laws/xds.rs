@@ -1,6 +1,8 @@
 //! The messages of an xDS client: the same for any cut of the bytes, and unchanged by encoding and decoding.
 
-use plimsoll_wire::xds::{Bad, DiscoveryRequest, Frames, LoadStatsRequest, Message, frame};
+use plimsoll_wire::xds::{
+    DiscoveryRequest, FrameDecoder, FrameError, LoadStatsRequest, Message, encode_frame,
+};
 
 use super::fields::show;
 use super::{Verdict, cuts};
@@ -42,8 +44,8 @@ fn some(input: &[u8]) -> impl Iterator<Item = usize> {
 }
 
 /// Returns the messages, and whether bytes are left.
-fn messages(pieces: [&[u8]; 2]) -> Result<(Vec<Vec<u8>>, bool), Bad> {
-    let mut frames = Frames::new(MOST);
+fn messages(pieces: [&[u8]; 2]) -> Result<(Vec<Vec<u8>>, bool), FrameError> {
+    let mut frames = FrameDecoder::new(MOST);
     let mut found = Vec::new();
     for piece in pieces {
         frames.push(piece);
@@ -62,7 +64,7 @@ fn again<M: Message + Default>(bytes: &[u8]) -> bool {
     let read = M::decode(&written[..]).unwrap_or_else(|error| panic!("{error}: {}", show(bytes)));
     // The encodings are compared, not the messages: NaN is not equal to itself.
     assert_eq!(read.encode_to_vec(), written, "{}", show(bytes));
-    let framed = frame(&message);
+    let framed = encode_frame(&message);
     assert_eq!((framed[0], &framed[5..]), (0, &written[..]), "{}", show(bytes));
     true
 }

@@ -2,58 +2,58 @@
 
 use serde::Deserialize;
 
-use super::{Only, Verdict};
-use crate::lab::column::Column;
-use crate::lab::table::{Levels, Table, name};
+use super::{PointFilter, Verdict};
+use crate::lab::result_source::ResultSource;
+use crate::lab::table::{EstimateTable, PointLevels, format_levels};
 
 /// A bottleneck.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Bottleneck {
+pub struct BottleneckClaim {
     /// The kind: `software` or `hardware`.
-    pub kind: Kind,
+    pub kind: BottleneckKind,
     /// The names in the model: all of them, in any order.
     pub of: Vec<String>,
     /// The column: formulas, or simulation.
     #[serde(default = "simulated")]
-    pub by: Column,
+    pub by: ResultSource,
     /// The conditions on the points.
     #[serde(default)]
-    pub only: Vec<Only>,
+    pub only: Vec<PointFilter>,
 }
 
 /// The kind of a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum BottleneckKind {
     /// The threads of a task.
     Software,
     /// A processor.
     Hardware,
 }
 
-const fn simulated() -> Column {
-    Column::Simulated
+const fn simulated() -> ResultSource {
+    ResultSource::Simulated
 }
 
-impl Bottleneck {
+impl BottleneckClaim {
     /// Returns `true` if the test evaluates points with these levels.
-    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
-        self.only.iter().all(|only| only.keeps(levels))
+    pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
+        self.only.iter().all(|only| only.matches(levels))
     }
 
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let kind = match self.kind {
-            Kind::Software => "software",
-            Kind::Hardware => "hardware",
+            BottleneckKind::Software => "software",
+            BottleneckKind::Hardware => "hardware",
         };
         let mut wanted = self.of.clone();
         wanted.sort();
         let mut verdict = Verdict::new(true);
-        for (levels, held) in table.held(self.by, |levels| self.looks_at(levels)) {
+        for (levels, held) in table.bottlenecks(self.by, |levels| self.uses_point(levels)) {
             let Some(held) = held else {
                 verdict.pass = false;
-                verdict.numbers.push(format!("not at {}: the model does not say", name(levels)));
+                verdict.numbers.push(format!("not at {}: the model does not say", format_levels(levels)));
                 continue;
             };
             let mut of = held.of.clone();
@@ -63,13 +63,13 @@ impl Bottleneck {
             verdict.numbers.push(format!(
                 "{}{}: {} {}{}",
                 if holds { "" } else { "not at " },
-                name(levels),
+                format_levels(levels),
                 held.kind,
                 held.of.join(", "),
                 if held.limits { "" } else { ", which does not limit yet" }
             ));
         }
-        if verdict.numbers.is_empty() { Verdict::nothing("no point") } else { verdict }
+        if verdict.numbers.is_empty() { Verdict::missing_points("no point") } else { verdict }
     }
 }
 
@@ -78,28 +78,31 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::lab::model::{Held, Predicted};
+    use crate::lab::model::{ModelBottleneck, ModelPrediction};
 
     #[test]
     fn kind_and_names_must_be_those() {
-        let mut table = Table::default();
-        table.push(Levels::new(), BTreeMap::new());
-        let test = |kind, of: &[&str]| Bottleneck {
+        let mut table = EstimateTable::default();
+        table.push(PointLevels::new(), BTreeMap::new());
+        let test = |kind, of: &[&str]| BottleneckClaim {
             kind,
             of: of.iter().map(|name| (*name).to_owned()).collect(),
-            by: Column::Simulated,
+            by: ResultSource::Simulated,
             only: vec![],
         };
-        assert!(!test(Kind::Software, &["a"]).decide(&table).pass, "nothing was said");
-        let held =
-            |limits| Held { kind: "software".to_owned(), of: vec!["b".to_owned(), "a".to_owned()], limits };
-        let said = |limits| Predicted { bottleneck: Some(held(limits)), ..Predicted::default() };
-        table.predict(Column::Simulated, said(true));
-        assert!(test(Kind::Software, &["a", "b"]).decide(&table).pass);
-        assert!(!test(Kind::Hardware, &["a", "b"]).decide(&table).pass);
-        assert!(!test(Kind::Software, &["a"]).decide(&table).pass);
-        table.predict(Column::Simulated, said(false));
-        assert!(!test(Kind::Software, &["a", "b"]).decide(&table).pass);
-        assert!(!test(Kind::Software, &["a"]).decide(&Table::default()).pass);
+        assert!(!test(BottleneckKind::Software, &["a"]).decide(&table).pass, "nothing was said");
+        let held = |limits| ModelBottleneck {
+            kind: "software".to_owned(),
+            of: vec!["b".to_owned(), "a".to_owned()],
+            limits,
+        };
+        let said = |limits| ModelPrediction { bottleneck: Some(held(limits)), ..ModelPrediction::default() };
+        table.push_prediction(ResultSource::Simulated, said(true));
+        assert!(test(BottleneckKind::Software, &["a", "b"]).decide(&table).pass);
+        assert!(!test(BottleneckKind::Hardware, &["a", "b"]).decide(&table).pass);
+        assert!(!test(BottleneckKind::Software, &["a"]).decide(&table).pass);
+        table.push_prediction(ResultSource::Simulated, said(false));
+        assert!(!test(BottleneckKind::Software, &["a", "b"]).decide(&table).pass);
+        assert!(!test(BottleneckKind::Software, &["a"]).decide(&EstimateTable::default()).pass);
     }
 }

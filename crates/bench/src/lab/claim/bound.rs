@@ -7,16 +7,16 @@
 
 use serde::Deserialize;
 
-use super::{Verdict, digits, shown};
-use crate::lab::experiment::{Factor, Level};
+use super::{Verdict, format_estimate, format_number};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
 use crate::lab::statistics::Estimate;
-use crate::lab::table::{Levels, Table, name};
+use crate::lab::table::{EstimateTable, PointLevels, format_levels};
 
 /// A bound on all points with certain levels.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Bound {
+pub struct BoundClaim {
     /// The bounded metric.
     pub metric: Metric,
     /// The bound.
@@ -29,13 +29,13 @@ pub struct Bound {
     pub mean: bool,
     /// The conditions on the points.
     #[serde(default)]
-    pub only: Vec<Only>,
+    pub only: Vec<PointFilter>,
 }
 
 /// A condition on the levels of a factor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Only {
+pub struct PointFilter {
     /// The factor.
     pub factor: Factor,
     /// The minimum number.
@@ -46,17 +46,17 @@ pub struct Only {
     pub to: Option<f64>,
     /// The allowed levels.
     #[serde(default)]
-    pub among: Option<Vec<Level>>,
+    pub among: Option<Vec<FactorLevel>>,
 }
 
-impl Only {
+impl PointFilter {
     /// Returns `true` if the condition allows one level only.
-    pub fn pins(&self) -> bool {
+    pub fn is_single_level(&self) -> bool {
         self.among.as_ref().is_some_and(|among| among.len() == 1)
     }
 
     /// Returns `true` if the condition allows these levels.
-    pub fn keeps(&self, levels: &Levels) -> bool {
+    pub fn matches(&self, levels: &PointLevels) -> bool {
         let Some(level) = levels.get(&self.factor) else { return false };
         let fits = |bound: Option<f64>, holds: fn(f64, f64) -> bool| {
             bound.is_none_or(|bound| level.number().is_some_and(|number| holds(number, bound)))
@@ -67,17 +67,17 @@ impl Only {
     }
 }
 
-impl Bound {
+impl BoundClaim {
     /// Returns `true` if the test evaluates points with these levels.
-    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
-        self.only.iter().all(|only| only.keeps(levels))
+    pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
+        self.only.iter().all(|only| only.matches(levels))
     }
 
-    pub(super) fn decide(&self, table: &Table, least: bool) -> Verdict {
-        let keep = |levels: &Levels| self.looks_at(levels);
-        let mut points: Vec<_> = table.all(self.metric, keep).collect();
+    pub(super) fn decide(&self, table: &EstimateTable, least: bool) -> Verdict {
+        let keep = |levels: &PointLevels| self.uses_point(levels);
+        let mut points: Vec<_> = table.values(self.metric, keep).collect();
         let all = mean(points.iter().map(|(_, estimate)| estimate));
-        let nowhere = Levels::new();
+        let nowhere = PointLevels::new();
         if let Some(all) = all.filter(|_| self.mean) {
             points = vec![(&nowhere, all)];
         }
@@ -87,7 +87,7 @@ impl Bound {
             |estimate: &Estimate| self.clear && holds(if least { estimate.high() } else { estimate.low() });
         let Some((where_, worst)) = points.iter().min_by(|a, b| order(a.1.mean).total_cmp(&order(b.1.mean)))
         else {
-            return Verdict::nothing(&format!("no point with `{}`", self.metric.name()));
+            return Verdict::missing_points(&format!("no point with `{}`", self.metric.name()));
         };
         let failed: Vec<_> = points.iter().filter(|(_, estimate)| !holds(estimate.mean)).collect();
         let mut numbers = vec![format!(
@@ -95,17 +95,22 @@ impl Bound {
             points.len() - failed.len(),
             points.len(),
             if least { "at or above" } else { "at or below" },
-            digits(self.value),
+            format_number(self.value),
             if least { "least" } else { "greatest" },
-            shown(worst),
-            name(where_)
+            format_estimate(worst),
+            format_levels(where_)
         )];
         numbers.extend(failed.iter().take(5).map(|(levels, value)| {
-            format!("{} {}: {}", if open(value) { "not clear at" } else { "not" }, name(levels), shown(value))
+            format!(
+                "{} {}: {}",
+                if open(value) { "not clear at" } else { "not" },
+                format_levels(levels),
+                format_estimate(value)
+            )
         }));
         let refuted = failed.iter().any(|(_, estimate)| !open(estimate));
-        let lacking = table.lacking(self.metric, keep);
-        let missing = |levels: &&Levels| format!("not measured: {}", name(levels));
+        let lacking = table.points_without(self.metric, keep);
+        let missing = |levels: &&PointLevels| format!("not measured: {}", format_levels(levels));
         numbers.extend(lacking.iter().take(5).map(missing));
         let decided = failed.is_empty() || refuted || !lacking.is_empty();
         Verdict { pass: failed.is_empty() && lacking.is_empty(), decided, numbers }
@@ -117,9 +122,9 @@ fn mean<'a>(points: impl Iterator<Item = &'a Estimate>) -> Option<Estimate> {
     let points: Vec<&Estimate> = points.collect();
     let count = points.len() as f64;
     let mean = points.iter().map(|point| point.mean).sum::<f64>() / count;
-    let half = points.iter().map(|point| point.half * point.half).sum::<f64>().sqrt() / count;
+    let half = points.iter().map(|point| point.half_width * point.half_width).sum::<f64>().sqrt() / count;
     let samples = points.iter().map(|point| point.samples).sum();
-    (!points.is_empty()).then_some(Estimate { mean, half, samples })
+    (!points.is_empty()).then_some(Estimate { mean, half_width: half, samples })
 }
 
 #[cfg(test)]
@@ -127,8 +132,8 @@ mod tests {
     use super::super::fixture::curves;
     use super::*;
 
-    fn bound(value: f64, only: Vec<Only>) -> Bound {
-        Bound { metric: Metric::Success, value, clear: false, mean: false, only }
+    fn bound(value: f64, only: Vec<PointFilter>) -> BoundClaim {
+        BoundClaim { metric: Metric::Success, value, clear: false, mean: false, only }
     }
 
     #[test]
@@ -139,10 +144,14 @@ mod tests {
         let verdict = bound(0.99, vec![]).decide(&table, true);
         assert!(!verdict.pass);
         assert!(verdict.numbers[0].starts_with("2 of 3 points at or above 0.99; the least is 0.9 ± 0.001"));
-        let left = Only { factor: Factor::Concurrency, from: None, to: Some(40.0), among: None };
+        let left = PointFilter { factor: Factor::Concurrency, from: None, to: Some(40.0), among: None };
         assert!(bound(0.99, vec![left]).decide(&table, true).pass);
-        let two =
-            Only { factor: Factor::Endpoints, from: None, to: None, among: Some(vec![Level::Number(2.0)]) };
+        let two = PointFilter {
+            factor: Factor::Endpoints,
+            from: None,
+            to: None,
+            among: Some(vec![FactorLevel::Number(2.0)]),
+        };
         assert!(bound(0.999, vec![two.clone()]).decide(&table, false).pass);
         assert!(!bound(0.99, vec![two]).decide(&table, false).pass);
     }
@@ -151,7 +160,7 @@ mod tests {
     fn what_may_be_chance_is_left_open() {
         let decide = |half, least| {
             let table = curves(Metric::Success, half, &[(1.0, &[(25.0, 1.0), (50.0, 0.8)])]);
-            let verdict = Bound { clear: true, ..bound(0.9, vec![]) }.decide(&table, least);
+            let verdict = BoundClaim { clear: true, ..bound(0.9, vec![]) }.decide(&table, least);
             assert!(!verdict.pass);
             (verdict.decided, verdict.numbers[1].starts_with("not clear at "))
         };
@@ -165,7 +174,7 @@ mod tests {
     #[test]
     fn the_mean_of_all_may_be_bounded() {
         let table = curves(Metric::Success, 0.3, &[(1.0, &[(25.0, 1.0), (50.0, 0.8)])]);
-        let bound = |value| Bound { mean: true, ..bound(value, vec![]) };
+        let bound = |value| BoundClaim { mean: true, ..bound(value, vec![]) };
         let verdict = bound(0.89).decide(&table, true);
         assert!(verdict.pass, "{verdict:?}");
         assert!(verdict.numbers[0].contains("the least is 0.9 ± 0.2121 (all)"), "{verdict:?}");
@@ -177,7 +186,7 @@ mod tests {
     fn a_point_without_the_metric_fails() {
         let mut table = curves(Metric::Success, 0.0, &[(1.0, &[(25.0, 1.0)])]);
         assert!(bound(0.5, vec![]).decide(&table, true).pass);
-        let levels = Levels::from([(Factor::Endpoints, Level::Number(2.0))]);
+        let levels = PointLevels::from([(Factor::Endpoints, FactorLevel::Number(2.0))]);
         table.push(levels, std::collections::BTreeMap::new());
         let verdict = bound(0.5, vec![]).decide(&table, true);
         assert!(!verdict.pass && verdict.numbers[1] == "not measured: endpoints=2", "{verdict:?}");
@@ -185,8 +194,8 @@ mod tests {
 
     #[test]
     fn no_point_shows_nothing() {
-        assert!(!bound(0.0, vec![]).decide(&Table::default(), true).pass);
-        let none = Only { factor: Factor::Share, from: Some(1.0), to: None, among: None };
+        assert!(!bound(0.0, vec![]).decide(&EstimateTable::default(), true).pass);
+        let none = PointFilter { factor: Factor::Share, from: Some(1.0), to: None, among: None };
         let table = curves(Metric::Success, 0.0, &[(1.0, &[(25.0, 1.0)])]);
         assert!(!bound(0.0, vec![none]).decide(&table, true).pass);
     }

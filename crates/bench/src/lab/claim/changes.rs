@@ -6,48 +6,48 @@
 
 use serde::Deserialize;
 
-use super::{Only, Verdict, digits, shown};
-use crate::lab::experiment::{Factor, Level};
+use super::{PointFilter, Verdict, format_estimate, format_number};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
-use crate::lab::table::{Levels, Table, name};
+use crate::lab::table::{EstimateTable, PointLevels, format_levels};
 
 /// A change of known size, at all points that have both levels.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Changes {
+pub struct ChangeClaim {
     /// The metric.
     pub metric: Metric,
     /// The factor that differs.
     pub factor: Factor,
     /// The level before the change.
-    pub from: Level,
+    pub from: FactorLevel,
     /// The level after the change.
-    pub to: Level,
+    pub to: FactorLevel,
     /// The change as a part of the first value; below 0 for a decrease.
     pub by: f64,
     /// The tolerance of the change.
     pub within: f64,
     /// The conditions on the points.
     #[serde(default)]
-    pub only: Vec<Only>,
+    pub only: Vec<PointFilter>,
 }
 
-impl Changes {
+impl ChangeClaim {
     /// Returns `true` if the test evaluates points with these levels.
-    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
+    pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
         let level = levels.get(&self.factor);
         level.is_some_and(|level| *level == self.from || *level == self.to)
-            && self.only.iter().all(|only| only.keeps(levels))
+            && self.only.iter().all(|only| only.matches(levels))
     }
 
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
-        let rows: Vec<_> = table.all(self.metric, |levels| self.looks_at(levels)).collect();
-        let rest = |levels: &Levels| {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
+        let rows: Vec<_> = table.values(self.metric, |levels| self.uses_point(levels)).collect();
+        let rest = |levels: &PointLevels| {
             let mut rest = levels.clone();
             rest.remove(&self.factor);
             rest
         };
-        let at = |levels: &Levels, level: &Level| levels.get(&self.factor) == Some(level);
+        let at = |levels: &PointLevels, level: &FactorLevel| levels.get(&self.factor) == Some(level);
         let mut verdict = Verdict::new(true);
         let mut refuted = false;
         for (levels, first) in rows.iter().filter(|(levels, _)| at(levels, &self.from)) {
@@ -55,12 +55,12 @@ impl Changes {
             let Some((_, last)) =
                 rows.iter().find(|(levels, _)| at(levels, &self.to) && rest(levels) == place)
             else {
-                return Verdict::nothing(&format!("no {} at {}", self.to, name(&place)));
+                return Verdict::missing_points(&format!("no {} at {}", self.to, format_levels(&place)));
             };
-            let ratio = last.over(first);
+            let ratio = last.ratio_to(first);
             let off = (ratio.mean - 1.0 - self.by).abs();
             let (holds, may) =
-                (off <= self.within, ratio.half > self.within && off <= self.within + ratio.half);
+                (off <= self.within, ratio.half_width > self.within && off <= self.within + ratio.half_width);
             verdict.pass &= holds;
             refuted |= !holds && !may;
             verdict.numbers.push(format!(
@@ -70,17 +70,21 @@ impl Changes {
                     (false, true) => "too vague at ",
                     (false, false) => "not at ",
                 },
-                name(&place),
-                shown(first),
-                shown(last),
-                digits((ratio.mean - 1.0) * 100.0),
-                digits(ratio.half * 100.0),
-                digits(self.by * 100.0),
-                digits(self.within * 100.0),
+                format_levels(&place),
+                format_estimate(first),
+                format_estimate(last),
+                format_number((ratio.mean - 1.0) * 100.0),
+                format_number(ratio.half_width * 100.0),
+                format_number(self.by * 100.0),
+                format_number(self.within * 100.0),
             ));
         }
         if verdict.numbers.is_empty() {
-            return Verdict::nothing(&format!("no point of {} with `{}`", self.from, self.metric.name()));
+            return Verdict::missing_points(&format!(
+                "no point of {} with `{}`",
+                self.from,
+                self.metric.name()
+            ));
         }
         verdict.decided = verdict.pass || refuted;
         verdict
@@ -95,11 +99,11 @@ mod tests {
     #[test]
     fn a_cut_is_a_change_below_zero() {
         let table = curves(Metric::Response, 0.1, &[(1.0, &[(24.0, 100.0)]), (8.0, &[(24.0, 53.0)])]);
-        let test = |by, within| Changes {
+        let test = |by, within| ChangeClaim {
             metric: Metric::Response,
             factor: Factor::Endpoints,
-            from: Level::Number(1.0),
-            to: Level::Number(8.0),
+            from: FactorLevel::Number(1.0),
+            to: FactorLevel::Number(8.0),
             by,
             within,
             only: vec![],
@@ -107,17 +111,17 @@ mod tests {
         let verdict = test(-0.48, 0.02).decide(&table);
         assert!(verdict.pass && verdict.numbers[0].contains("by -47 ± "), "{verdict:?}");
         assert!(!test(-0.5, 0.02).decide(&table).pass && !test(0.47, 0.02).decide(&table).pass);
-        let other = Changes { to: Level::Number(4.0), ..test(-0.47, 0.1) };
-        assert!(!other.decide(&table).pass && !test(0.0, 1.0).decide(&Table::default()).pass);
+        let other = ChangeClaim { to: FactorLevel::Number(4.0), ..test(-0.47, 0.1) };
+        assert!(!other.decide(&table).pass && !test(0.0, 1.0).decide(&EstimateTable::default()).pass);
     }
 
     #[test]
     fn what_is_too_vague_to_tell_is_not_decided() {
-        let test = Changes {
+        let test = ChangeClaim {
             metric: Metric::Response,
             factor: Factor::Endpoints,
-            from: Level::Number(1.0),
-            to: Level::Number(2.0),
+            from: FactorLevel::Number(1.0),
+            to: FactorLevel::Number(2.0),
             by: 1.0,
             within: 0.02,
             only: vec![],

@@ -3,10 +3,10 @@
 
 use serde::Deserialize;
 
-use super::{Verdict, digits, shown};
-use crate::lab::experiment::{Factor, Level};
+use super::{Verdict, format_estimate, format_number};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
-use crate::lab::table::Table;
+use crate::lab::table::EstimateTable;
 
 /// The curve of each level exceeds its bound at some levels of `along`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -23,18 +23,18 @@ pub struct ExceedsSomewhere {
     pub bound: Option<f64>,
     /// The levels of `series` that the claim excludes.
     #[serde(default)]
-    pub except: Vec<Level>,
+    pub except: Vec<FactorLevel>,
 }
 
 impl ExceedsSomewhere {
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let mut pass = true;
         let mut numbers = Vec::new();
         for level in table.levels(self.series).iter().filter(|level| !self.except.contains(level)) {
             let curve = table.curve(self.metric, self.along, &[(self.series, level)]);
             let bound = self.bound.or_else(|| level.number()).unwrap_or(f64::INFINITY);
             let Some((x, best)) = curve.iter().max_by(|a, b| a.1.low().total_cmp(&b.1.low())) else {
-                return Verdict::nothing(&format!("no point has {} = {level}", self.series.name()));
+                return Verdict::missing_points(&format!("no point has {} = {level}", self.series.name()));
             };
             let above: Vec<_> = curve.iter().filter(|(_, estimate)| estimate.low() > bound).collect();
             // A single point of many may be a chance result.
@@ -43,16 +43,16 @@ impl ExceedsSomewhere {
             numbers.push(format!(
                 "{} = {level}: {} at {} = {x}, {} {}; above at {} of {} points",
                 self.series.name(),
-                shown(best),
+                format_estimate(best),
                 self.along.name(),
                 if region { "above" } else { "not above" },
-                digits(bound),
+                format_number(bound),
                 above.len(),
                 curve.len(),
             ));
         }
         if numbers.is_empty() {
-            return Verdict::nothing("no curve");
+            return Verdict::missing_points("no curve");
         }
         Verdict { pass, decided: true, numbers }
     }
@@ -69,7 +69,7 @@ mod tests {
             along: Factor::Concurrency,
             series: Factor::Endpoints,
             bound,
-            except: vec![Level::Number(0.0)],
+            except: vec![FactorLevel::Number(0.0)],
         }
     }
 

@@ -5,11 +5,11 @@
 
 use serde::Deserialize;
 
-use super::{Verdict, shown};
-use crate::lab::experiment::{Factor, Level};
+use super::{Verdict, format_estimate};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
 use crate::lab::statistics::Estimate;
-use crate::lab::table::Table;
+use crate::lab::table::EstimateTable;
 
 /// The fall of `metric` from one level of `by` to the next.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -23,16 +23,16 @@ pub struct FallsWith {
     pub along: Factor,
     /// The reduction.
     #[serde(default)]
-    pub take: Take,
+    pub take: CurveReduction,
     /// The levels of `by` that the claim excludes.
     #[serde(default)]
-    pub except: Vec<Level>,
+    pub except: Vec<FactorLevel>,
 }
 
 /// The reduction of a curve to one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Take {
+pub enum CurveReduction {
     /// The mean of all its points.
     #[default]
     Mean,
@@ -41,40 +41,43 @@ pub enum Take {
 }
 
 impl FallsWith {
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let mut values = Vec::new();
         let mut numbers = Vec::new();
         for level in table.levels(self.by).iter().filter(|level| !self.except.contains(level)) {
             let curve = table.curve(self.metric, self.along, &[(self.by, level)]);
-            let Some((value, place)) = self.take(&curve) else {
-                return Verdict::nothing(&format!("no point has {} = {level}", self.by.name()));
+            let Some((value, place)) = self.reduce(&curve) else {
+                return Verdict::missing_points(&format!("no point has {} = {level}", self.by.name()));
             };
             values.push(value);
-            numbers.push(format!("{} = {level}: {}{place}", self.by.name(), shown(&value)));
+            numbers.push(format!("{} = {level}: {}{place}", self.by.name(), format_estimate(&value)));
         }
-        let no_rise = values.windows(2).all(|pair| !pair[0].below(&pair[1]));
-        let fall = values.first().zip(values.last()).is_some_and(|(first, last)| last.below(first));
+        let no_rise = values.windows(2).all(|pair| !pair[0].is_below(&pair[1]));
+        let fall = values.first().zip(values.last()).is_some_and(|(first, last)| last.is_below(first));
         if values.is_empty() {
-            return Verdict::nothing("no curve");
+            return Verdict::missing_points("no curve");
         }
         Verdict { pass: no_rise && fall, decided: true, numbers }
     }
 
     /// Returns the number, and a note on its origin.
-    fn take(&self, curve: &[(f64, Estimate)]) -> Option<(Estimate, String)> {
+    fn reduce(&self, curve: &[(f64, Estimate)]) -> Option<(Estimate, String)> {
         match self.take {
-            Take::Most => {
+            CurveReduction::Most => {
                 let (x, estimate) = curve.iter().max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))?;
                 Some((*estimate, format!(" at {} = {x}, its greatest", self.along.name())))
             }
-            Take::Mean => {
+            CurveReduction::Mean => {
                 let count = curve.len() as f64;
                 let samples = curve.iter().map(|(_, estimate)| estimate.samples).min()?;
                 let mean = curve.iter().map(|(_, estimate)| estimate.mean).sum::<f64>() / count;
                 // Independent points: the squares of their errors add.
-                let squares = curve.iter().map(|(_, estimate)| estimate.half.powi(2)).sum::<f64>();
+                let squares = curve.iter().map(|(_, estimate)| estimate.half_width.powi(2)).sum::<f64>();
                 let half = squares.sqrt() / count;
-                Some((Estimate { mean, half, samples }, format!(", the mean of {} points", curve.len())))
+                Some((
+                    Estimate { mean, half_width: half, samples },
+                    format!(", the mean of {} points", curve.len()),
+                ))
             }
         }
     }
@@ -85,7 +88,7 @@ mod tests {
     use super::super::fixture::curves;
     use super::*;
 
-    fn verdict(take: Take, half: f64, third: &[(f64, f64)]) -> Verdict {
+    fn verdict(take: CurveReduction, half: f64, third: &[(f64, f64)]) -> Verdict {
         let (first, second): (&[_], &[_]) = (&[(25.0, 1.5), (50.0, 1.4)], &[(25.0, 1.0), (50.0, 1.45)]);
         let table = curves(Metric::Efficiency, half, &[(1.0, first), (2.0, second), (3.0, third)]);
         FallsWith {
@@ -100,8 +103,8 @@ mod tests {
 
     #[test]
     fn by_the_mean_and_by_the_greatest() {
-        assert!(verdict(Take::Mean, 0.02, &[(25.0, 0.7), (50.0, 1.2)]).pass);
-        let most = verdict(Take::Most, 0.02, &[(25.0, 0.7), (50.0, 1.2)]);
+        assert!(verdict(CurveReduction::Mean, 0.02, &[(25.0, 0.7), (50.0, 1.2)]).pass);
+        let most = verdict(CurveReduction::Most, 0.02, &[(25.0, 0.7), (50.0, 1.2)]);
         assert!(most.pass);
         assert_eq!(most.numbers[2], "endpoints = 3: 1.2 ± 0.02 at concurrency = 50, its greatest");
     }
@@ -110,14 +113,15 @@ mod tests {
     fn one_curve_cannot_fall() {
         let table = curves(Metric::Efficiency, 0.01, &[(1.0, &[(25.0, 1.5)])]);
         let (by, along) = (Factor::Endpoints, Factor::Concurrency);
-        let test = FallsWith { metric: Metric::Efficiency, by, along, take: Take::Mean, except: vec![] };
-        assert!(!test.decide(&table).pass && !test.decide(&Table::default()).pass);
+        let test =
+            FallsWith { metric: Metric::Efficiency, by, along, take: CurveReduction::Mean, except: vec![] };
+        assert!(!test.decide(&table).pass && !test.decide(&EstimateTable::default()).pass);
     }
 
     #[test]
     fn a_rise_or_a_fall_within_the_intervals_fails() {
-        assert!(!verdict(Take::Mean, 0.02, &[(25.0, 1.3), (50.0, 1.5)]).pass);
-        assert!(!verdict(Take::Most, 0.02, &[(25.0, 1.6)]).pass);
-        assert!(!verdict(Take::Mean, 0.9, &[(25.0, 0.7), (50.0, 1.2)]).pass);
+        assert!(!verdict(CurveReduction::Mean, 0.02, &[(25.0, 1.3), (50.0, 1.5)]).pass);
+        assert!(!verdict(CurveReduction::Most, 0.02, &[(25.0, 1.6)]).pass);
+        assert!(!verdict(CurveReduction::Mean, 0.9, &[(25.0, 0.7), (50.0, 1.2)]).pass);
     }
 }

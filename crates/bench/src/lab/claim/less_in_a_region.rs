@@ -3,10 +3,10 @@
 
 use serde::Deserialize;
 
-use super::{Verdict, shown};
-use crate::lab::experiment::{Factor, Level};
+use super::{Verdict, format_estimate};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
-use crate::lab::table::Table;
+use crate::lab::table::EstimateTable;
 
 /// The metric at level `of` is below that at `than` for some levels of `along`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -19,13 +19,13 @@ pub struct LessInARegion {
     /// The factor that distinguishes the two curves.
     pub series: Factor,
     /// The level of the lower curve.
-    pub of: Level,
+    pub of: FactorLevel,
     /// The level of the higher curve.
-    pub than: Level,
+    pub than: FactorLevel,
 }
 
 impl LessInARegion {
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let curve = |level| table.curve(self.metric, self.along, &[(self.series, level)]);
         let (low, high) = (curve(&self.of), curve(&self.than));
         let mut pairs = Vec::new();
@@ -35,9 +35,9 @@ impl LessInARegion {
             }
         }
         if pairs.is_empty() {
-            return Verdict::nothing("the two curves have no point in common");
+            return Verdict::missing_points("the two curves have no point in common");
         }
-        let region: Vec<_> = pairs.iter().filter(|(_, of, than)| of.below(than)).collect();
+        let region: Vec<_> = pairs.iter().filter(|(_, of, than)| of.is_below(than)).collect();
         let mut numbers = Vec::new();
         if let (Some(first), Some(last)) = (region.first(), region.last()) {
             numbers.push(format!(
@@ -54,10 +54,10 @@ impl LessInARegion {
         let gap = |(_, of, than): &&(f64, _, _)| ratio(of, than);
         if let Some(best) = pairs.iter().min_by(|a, b| gap(a).total_cmp(&gap(b))) {
             let (x, of, than) = best;
-            numbers.push(format!("at {x}: {} against {}", shown(of), shown(than)));
+            numbers.push(format!("at {x}: {} against {}", format_estimate(of), format_estimate(than)));
         }
         // A single point of many may be a chance result.
-        let pass = pairs.windows(2).any(|next| next.iter().all(|(_, of, than)| of.below(than)));
+        let pass = pairs.windows(2).any(|next| next.iter().all(|(_, of, than)| of.is_below(than)));
         if !pass && !region.is_empty() {
             numbers.push("but not at two neighbouring points, which make a region".to_owned());
         }
@@ -81,8 +81,8 @@ mod tests {
             metric: Metric::Response,
             along: Factor::Concurrency,
             series: Factor::Endpoints,
-            of: Level::Number(1.0),
-            than: Level::Number(0.0),
+            of: FactorLevel::Number(1.0),
+            than: FactorLevel::Number(0.0),
         }
         .decide(&table)
     }

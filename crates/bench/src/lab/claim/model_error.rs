@@ -10,10 +10,10 @@
 
 use serde::Deserialize;
 
-use super::{Only, Verdict, digits, shown};
-use crate::lab::column::Column;
+use super::{PointFilter, Verdict, format_estimate, format_number};
 use crate::lab::metric::Metric;
-use crate::lab::table::{Levels, Table, name};
+use crate::lab::result_source::ResultSource;
+use crate::lab::table::{EstimateTable, PointLevels, format_levels};
 
 /// Bounds on the errors of a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -24,7 +24,7 @@ pub struct ModelError {
     pub metric: Metric,
     /// The column: formulas, or simulation.
     #[serde(default = "model")]
-    pub by: Column,
+    pub by: ResultSource,
     /// The maximum mean of the absolute errors: 0.03 is 3 %.
     #[serde(default)]
     pub mean: Option<f64>,
@@ -33,21 +33,21 @@ pub struct ModelError {
     pub worst: Option<f64>,
     /// The conditions on the points.
     #[serde(default)]
-    pub only: Vec<Only>,
+    pub only: Vec<PointFilter>,
 }
 
 const fn response() -> Metric {
     Metric::Response
 }
 
-const fn model() -> Column {
-    Column::Model
+const fn model() -> ResultSource {
+    ResultSource::Model
 }
 
 impl ModelError {
     /// Returns the reason why the test is invalid for any measurement.
-    pub fn wrong(&self) -> Option<&'static str> {
-        if self.by == Column::Measured {
+    pub fn error(&self) -> Option<&'static str> {
+        if self.by == ResultSource::Measured {
             return Some("an error is of the columns `model` and `simulated`");
         }
         let bounds = [self.mean, self.worst];
@@ -56,29 +56,31 @@ impl ModelError {
     }
 
     /// Returns `true` if the test evaluates points with these levels.
-    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
-        self.only.iter().all(|only| only.keeps(levels))
+    pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
+        self.only.iter().all(|only| only.matches(levels))
     }
 
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let mut verdict = Verdict::new(true);
         let mut errors = Vec::new();
         let mut lacking = Vec::new();
-        for row in table.pairs(self.metric, self.by, |levels| self.looks_at(levels)) {
+        for row in table.modelled_pairs(self.metric, self.by, |levels| self.uses_point(levels)) {
             match row {
                 (levels, Some(measured), Some(said)) if measured.mean != 0.0 => {
                     errors.push((levels, measured, said, said.mean / measured.mean - 1.0));
                 }
-                (levels, ..) => lacking.push(format!("not measured or not modelled: {}", name(levels))),
+                (levels, ..) => {
+                    lacking.push(format!("not measured or not modelled: {}", format_levels(levels)))
+                }
             }
         }
         let order = |error: &f64| error.abs();
         let worst = errors.iter().max_by(|one, other| order(&one.3).total_cmp(&order(&other.3)));
         let Some((levels, measured, said, error)) = worst else {
-            return Verdict::nothing(&format!("no point with `{}` of both", self.metric.name()));
+            return Verdict::missing_points(&format!("no point with `{}` of both", self.metric.name()));
         };
         let mean = errors.iter().map(|(.., error)| error.abs()).sum::<f64>() / errors.len() as f64;
-        let percent = |value: f64| format!("{} %", digits(value * 100.0));
+        let percent = |value: f64| format!("{} %", format_number(value * 100.0));
         let bound = |bound: Option<f64>| {
             bound.map_or_else(String::new, |bound| format!(", bound {}", percent(bound)))
         };
@@ -87,9 +89,9 @@ impl ModelError {
             format!(
                 "worst {} at {}: {} against {} measured{}",
                 percent(*error),
-                name(levels),
-                digits(said.mean),
-                shown(measured),
+                format_levels(levels),
+                format_number(said.mean),
+                format_estimate(measured),
                 bound(self.worst)
             ),
         ];
@@ -107,32 +109,32 @@ mod tests {
     use super::*;
 
     fn test(mean: Option<f64>, worst: Option<f64>) -> ModelError {
-        ModelError { metric: Metric::Response, by: Column::Model, mean, worst, only: vec![] }
+        ModelError { metric: Metric::Response, by: ResultSource::Model, mean, worst, only: vec![] }
     }
 
     #[test]
     fn errors_are_against_what_was_measured() {
         // 2 % too low and 4 % too high.
-        let table = predicted(Column::Model, &[(10.0, 100.0, 98.0), (20.0, 50.0, 52.0)]);
+        let table = predicted(ResultSource::Model, &[(10.0, 100.0, 98.0), (20.0, 50.0, 52.0)]);
         let decide = |mean, worst| test(mean, worst).decide(&table);
         assert!(decide(Some(0.031), Some(0.041)).pass);
         assert!(!decide(Some(0.029), None).pass && !decide(None, Some(0.039)).pass);
         let said = decide(Some(0.03), None).numbers;
         assert!(said[0].starts_with("mean error 3 % over 2 points, bound 3 %"), "{said:?}");
         assert!(said[1].starts_with("worst 4 % at concurrency=20: 52 against 50"), "{said:?}");
-        let others = ModelError { by: Column::Simulated, ..test(Some(1.0), None) };
+        let others = ModelError { by: ResultSource::Simulated, ..test(Some(1.0), None) };
         assert!(!others.decide(&table).pass, "nothing was simulated");
     }
 
     #[test]
     fn a_point_without_a_number_fails() {
-        let mut table = predicted(Column::Model, &[(10.0, 100.0, 100.0)]);
-        table.push(Levels::new(), std::collections::BTreeMap::new());
+        let mut table = predicted(ResultSource::Model, &[(10.0, 100.0, 100.0)]);
+        table.push(PointLevels::new(), std::collections::BTreeMap::new());
         let verdict = test(Some(0.1), None).decide(&table);
         assert!(
             !verdict.pass && verdict.numbers[2].starts_with("not measured or not modelled"),
             "{verdict:?}"
         );
-        assert!(test(None, None).wrong().is_some() && test(Some(-1.0), None).wrong().is_some());
+        assert!(test(None, None).error().is_some() && test(Some(-1.0), None).error().is_some());
     }
 }

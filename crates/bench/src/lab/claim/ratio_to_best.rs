@@ -6,11 +6,11 @@
 
 use serde::Deserialize;
 
-use super::{Only, Verdict, digits, shown};
-use crate::lab::experiment::{Factor, Level};
+use super::{PointFilter, Verdict, format_estimate, format_number};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
 use crate::lab::statistics::Estimate;
-use crate::lab::table::{Levels, Table, name};
+use crate::lab::table::{EstimateTable, PointLevels, format_levels};
 
 /// The ratio of level `of` to the best of `among`, with an upper or a lower bound.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -21,9 +21,9 @@ pub struct RatioToBest {
     /// The factor that distinguishes the two sides.
     pub series: Factor,
     /// The level under test.
-    pub of: Level,
+    pub of: FactorLevel,
     /// The rival levels.
-    pub among: Vec<Level>,
+    pub among: Vec<FactorLevel>,
     /// The maximum ratio, for a metric that is better when it is less: the best rival has the minimum.
     #[serde(default)]
     pub at_most: Option<f64>,
@@ -36,12 +36,12 @@ pub struct RatioToBest {
     pub clear: bool,
     /// The conditions on the points.
     #[serde(default)]
-    pub only: Vec<Only>,
+    pub only: Vec<PointFilter>,
 }
 
 impl RatioToBest {
     /// Returns the reason why the test is invalid for any measurement.
-    pub fn wrong(&self) -> Option<&'static str> {
+    pub fn error(&self) -> Option<&'static str> {
         if self.at_most.is_some() == self.at_least.is_some() {
             return Some("a ratio needs either `at_most` or `at_least`");
         }
@@ -54,10 +54,10 @@ impl RatioToBest {
     }
 
     /// Returns `true` if the test evaluates points with these levels.
-    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
+    pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
         let level = levels.get(&self.series);
         let ours = level.is_some_and(|level| *level == self.of || self.among.contains(level));
-        ours && self.only.iter().all(|only| only.keeps(levels))
+        ours && self.only.iter().all(|only| only.matches(levels))
     }
 
     fn bound(&self) -> f64 {
@@ -69,7 +69,7 @@ impl RatioToBest {
         if self.at_most.is_some() { one.mean < other.mean } else { one.mean > other.mean }
     }
 
-    fn holds(&self, ratio: &Estimate) -> bool {
+    fn meets_bound(&self, ratio: &Estimate) -> bool {
         let bound = self.bound();
         if self.at_most.is_some() {
             ratio.mean <= bound && (bound >= 1.0 || ratio.high() < 1.0)
@@ -79,23 +79,27 @@ impl RatioToBest {
     }
 
     /// Returns `true` if the ratio misses the bound by so little that it may be chance.
-    fn open(&self, ratio: &Estimate) -> bool {
+    fn is_inconclusive(&self, ratio: &Estimate) -> bool {
         let bound = self.bound();
         let reached = if self.at_most.is_some() { ratio.low() <= bound } else { ratio.high() >= bound };
-        self.clear && reached && !self.holds(ratio)
+        self.clear && reached && !self.meets_bound(ratio)
     }
 
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
-        let rest = |levels: &Levels| {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
+        let rest = |levels: &PointLevels| {
             let mut rest = levels.clone();
             rest.remove(&self.series);
             rest
         };
-        let rows: Vec<_> = table.all(self.metric, |levels| self.looks_at(levels)).collect();
+        let rows: Vec<_> = table.values(self.metric, |levels| self.uses_point(levels)).collect();
         let (own, others): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|(levels, _)| levels.get(&self.series) == Some(&self.of));
         if own.is_empty() {
-            return Verdict::nothing(&format!("no point of {} with `{}`", self.of, self.metric.name()));
+            return Verdict::missing_points(&format!(
+                "no point of {} with `{}`",
+                self.of,
+                self.metric.name()
+            ));
         }
         let mut verdict = Verdict::new(true);
         let mut refuted = false;
@@ -104,13 +108,16 @@ impl RatioToBest {
             let rivals = others.iter().filter(|(levels, _)| rest(levels) == place);
             let best = rivals.reduce(|best, one| if self.better(&one.1, &best.1) { one } else { best });
             let Some((rival, best)) = best else {
-                return Verdict::nothing(&format!("nothing to compare with at {}", name(&place)));
+                return Verdict::missing_points(&format!(
+                    "nothing to compare with at {}",
+                    format_levels(&place)
+                ));
             };
-            let ratio = value.over(best);
-            let (holds, open) = (self.holds(&ratio), self.open(&ratio));
+            let ratio = value.ratio_to(best);
+            let (holds, open) = (self.meets_bound(&ratio), self.is_inconclusive(&ratio));
             verdict.pass &= holds;
             refuted |= !holds && !open;
-            let against = rival.get(&self.series).map_or_else(String::new, Level::to_string);
+            let against = rival.get(&self.series).map_or_else(String::new, FactorLevel::to_string);
             verdict.numbers.push(format!(
                 "{}{}: {} against {} of {against}: a ratio of {}, bound {}",
                 match (holds, open) {
@@ -118,19 +125,19 @@ impl RatioToBest {
                     (false, true) => "not clear at ",
                     (false, false) => "not at ",
                 },
-                name(&place),
-                shown(&value),
-                shown(best),
-                shown(&ratio),
-                digits(self.bound()),
+                format_levels(&place),
+                format_estimate(&value),
+                format_estimate(best),
+                format_estimate(&ratio),
+                format_number(self.bound()),
             ));
         }
-        let lacking = table.lacking(self.metric, |levels| self.looks_at(levels));
+        let lacking = table.points_without(self.metric, |levels| self.uses_point(levels));
         verdict.pass &= lacking.is_empty();
         verdict.decided = verdict.pass || refuted || !lacking.is_empty();
         verdict
             .numbers
-            .extend(lacking.iter().take(5).map(|levels| format!("not measured: {}", name(levels))));
+            .extend(lacking.iter().take(5).map(|levels| format!("not measured: {}", format_levels(levels))));
         verdict
     }
 }
@@ -138,15 +145,15 @@ impl RatioToBest {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::curves;
-    use super::super::{Test, Verdict};
+    use super::super::{ClaimTest, Verdict};
     use super::*;
 
     fn test(at_most: Option<f64>, at_least: Option<f64>) -> RatioToBest {
         RatioToBest {
             metric: Metric::P99,
             series: Factor::Endpoints,
-            of: Level::Number(1.0),
-            among: vec![Level::Number(2.0), Level::Number(3.0)],
+            of: FactorLevel::Number(1.0),
+            among: vec![FactorLevel::Number(2.0), FactorLevel::Number(3.0)],
             at_most,
             at_least,
             clear: false,
@@ -155,7 +162,7 @@ mod tests {
     }
 
     /// Level 1 against 2 and 3 at two loads; neither rival is the best at both.
-    fn table(half: f64, own: f64) -> Table {
+    fn table(half: f64, own: f64) -> EstimateTable {
         let (two, three): (&[_], &[_]) = (&[(50.0, 10.0), (75.0, 30.0)], &[(50.0, 12.0), (75.0, 20.0)]);
         curves(Metric::P99, half, &[(1.0, &[(50.0, own), (75.0, 2.0 * own)]), (2.0, two), (3.0, three)])
     }
@@ -198,19 +205,19 @@ mod tests {
     fn a_side_that_is_missing_shows_nothing() {
         let alone = curves(Metric::P99, 0.1, &[(1.0, &[(50.0, 1.0)])]);
         let others = curves(Metric::P99, 0.1, &[(2.0, &[(50.0, 1.0)])]);
-        for table in [alone, others, Table::default()] {
+        for table in [alone, others, EstimateTable::default()] {
             assert!(!test(Some(0.8), None).decide(&table).pass);
         }
-        assert!(test(None, None).wrong().is_some() && test(Some(1.0), Some(1.0)).wrong().is_some());
-        assert!(test(Some(0.0), None).wrong().is_some() && test(Some(0.8), None).wrong().is_none());
+        assert!(test(None, None).error().is_some() && test(Some(1.0), Some(1.0)).error().is_some());
+        assert!(test(Some(0.0), None).error().is_some() && test(Some(0.8), None).error().is_none());
     }
 
     #[test]
     fn it_is_not_asked_of_points_that_lack_a_side() {
-        let of = |level| Levels::from([(Factor::Endpoints, Level::Number(level))]);
+        let of = |level| PointLevels::from([(Factor::Endpoints, FactorLevel::Number(level))]);
         let asked = |levels: &[f64]| {
-            let levels: Vec<Levels> = levels.iter().map(|level| of(*level)).collect();
-            Test::RatioToBest(test(Some(0.8), None)).is_asked(&levels.iter().collect::<Vec<_>>())
+            let levels: Vec<PointLevels> = levels.iter().map(|level| of(*level)).collect();
+            ClaimTest::RatioToBest(test(Some(0.8), None)).is_decidable_by(&levels.iter().collect::<Vec<_>>())
         };
         assert!(asked(&[1.0, 3.0]) && asked(&[0.0, 2.0, 1.0]));
         assert!(!asked(&[1.0]) && !asked(&[2.0, 3.0]) && !asked(&[1.0, 4.0]) && !asked(&[]));
@@ -220,12 +227,12 @@ mod tests {
     fn what_is_left_out_leaves_a_win_open_but_not_a_loss() {
         let decide = |own: f64| {
             let mut table = table(0.1, own);
-            let levels = Levels::from([
-                (Factor::Endpoints, Level::Number(3.0)),
-                (Factor::Concurrency, Level::Number(90.0)),
+            let levels = PointLevels::from([
+                (Factor::Endpoints, FactorLevel::Number(3.0)),
+                (Factor::Concurrency, FactorLevel::Number(90.0)),
             ]);
-            table.leave_out(levels, "it is not installed");
-            Test::RatioToBest(test(Some(0.8), None)).decide(&table)
+            table.push_skipped(levels, "it is not installed");
+            ClaimTest::RatioToBest(test(Some(0.8), None)).decide(&table)
         };
         let Verdict { pass, decided, numbers } = decide(8.0);
         assert!(!pass && !decided && numbers.last().unwrap().contains("it is not installed"), "{numbers:?}");

@@ -14,10 +14,10 @@
 
 use serde::Deserialize;
 
-use super::{Verdict, digits, shown};
-use crate::lab::experiment::{Factor, Level};
+use super::{Verdict, format_estimate, format_number};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
-use crate::lab::table::{Levels, Table};
+use crate::lab::table::{EstimateTable, PointLevels};
 
 /// A bound on the rejections of balancers at a `share` of the capacity: the part they cannot complete at the
 /// share `full`, plus `within`.
@@ -31,12 +31,12 @@ pub struct RefusesNoMore {
     /// The tolerance as a part of the requests: 0.015 is 1.5 %.
     pub within: f64,
     /// The balancers.
-    pub of: Vec<Level>,
+    pub of: Vec<FactorLevel>,
 }
 
 impl RefusesNoMore {
     /// Returns the reason why the test is invalid for any measurement.
-    pub fn wrong(&self) -> Option<&'static str> {
+    pub fn error(&self) -> Option<&'static str> {
         let positive = |number: f64| number.is_finite() && number > 0.0;
         if !(positive(self.share) && positive(self.full) && self.share < self.full) {
             return Some(
@@ -50,13 +50,13 @@ impl RefusesNoMore {
     }
 
     /// Returns `true` if the test evaluates points with these levels.
-    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
-        let share = levels.get(&Factor::Share).and_then(Level::number);
+    pub(super) fn uses_point(&self, levels: &PointLevels) -> bool {
+        let share = levels.get(&Factor::Share).and_then(FactorLevel::number);
         levels.get(&Factor::Balancer).is_some_and(|level| self.of.contains(level))
             && share.is_some_and(|share| share == self.share || share == self.full)
     }
 
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let (mut verdict, mut refuted) = (Verdict::new(true), false);
         for balancer in &self.of {
             let at = |metric: Metric, share: f64| {
@@ -66,7 +66,7 @@ impl RefusesNoMore {
             let (Some(refused), Some(done)) =
                 (at(Metric::Refused, self.share), at(Metric::Utilisation, self.full))
             else {
-                return Verdict::nothing(&format!(
+                return Verdict::missing_points(&format!(
                     "what {balancer} refuses at {}, or gets done at {}",
                     self.share, self.full
                 ));
@@ -74,7 +74,7 @@ impl RefusesNoMore {
             let must = (1.0 - done.mean / self.share).max(0.0);
             let most = must + self.within;
             let holds = refused.mean <= most;
-            let clear = refused.mean - refused.half.hypot(done.half / self.share) > most;
+            let clear = refused.mean - refused.half_width.hypot(done.half_width / self.share) > most;
             verdict.pass &= holds;
             refuted |= clear;
             verdict.numbers.push(format!(
@@ -84,9 +84,9 @@ impl RefusesNoMore {
                     (false, true) => "not ",
                     (false, false) => "not clear, ",
                 },
-                shown(&refused),
-                digits(must),
-                shown(&done),
+                format_estimate(&refused),
+                format_number(must),
+                format_estimate(&done),
                 self.full
             ));
         }
@@ -103,12 +103,14 @@ mod tests {
     use crate::lab::statistics::Estimate;
 
     fn verdict(refused: f64, done: f64) -> Verdict {
-        let balancer = Level::Text("plimsoll".to_owned());
-        let mut table = Table::default();
+        let balancer = FactorLevel::Text("plimsoll".to_owned());
+        let mut table = EstimateTable::default();
         for (share, refused, done) in [(1.05, refused, 0.97), (1.3, 0.3, done)] {
-            let levels =
-                Levels::from([(Factor::Share, Level::Number(share)), (Factor::Balancer, balancer.clone())]);
-            let estimate = |mean| Estimate { mean, half: 0.01, samples: 5 };
+            let levels = PointLevels::from([
+                (Factor::Share, FactorLevel::Number(share)),
+                (Factor::Balancer, balancer.clone()),
+            ]);
+            let estimate = |mean| Estimate { mean, half_width: 0.01, samples: 5 };
             let values =
                 BTreeMap::from([(Metric::Refused, estimate(refused)), (Metric::Utilisation, estimate(done))]);
             table.push(levels, values);
@@ -131,16 +133,15 @@ mod tests {
         assert!(!more.pass);
         assert_eq!(
             more.numbers,
-            [
-                "not plimsoll: 0.125 ± 0.01 refused; 0.09524 must be, as 0.95 ± 0.01 of the capacity is got done at 1.3"
-            ]
+            ["not plimsoll: 0.125 ± 0.01 refused; 0.09524 must be, as 0.95 ± 0.01 of the capacity is got \
+                 done at 1.3"]
         );
     }
 
     #[test]
     fn nothing_is_decided_by_points_that_are_not_there() {
-        let test = RefusesNoMore { share: 1.0, full: 1.2, within: 0.01, of: vec![Level::Number(1.0)] };
-        let verdict = test.decide(&Table::default());
-        assert!(!verdict.pass && !verdict.saw());
+        let test = RefusesNoMore { share: 1.0, full: 1.2, within: 0.01, of: vec![FactorLevel::Number(1.0)] };
+        let verdict = test.decide(&EstimateTable::default());
+        assert!(!verdict.pass && !verdict.has_points());
     }
 }

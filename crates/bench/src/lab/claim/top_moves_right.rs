@@ -6,10 +6,10 @@
 
 use serde::Deserialize;
 
-use super::{Verdict, digits};
-use crate::lab::experiment::{Factor, Level};
+use super::{Verdict, format_number};
+use crate::lab::experiment::{Factor, FactorLevel};
 use crate::lab::metric::Metric;
-use crate::lab::table::Table;
+use crate::lab::table::EstimateTable;
 
 /// The top of `metric` over `along` moves right from one level of `series` to the next.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -26,7 +26,7 @@ pub struct TopMovesRight {
     pub within: f64,
     /// The levels of `series` that the claim excludes.
     #[serde(default)]
-    pub except: Vec<Level>,
+    pub except: Vec<FactorLevel>,
 }
 
 const fn twentieth() -> f64 {
@@ -34,7 +34,7 @@ const fn twentieth() -> f64 {
 }
 
 impl TopMovesRight {
-    pub(super) fn decide(&self, table: &Table) -> Verdict {
+    pub(super) fn decide(&self, table: &EstimateTable) -> Verdict {
         let mut tops = Vec::new();
         let mut numbers = Vec::new();
         for level in table.levels(self.series).iter().filter(|level| !self.except.contains(level)) {
@@ -42,20 +42,20 @@ impl TopMovesRight {
             let most = curve.iter().map(|(_, estimate)| estimate.mean).fold(f64::NEG_INFINITY, f64::max);
             let Some((x, _)) = curve.iter().find(|(_, estimate)| estimate.mean >= (1.0 - self.within) * most)
             else {
-                return Verdict::nothing(&format!("no point has {} = {level}", self.series.name()));
+                return Verdict::missing_points(&format!("no point has {} = {level}", self.series.name()));
             };
             tops.push(*x);
             numbers.push(format!(
                 "{} = {level}: the top of {} begins at {} = {x}",
                 self.series.name(),
-                digits(most),
+                format_number(most),
                 self.along.name()
             ));
         }
         let never_left = tops.windows(2).all(|pair| pair[0] <= pair[1]);
         let right = tops.len() > 1 && tops.first() < tops.last();
         if tops.is_empty() {
-            return Verdict::nothing("no curve");
+            return Verdict::missing_points("no curve");
         }
         Verdict { pass: never_left && right, decided: true, numbers }
     }

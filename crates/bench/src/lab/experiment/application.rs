@@ -11,10 +11,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Bytes, Span};
-use crate::lab::measure::Wire;
-use crate::lab::table::Levels;
-use crate::member::{Service, Steps};
+use super::{ByteSize, DurationValue};
+use crate::lab::calibration::WireTimes;
+use crate::lab::table::PointLevels;
+use crate::member::{ServiceSteps, ServiceTime};
 
 use super::Factor;
 
@@ -24,51 +24,51 @@ pub const COPIES: usize = 2;
 /// The parameters of the application. All times are means.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Application {
+pub struct ApplicationSettings {
     /// The architecture.
-    pub architecture: Architecture,
+    pub architecture: AgentArchitecture,
     /// SA: the work of a server A for a call, where `demand` is no factor. SB = 1.5 SA.
     #[serde(default = "ten")]
-    pub demand: Spanned<Span>,
+    pub demand: Spanned<DurationValue>,
     /// D: the delay from one node to another, where `delay` is no factor.
     #[serde(default = "ten")]
-    pub delay: Spanned<Span>,
+    pub delay: Spanned<DurationValue>,
     /// L: the bytes of a call and of its answer, where `length` is no factor.
     #[serde(default = "usual")]
-    pub length: Spanned<Bytes>,
+    pub length: Spanned<ByteSize>,
     /// C: the threads of the agent that forwards, where `clones` is no factor.
     #[serde(default = "one")]
     pub clones: Spanned<usize>,
     /// The work of the agent for a request, without the locator's (forward: in four pieces, between its
     /// calls).
-    pub agent: Spanned<Span>,
+    pub agent: Spanned<DurationValue>,
     /// The work of the locator, at the agent's processor, for each request (forward).
     #[serde(default = "none")]
-    pub locate: Spanned<Span>,
+    pub locate: Spanned<DurationValue>,
     /// The work of a server beside SA or SB (handle).
     #[serde(default = "none")]
-    pub overhead: Spanned<Span>,
+    pub overhead: Spanned<DurationValue>,
     /// The work at the server's processor to receive a message (forward).
     #[serde(default = "none")]
-    pub receive: Spanned<Span>,
+    pub receive: Spanned<DurationValue>,
     /// The work at the server's processor to send an answer (forward).
     #[serde(default = "none")]
-    pub send: Spanned<Span>,
+    pub send: Spanned<DurationValue>,
     /// The work of a server for each thousand bytes of L.
     #[serde(default = "none")]
-    pub per_kilobyte: Spanned<Span>,
+    pub per_kilobyte: Spanned<DurationValue>,
     /// The work of a client in a cycle, at a processor of its own.
     #[serde(default = "none")]
-    pub client: Spanned<Span>,
+    pub client: Spanned<DurationValue>,
     /// The distribution of pieces of work; the delay is constant.
     #[serde(default)]
-    pub work: Work,
+    pub work: WorkDistribution,
 }
 
 /// The way in which clients reach a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Architecture {
+pub enum AgentArchitecture {
     /// The agent returns a handle to the server (H-ORB).
     Handle,
     /// The agent forwards the request (F-ORB).
@@ -78,7 +78,7 @@ pub enum Architecture {
 /// The distribution of pieces of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum WorkDistribution {
     /// Each piece between two calls is exponential.
     #[default]
     Exponential,
@@ -88,9 +88,9 @@ pub enum Work {
 
 /// The application of one point. Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
+pub struct PointApplication {
     /// The architecture.
-    pub architecture: Architecture,
+    pub architecture: AgentArchitecture,
     /// SA.
     pub demand: f64,
     /// D.
@@ -111,17 +111,17 @@ pub struct Setting {
     receive: f64,
     send: f64,
     per_byte: f64,
-    work: Work,
+    work: WorkDistribution,
 }
 
-impl Application {
+impl ApplicationSettings {
     /// Returns the application of a point with these levels.
-    pub fn at(&self, levels: &Levels) -> Setting {
-        let level = |factor| levels.get(&factor).and_then(super::Level::number);
-        let seconds = |span: &Spanned<Span>| span.get_ref().0.as_secs_f64();
+    pub fn at_levels(&self, levels: &PointLevels) -> PointApplication {
+        let level = |factor| levels.get(&factor).and_then(super::FactorLevel::number);
+        let seconds = |span: &Spanned<DurationValue>| span.get_ref().0.as_secs_f64();
         let ms = |factor, span| level(factor).map_or_else(|| seconds(span), |value| value / 1e3);
         let count = |factor, own: usize| level(factor).map_or(own, |value| value as usize);
-        Setting {
+        PointApplication {
             architecture: self.architecture,
             demand: ms(Factor::Demand, &self.demand),
             delay: ms(Factor::Delay, &self.delay),
@@ -140,57 +140,57 @@ impl Application {
     }
 }
 
-impl Setting {
+impl PointApplication {
     /// Returns the distribution of a piece of work with this mean, in seconds.
-    pub fn piece(&self, mean: f64) -> Service {
+    pub fn work_piece(&self, mean: f64) -> ServiceTime {
         let mean = Duration::from_secs_f64(mean.clamp(0.0, 3600.0));
         match self.work {
-            _ if mean.is_zero() => Service::None,
-            Work::Exponential => Service::Exp(mean),
-            Work::Constant => Service::Const(mean),
+            _ if mean.is_zero() => ServiceTime::None,
+            WorkDistribution::Exponential => ServiceTime::Exp(mean),
+            WorkDistribution::Constant => ServiceTime::Const(mean),
         }
     }
 
     /// Returns the same application with constant work.
-    pub(in crate::lab) fn constant(self) -> Self {
-        Self { work: Work::Constant, ..self }
+    pub(in crate::lab) fn with_constant_work(self) -> Self {
+        Self { work: WorkDistribution::Constant, ..self }
     }
 
     /// Returns the mean seconds of a cycle of a single client, without the network and the relay.
-    pub(in crate::lab) fn alone(&self) -> f64 {
+    pub(in crate::lab) fn single_client_cycle(&self) -> f64 {
         let bytes = self.length as f64 * self.per_byte;
         // For A and B together: SA and SB, and everything else twice.
         let (delays, rest) = match self.architecture {
-            Architecture::Handle => (4.0, self.agent + self.overhead + bytes),
-            Architecture::Forward => (3.0, self.agent + self.locate + self.receive + self.send + bytes),
+            AgentArchitecture::Handle => (4.0, self.agent + self.overhead + bytes),
+            AgentArchitecture::Forward => (3.0, self.agent + self.locate + self.receive + self.send + bytes),
         };
         self.client + 2.5 * self.demand + 2.0 * (delays * self.delay + rest)
     }
 
     /// Returns the times of the network and the relay, from two times of a single client in seconds. These
     /// are its cycle, and the time until it knew its server or had delivered the message.
-    pub(in crate::lab) fn wire(&self, cycle: f64, pick: f64) -> Wire {
-        let taken = if self.architecture == Architecture::Forward { self.receive } else { 0.0 };
+    pub(in crate::lab) fn wire_times(&self, cycle: f64, pick: f64) -> WireTimes {
+        let taken = if self.architecture == AgentArchitecture::Forward { self.receive } else { 0.0 };
         let relay = (pick - taken).max(0.0);
-        Wire { relay, reach: ((cycle - self.alone()) / 2.0 - relay).max(0.0) }
+        WireTimes { relay, reach: ((cycle - self.single_client_cycle()) / 2.0 - relay).max(0.0) }
     }
 
     /// Returns the steps of server `number` (from 1 on) for a call, and for a message that it only receives.
-    pub fn steps(&self, number: usize) -> (Steps, Option<Steps>) {
+    pub fn steps(&self, number: usize) -> (ServiceSteps, Option<ServiceSteps>) {
         let demand = if number <= COPIES { self.demand } else { 1.5 * self.demand };
         let bytes = self.length as f64 * self.per_byte;
-        let wait = Service::Const(Duration::from_secs_f64(self.delay));
-        let cpu = |mean| self.piece(mean);
+        let wait = ServiceTime::Const(Duration::from_secs_f64(self.delay));
+        let cpu = |mean| self.work_piece(mean);
         match self.architecture {
-            Architecture::Handle => {
+            AgentArchitecture::Handle => {
                 let half = cpu((demand + self.overhead + bytes) / 2.0);
-                (Steps::new().cpu(half).wait(wait).cpu(half), None)
+                (ServiceSteps::new().cpu(half).wait(wait).cpu(half), None)
             }
-            Architecture::Forward => {
+            AgentArchitecture::Forward => {
                 let third = cpu(demand / 3.0);
-                let serve = Steps::new().cpu(third).wait(wait).cpu(third);
+                let serve = ServiceSteps::new().cpu(third).wait(wait).cpu(third);
                 let serve = serve.cpu(cpu(self.send + bytes)).cpu(third);
-                (serve, Some(Steps::new().cpu(cpu(self.receive))))
+                (serve, Some(ServiceSteps::new().cpu(cpu(self.receive))))
             }
         }
     }
@@ -201,16 +201,16 @@ fn unwritten<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
 
-fn none() -> Spanned<Span> {
-    unwritten(Span::default())
+fn none() -> Spanned<DurationValue> {
+    unwritten(DurationValue::default())
 }
 
-fn ten() -> Spanned<Span> {
-    unwritten(Span(Duration::from_millis(10)))
+fn ten() -> Spanned<DurationValue> {
+    unwritten(DurationValue(Duration::from_millis(10)))
 }
 
-fn usual() -> Spanned<Bytes> {
-    unwritten(Bytes(150))
+fn usual() -> Spanned<ByteSize> {
+    unwritten(ByteSize(150))
 }
 
 fn one() -> Spanned<usize> {
@@ -220,19 +220,20 @@ fn one() -> Spanned<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::experiment::Level;
+    use crate::lab::experiment::FactorLevel;
 
     #[test]
     fn levels_take_the_place_of_what_is_written() {
-        let text = "architecture = \"forward\"\nagent = \"15.2ms\"\nreceive = \"2ms\"\nsend = \"14ms\"\nwork = \"constant\"\nper_kilobyte = \"1ms\"";
-        let application: Application = toml::from_str(text).unwrap();
-        let levels = Levels::from([
-            (Factor::Demand, Level::Number(30.0)),
-            (Factor::Delay, Level::Number(250.0)),
-            (Factor::Clones, Level::Number(4.0)),
-            (Factor::Length, Level::Number(1000.0)),
+        let text = "architecture = \"forward\"\nagent = \"15.2ms\"\nreceive = \"2ms\"\nsend = \"14ms\"\nwork \
+            = \"constant\"\nper_kilobyte = \"1ms\"";
+        let application: ApplicationSettings = toml::from_str(text).unwrap();
+        let levels = PointLevels::from([
+            (Factor::Demand, FactorLevel::Number(30.0)),
+            (Factor::Delay, FactorLevel::Number(250.0)),
+            (Factor::Clones, FactorLevel::Number(4.0)),
+            (Factor::Length, FactorLevel::Number(1000.0)),
         ]);
-        let setting = application.at(&levels);
+        let setting = application.at_levels(&levels);
         assert_eq!((setting.clones, setting.length, setting.age), (4, 1000, None));
         let (serve, receive) = setting.steps(4);
         // SB is 45 ms, in thirds; a kilobyte takes a millisecond.
@@ -244,18 +245,18 @@ mod tests {
         // For A three delays, the agent, receiving, sending, a kilobyte and SA; for B likewise. The rest is
         // the network and the relay.
         let work = 2.0 * (3.0 * 0.25 + 0.0152 + 0.002 + 0.014 + 0.001) + 2.5 * 0.03;
-        let wire = setting.constant().wire(work + 0.005, 0.003);
+        let wire = setting.with_constant_work().wire_times(work + 0.005, 0.003);
         assert!((wire.relay - 0.001).abs() < 1e-9 && (wire.reach - 0.0015).abs() < 1e-9, "{wire:?}");
-        let usual = application.at(&Levels::new());
+        let usual = application.at_levels(&PointLevels::new());
         assert_eq!((usual.demand, usual.delay, usual.length, usual.clones), (0.01, 0.01, 150, 1));
-        let handle = Application {
-            architecture: Architecture::Handle,
-            overhead: unwritten(Span(Duration::from_millis(20))),
+        let handle = ApplicationSettings {
+            architecture: AgentArchitecture::Handle,
+            overhead: unwritten(DurationValue(Duration::from_millis(20))),
             per_kilobyte: none(),
-            work: Work::Exponential,
+            work: WorkDistribution::Exponential,
             ..application
         };
-        let (serve, receive) = handle.at(&Levels::new()).steps(2);
+        let (serve, receive) = handle.at_levels(&PointLevels::new()).steps(2);
         assert_eq!(serve.to_string(), "cpu:exp:15000000ns,wait:const:10000000ns,cpu:exp:15000000ns");
         assert_eq!(receive, None);
     }

@@ -23,28 +23,28 @@ use crate::units;
 /// | `plimsoll:adaptive@on_demand` | plimsoll with a session binding |
 /// | `plimsoll:least_loaded+hidden` | plimsoll that does not learn which members share a host |
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Balancer {
+pub struct BalancerSpec {
     /// The kind.
     pub kind: BalancerKind,
     /// A strategy of plimsoll, which may have settings: `least_request(choices=3)`. For the others a strategy
     /// as in their own configuration, or `round_robin` or `least_connections`, the default.
     pub strategy: String,
     /// The session binding (plimsoll); as the listener is configured if `None`.
-    pub binding: Option<Binding>,
+    pub binding: Option<SessionBinding>,
     /// Whether the members send a load report with each answer, as those with agents do.
-    pub agents: bool,
+    pub has_agents: bool,
     /// The report interval of several plimsoll balancers; `None` if they do not know one another.
-    pub fleet: Option<Duration>,
+    pub fleet_interval: Option<Duration>,
     /// Whether plimsoll does not learn that members of its groups share hosts.
-    pub hidden: bool,
+    pub hides_hosts: bool,
     /// Whether plimsoll follows a lottery, with daemons beside the members, rather than a strategy of its
     /// own.
-    pub follows: bool,
+    pub follows_lottery: bool,
 }
 
 /// The duration of a session binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Binding {
+pub enum SessionBinding {
     /// One request.
     PerRequest,
     /// One session.
@@ -53,7 +53,7 @@ pub enum Binding {
     OnDemand,
 }
 
-impl Binding {
+impl SessionBinding {
     /// Returns the name as in plimsoll's configuration.
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Binding {
         }
     }
 
-    fn named(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         [Self::PerRequest, Self::PerSession, Self::OnDemand].into_iter().find(|one| one.name() == name)
     }
 }
@@ -106,7 +106,7 @@ const ENVOY: &[&str] = &["ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"];
 /// The ways in which clients ask the lottery: one daemon, all by multicast, or all one by one.
 const LOTTERY: &[&str] = &["referral", "multicast", "unicast"];
 
-impl Balancer {
+impl BalancerSpec {
     /// Returns the strategy as in the balancer's own configuration: `leastconn`, `random two least_conn`,
     /// `LEAST_REQUEST`; empty for nginx's round robin.
     pub fn algorithm(&self) -> &str {
@@ -125,29 +125,29 @@ impl Balancer {
 
     /// Returns the way in which the daemons beside the members are asked, if there are any: by clients, or by
     /// plimsoll that follows them.
-    pub fn draws(&self) -> Option<&str> {
+    pub fn lottery_query(&self) -> Option<&str> {
         match self.kind {
             BalancerKind::Lottery => Some(&self.strategy),
-            BalancerKind::Plimsoll if self.follows => Some(LOTTERY[0]),
+            BalancerKind::Plimsoll if self.follows_lottery => Some(LOTTERY[0]),
             _ => None,
         }
     }
 
     /// Returns a strategy of plimsoll without its settings, and the settings.
-    pub fn knobs(&self) -> (&str, BTreeMap<&str, f64>) {
-        let (name, inside) = parts(&self.strategy);
+    pub fn strategy_settings(&self) -> (&str, BTreeMap<&str, f64>) {
+        let (name, inside) = split_parentheses(&self.strategy);
         let knobs = inside.unwrap_or_default().split(',').filter_map(knob);
         (name, knobs.collect())
     }
 
     /// Returns `true` if the strategy is known. Of plimsoll's only the form is checked.
-    fn known(&self) -> bool {
+    fn is_known(&self) -> bool {
         let algorithm = self.algorithm();
         let listed = |known: &[&str]| !self.strategy.is_empty() && known.contains(&algorithm);
         match self.kind {
             BalancerKind::None => matches!(algorithm, "round_robin" | "least_connections"),
             BalancerKind::Plimsoll => {
-                let (name, inside) = parts(algorithm);
+                let (name, inside) = split_parentheses(algorithm);
                 word(name) && inside.is_none_or(|inside| inside.split(',').all(|part| knob(part).is_some()))
             }
             BalancerKind::Lottery => LOTTERY.contains(&algorithm),
@@ -159,7 +159,7 @@ impl Balancer {
 }
 
 /// Splits a name from the text in parentheses after it.
-fn parts(text: &str) -> (&str, Option<&str>) {
+fn split_parentheses(text: &str) -> (&str, Option<&str>) {
     match text.split_once('(').and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?))) {
         Some((name, inside)) => (name, Some(inside)),
         None => (text, None),
@@ -180,7 +180,7 @@ fn interval(text: &str) -> Option<Duration> {
         return Some(Duration::from_millis(10));
     }
     let inside = text.strip_prefix('(')?.strip_suffix(')')?;
-    units::duration(inside).ok().filter(|each| BOUNDS.contains(each))
+    units::parse_duration(inside).ok().filter(|each| BOUNDS.contains(each))
 }
 
 fn word(text: &str) -> bool {
@@ -193,21 +193,21 @@ fn draws(algorithm: &str) -> bool {
     number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| (1..=1000).contains(&number))
 }
 
-impl Default for Balancer {
+impl Default for BalancerSpec {
     fn default() -> Self {
         Self {
             kind: BalancerKind::Plimsoll,
             strategy: "least_connections".to_owned(),
             binding: None,
-            agents: false,
-            fleet: None,
-            hidden: false,
-            follows: false,
+            has_agents: false,
+            fleet_interval: None,
+            hides_hosts: false,
+            follows_lottery: false,
         }
     }
 }
 
-impl FromStr for Balancer {
+impl FromStr for BalancerSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -223,7 +223,7 @@ impl FromStr for Balancer {
         };
         let (bare, agents) = bare.strip_suffix("+agents").map_or((bare, false), |bare| (bare, true));
         let (bare, binding) = match bare.split_once('@') {
-            Some((bare, name)) => match Binding::named(name) {
+            Some((bare, name)) => match SessionBinding::from_name(name) {
                 Some(binding) => (bare, Some(binding)),
                 None => {
                     return Err(format!(
@@ -260,8 +260,16 @@ impl FromStr for Balancer {
         if hidden && kind != BalancerKind::Plimsoll {
             return Err(format!("`{text}`: only from plimsoll it can be hidden who shares a host"));
         }
-        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents, fleet, hidden, follows };
-        if balancer.known() {
+        let balancer = Self {
+            kind,
+            strategy: strategy.to_owned(),
+            binding,
+            has_agents: agents,
+            fleet_interval: fleet,
+            hides_hosts: hidden,
+            follows_lottery: follows,
+        };
+        if balancer.is_known() {
             return Ok(balancer);
         }
         if kind == BalancerKind::Lottery {
@@ -277,7 +285,7 @@ impl FromStr for Balancer {
     }
 }
 
-impl<'de> Deserialize<'de> for Balancer {
+impl<'de> Deserialize<'de> for BalancerSpec {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
@@ -289,7 +297,8 @@ mod tests {
 
     #[test]
     fn strategies_in_everyones_own_words() {
-        let algorithm = |text: &str| text.parse::<Balancer>().map(|balancer| balancer.algorithm().to_owned());
+        let algorithm =
+            |text: &str| text.parse::<BalancerSpec>().map(|balancer| balancer.algorithm().to_owned());
         for (text, own) in [
             ("haproxy", "leastconn"),
             ("haproxy:leastconn", "leastconn"),
@@ -346,29 +355,36 @@ mod tests {
         ] {
             assert!(algorithm(text).is_err(), "{text}");
         }
-        let tuned: Balancer = "plimsoll:least_loaded(reject=0.5, critical=2)".parse().unwrap();
-        assert_eq!(tuned.knobs(), ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)])));
-        let with: Balancer = "plimsoll:adaptive+agents".parse().unwrap();
-        assert_eq!((with.algorithm(), with.agents, tuned.agents), ("adaptive", true, false));
-        let fleet = |text: &str| text.parse::<Balancer>().unwrap().fleet.map(|each| each.as_millis());
+        let tuned: BalancerSpec = "plimsoll:least_loaded(reject=0.5, critical=2)".parse().unwrap();
+        assert_eq!(
+            tuned.strategy_settings(),
+            ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)]))
+        );
+        let with: BalancerSpec = "plimsoll:adaptive+agents".parse().unwrap();
+        assert_eq!((with.algorithm(), with.has_agents, tuned.has_agents), ("adaptive", true, false));
+        let fleet =
+            |text: &str| text.parse::<BalancerSpec>().unwrap().fleet_interval.map(|each| each.as_millis());
         assert_eq!(
             (fleet("plimsoll+fleet"), fleet("plimsoll:adaptive+agents+fleet(1s)")),
             (Some(10), Some(1000))
         );
-        let hidden: Balancer = "plimsoll:least_loaded(per_balance_load=1)+hidden".parse().unwrap();
-        assert_eq!((hidden.knobs().0, hidden.hidden, with.hidden), ("least_loaded", true, false));
-        let bound: Balancer = "plimsoll:least_loaded(reject=2)@on_demand+agents".parse().unwrap();
+        let hidden: BalancerSpec = "plimsoll:least_loaded(per_balance_load=1)+hidden".parse().unwrap();
         assert_eq!(
-            (bound.knobs().0, bound.binding, bound.agents),
-            ("least_loaded", Some(Binding::OnDemand), true)
+            (hidden.strategy_settings().0, hidden.hides_hosts, with.hides_hosts),
+            ("least_loaded", true, false)
         );
-        let draws = |text: &str| text.parse::<Balancer>().unwrap().draws().map(str::to_owned);
+        let bound: BalancerSpec = "plimsoll:least_loaded(reject=2)@on_demand+agents".parse().unwrap();
+        assert_eq!(
+            (bound.strategy_settings().0, bound.binding, bound.has_agents),
+            ("least_loaded", Some(SessionBinding::OnDemand), true)
+        );
+        let draws = |text: &str| text.parse::<BalancerSpec>().unwrap().lottery_query().map(str::to_owned);
         assert_eq!(draws("lottery:multicast").as_deref(), Some("multicast"));
         assert_eq!(
             (draws("lottery:plimsoll").as_deref(), draws("plimsoll:lottery")),
             (Some("referral"), None)
         );
-        assert_eq!("lottery:plimsoll".parse::<Balancer>().unwrap().kind, BalancerKind::Plimsoll);
-        assert_eq!(Balancer::default().knobs(), ("least_connections", BTreeMap::new()));
+        assert_eq!("lottery:plimsoll".parse::<BalancerSpec>().unwrap().kind, BalancerKind::Plimsoll);
+        assert_eq!(BalancerSpec::default().strategy_settings(), ("least_connections", BTreeMap::new()));
     }
 }

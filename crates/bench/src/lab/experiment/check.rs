@@ -9,12 +9,12 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use super::{
-    Act, Along, Balancer, BalancerKind, Claim, Decider, Experiment, Factor, Fault, Level, Mode, Protocol,
-    Vary, Wrong,
+    BalancerKind, BalancerSpec, Claim, Experiment, ExperimentError, Factor, FactorLevel, FaultAction,
+    FaultInjection, LoadProtocol, RunLength, ScalingPolicy, VariedFactor, XAxis,
 };
-use crate::lab::column::Column;
 use crate::lab::metric::Metric;
-use crate::lab::plan::{self, Point};
+use crate::lab::plan::{self, ExperimentPoint};
+use crate::lab::result_source::ResultSource;
 
 /// The minimum number of samples for a useful confidence interval.
 const SAMPLES: usize = 5;
@@ -47,9 +47,9 @@ const INTEGERS: usize = 1_000_000;
 const SWAPS: u32 = 10_000_000;
 
 /// Returns all errors of an experiment that could be parsed.
-pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
+pub(super) fn check(experiment: &Experiment) -> Vec<ExperimentError> {
     let mut wrong = Vec::new();
-    let mut say = |at: Range<usize>, message: String| wrong.push(Wrong { at, message });
+    let mut say = |at: Range<usize>, message: String| wrong.push(ExperimentError { span: at, message });
     let varied: Vec<Factor> = experiment.factors.iter().map(|vary| *vary.vary.get_ref()).collect();
 
     for (index, vary) in experiment.factors.iter().enumerate() {
@@ -62,7 +62,7 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
                 say(levels.span(), "no level: give at least one".to_owned());
             }
             for level in levels.get_ref() {
-                if let Err(why) = fits(factor, level) {
+                if let Err(why) = check_level(factor, level) {
                     say(levels.span(), why);
                 }
             }
@@ -76,9 +76,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         say(levels, message.to_owned());
     }
     let plan = &experiment.plan;
-    for mode in [Mode::Quick, Mode::Full] {
-        let repetitions = plan.repetitions.of(mode);
-        let batches = *plan.batches.of(mode);
+    for mode in [RunLength::Quick, RunLength::Full] {
+        let repetitions = plan.repetitions.for_length(mode);
+        let batches = *plan.batches.for_length(mode);
         let bounds = 1..=TIMES;
         if !bounds.contains(repetitions.get_ref()) || !bounds.contains(&batches) {
             say(repetitions.span(), format!("repetitions and batches are from 1 to {TIMES}"));
@@ -88,12 +88,12 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             let message = format!("{samples} samples: repetitions times batches must be {SAMPLES} or more");
             say(repetitions.span(), message);
         }
-        let (warmup, duration) = (plan.warmup.of(mode).0, plan.duration.of(mode).0);
+        let (warmup, duration) = (plan.warmup.for_length(mode).0, plan.duration.for_length(mode).0);
         if duration.as_secs_f64() < BATCH.as_secs_f64() * batches as f64 {
             let least = BATCH.as_millis();
             say(repetitions.span(), format!("the duration must be at least {least} ms for each batch"));
         }
-        if plan.tick.is_some_and(|tick| tick.of(mode).0 < BATCH) {
+        if plan.tick.is_some_and(|tick| tick.for_length(mode).0 < BATCH) {
             say(repetitions.span(), format!("the tick is at least {} ms", BATCH.as_millis()));
         }
         if warmup > LONG || duration > LONG {
@@ -106,11 +106,12 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         say(at, why);
     }
     let load = &experiment.load;
-    let level = |value: f64| Level::Number(value);
+    let level = |value: f64| FactorLevel::Number(value);
     if experiment.balancer.instances.is_some_and(|count| !(1..=INSTANCES).contains(&count)) {
         say(top.clone(), format!("[balancer] instances: expected from 1 to {INSTANCES}"));
     }
-    let retries = experiment.balancer.retries.map(|count| fits(Factor::Retries, &level(f64::from(count))));
+    let retries =
+        experiment.balancer.retries.map(|count| check_level(Factor::Retries, &level(f64::from(count))));
     if let Some(Err(why)) = retries {
         say(top.clone(), format!("[balancer] retries: {why}"));
     }
@@ -120,7 +121,7 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         (Factor::Concurrency, load.concurrency.map(|clients| level(clients as f64))),
     ];
     for (factor, value) in loads {
-        if let Some(Err(why)) = value.map(|value| fits(factor, &value)) {
+        if let Some(Err(why)) = value.map(|value| check_level(factor, &value)) {
             say(top.clone(), format!("[load] {}: {why}", factor.name()));
         }
     }
@@ -142,21 +143,21 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         say(top.clone(), format!("[network] delay needs `namespaces = true`, and is {most} s at most"));
     }
     for fault in &experiment.faults {
-        if matches!(fault.act, Act::CutOff | Act::Join) && !network.namespaces {
+        if matches!(fault.act, FaultAction::CutOff | FaultAction::Join) && !network.namespaces {
             let message = "a fault with `cut_off` or `join` needs [network] with `namespaces = true`";
             say(top.clone(), message.to_owned());
         }
-        if fault.act != Act::Add && fault.member == 0 {
+        if fault.act != FaultAction::Add && fault.member == 0 {
             say(top.clone(), "a fault names its `member` by a number from 1 on".to_owned());
         }
-        if (fault.act == Act::Slow) != fault.factor.is_some() {
+        if (fault.act == FaultAction::Slow) != fault.factor.is_some() {
             say(top.clone(), "a fault with `slow`, and no other, needs a `factor`".to_owned());
         }
         if fault.factor.is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
             say(top.clone(), "the `factor` of a fault is a number above 0".to_owned());
         }
         let told = fault.rate.is_some() || fault.after.is_some() || fault.with.is_some();
-        if told && fault.act != Act::Fail {
+        if told && fault.act != FaultAction::Fail {
             say(top.clone(), "`rate`, `after` and `with` belong to a fault with `fail`".to_owned());
         }
         if fault.rate.is_some_and(|rate| !(0.0..=1.0).contains(&rate)) {
@@ -177,17 +178,17 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
         let mut named: Vec<Factor> = figure.series.iter().map(|series| *series.get_ref()).collect();
         named.extend(figure.x.get_ref().factor());
-        named.extend(figure.only.iter().filter(|only| only.pins()).map(|only| only.factor));
+        named.extend(figure.only.iter().filter(|only| only.is_single_level()).map(|only| only.factor));
         if let Some(only) = figure.only.iter().find(|only| !varied.contains(&only.factor)) {
             say(figure.x.span(), format!("`{}` is not varied", only.factor.name()));
         }
         // Over time every point has lines of its own.
-        if *figure.x.get_ref() != Along::Seconds
-            && let Some(factor) = open(experiment, &named)
+        if *figure.x.get_ref() != XAxis::Seconds
+            && let Some(factor) = unnamed_factor(experiment, &named)
         {
             say(figure.x.span(), mixed("figure", factor));
         }
-        if *figure.x.get_ref() == Along::Seconds && !figure.y.over_time() {
+        if *figure.x.get_ref() == XAxis::Seconds && !figure.y.is_per_second() {
             say(figure.x.span(), format!("`{}` is not known by the second", figure.y.name()));
         }
         if !figure.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -199,25 +200,25 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     for claim in &experiment.claims {
         let test = claim.test.get_ref();
         let mut named = test.factors();
-        named.extend(claim.only.iter().filter(|only| only.pins()).map(|only| only.factor));
+        named.extend(claim.only.iter().filter(|only| only.is_single_level()).map(|only| only.factor));
         for factor in test.factors().into_iter().chain(claim.only.iter().map(|only| only.factor)) {
             if !varied.contains(&factor) {
                 say(claim.test.span(), format!("`{}` is not varied", factor.name()));
             }
         }
         // A bound evaluates every point by itself, a ratio the points that differ in its series alone.
-        if let Some(why) = test.wrong() {
+        if let Some(why) = test.error() {
             say(claim.test.span(), why.to_owned());
         }
-        if experiment.model.is_none() && (claim.column != Column::Measured || test.of_model()) {
+        if experiment.model.is_none() && (claim.column != ResultSource::Measured || test.is_about_model()) {
             say(claim.test.span(), "there is no [model] whose numbers the claim could be of".to_owned());
         }
-        if claim.column != Column::Measured && test.of_model() {
+        if claim.column != ResultSource::Measured && test.is_about_model() {
             let message = "this test looks at the model anyway: it takes `by`, and the claim no `column`";
             say(claim.test.span(), message.to_owned());
         }
-        if !test.by_points()
-            && let Some(factor) = open(experiment, &named)
+        if !test.is_pointwise()
+            && let Some(factor) = unnamed_factor(experiment, &named)
         {
             say(claim.test.span(), mixed("claim", factor));
         }
@@ -232,23 +233,27 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     }
     // Points can be created only if everything before is valid.
     if wrong.is_empty() {
-        for mode in [Mode::Quick, Mode::Full] {
+        for mode in [RunLength::Quick, RunLength::Full] {
             let points = plan::points(experiment, mode);
-            let fails = |point: &Point| {
-                faults(experiment, mode, point).and_then(|()| load::spoken(experiment, point)).err()
+            let fails = |point: &ExperimentPoint| {
+                faults(experiment, mode, point).and_then(|()| load::check_protocol(experiment, point)).err()
             };
             if let Some(why) = points.iter().find_map(fails) {
-                wrong.push(Wrong { at: top.clone(), message: format!("{why} ({})", mode.name()) });
+                wrong
+                    .push(ExperimentError { span: top.clone(), message: format!("{why} ({})", mode.name()) });
             }
-            let unasked = |claim: &&Claim| mode == Mode::Full && !claim.is_asked(&points);
-            wrong.extend(experiment.claims.iter().filter(unasked).map(|claim| Wrong {
-                at: claim.test.span(),
+            let unasked = |claim: &&Claim| mode == RunLength::Full && !claim.is_decidable_by(&points);
+            wrong.extend(experiment.claims.iter().filter(unasked).map(|claim| ExperimentError {
+                span: claim.test.span(),
                 message: "no point has the levels that the claim is about (full)".to_owned(),
             }));
             let model = experiment.model.as_ref();
-            if let Some((model, why)) = model.and_then(|model| Some((model, model.get_ref().wrong(&points)?)))
+            if let Some((model, why)) = model.and_then(|model| Some((model, model.get_ref().error(&points)?)))
             {
-                wrong.push(Wrong { at: model.span(), message: format!("{why} ({})", mode.name()) });
+                wrong.push(ExperimentError {
+                    span: model.span(),
+                    message: format!("{why} ({})", mode.name()),
+                });
                 break;
             }
         }
@@ -306,14 +311,14 @@ fn members(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
 
 /// Returns the place of the balancer's levels with `none`.
 fn direct(experiment: &Experiment) -> Option<Range<usize>> {
-    let none = Level::Text("none".to_owned());
+    let none = FactorLevel::Text("none".to_owned());
     let levels = experiment.factors.iter().flat_map(|vary| [&vary.full, &vary.quick]);
     levels.into_iter().find(|levels| levels.get_ref().contains(&none)).map(toml::Spanned::span)
 }
 
 /// Returns a factor with more than one level that is not named: its levels would be mixed in one curve.
-fn open(experiment: &Experiment, named: &[Factor]) -> Option<Factor> {
-    let several = |vary: &&Vary| vary.full.get_ref().len() > 1 || vary.quick.get_ref().len() > 1;
+fn unnamed_factor(experiment: &Experiment, named: &[Factor]) -> Option<Factor> {
+    let several = |vary: &&VariedFactor| vary.full.get_ref().len() > 1 || vary.quick.get_ref().len() > 1;
     let mut factors = experiment.factors.iter().filter(several).map(|vary| *vary.vary.get_ref());
     factors.find(|factor| !named.contains(factor))
 }
@@ -324,19 +329,19 @@ fn mixed(what: &str, factor: Factor) -> String {
 }
 
 /// Checks that every fault can happen in this point, in its order.
-fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), String> {
-    let mut faults: Vec<&Fault> = experiment.faults.iter().collect();
-    faults.sort_by_key(|fault| fault.at.of(mode).0);
-    let end = plan::each(experiment, mode);
+fn faults(experiment: &Experiment, mode: RunLength, point: &ExperimentPoint) -> Result<(), String> {
+    let mut faults: Vec<&FaultInjection> = experiment.faults.iter().collect();
+    faults.sort_by_key(|fault| fault.at.for_length(mode).0);
+    let end = plan::repetition_length(experiment, mode);
     let mut alive = vec![true; point.members];
     let mut apart = vec![false; point.members];
     for fault in faults {
-        let (at, number) = (fault.at.of(mode).0, fault.member);
+        let (at, number) = (fault.at.for_length(mode).0, fault.member);
         if at >= end {
             let (at, end) = (at.as_secs_f64(), end.as_secs_f64());
             return Err(format!("a fault at {at} s never happens: warm-up and duration end after {end} s"));
         }
-        if fault.act == Act::Add {
+        if fault.act == FaultAction::Add {
             if point.balancer.kind != BalancerKind::Plimsoll {
                 return Err(format!(
                     "members can be added to plimsoll only, not to {}",
@@ -351,8 +356,8 @@ fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), Stri
         let (Some(alive), Some(apart)) = (alive.get_mut(index), apart.get_mut(index)) else {
             return Err(format!("a fault at {} s: there is no member {number} by then", at.as_secs_f64()));
         };
-        let cut = fault.act == Act::CutOff;
-        if cut || fault.act == Act::Join {
+        let cut = fault.act == FaultAction::CutOff;
+        if cut || fault.act == FaultAction::Join {
             if *apart == cut {
                 let is = if cut { "cut off already" } else { "not cut off" };
                 return Err(format!("a fault at {} s: member {number} is {is}", at.as_secs_f64()));
@@ -361,68 +366,72 @@ fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), Stri
             continue;
         }
         match (fault.act, *alive) {
-            (Act::Start, true) => return Err(format!("member {number} is started, but it runs already")),
-            (Act::Stop | Act::Continue | Act::Slow | Act::Fail, false) => {
+            (FaultAction::Start, true) => {
+                return Err(format!("member {number} is started, but it runs already"));
+            }
+            (FaultAction::Stop | FaultAction::Continue | FaultAction::Slow | FaultAction::Fail, false) => {
                 return Err(format!("member {number} is harmed while it does not run"));
             }
-            (act, _) => *alive = act != Act::Kill,
+            (act, _) => *alive = act != FaultAction::Kill,
         }
     }
     Ok(())
 }
 
 /// Checks that the level is one of the factor's.
-fn fits(factor: Factor, level: &Level) -> Result<(), String> {
+fn check_level(factor: Factor, level: &FactorLevel) -> Result<(), String> {
     match (factor, level) {
-        (Factor::Balancer, Level::Text(text)) => {
-            let balancer: Balancer = text.parse()?;
+        (Factor::Balancer, FactorLevel::Text(text)) => {
+            let balancer: BalancerSpec = text.parse()?;
             if balancer.kind == BalancerKind::None && *text != "none" {
                 return Err(format!("`{text}`: without a balancer nobody chooses: write `none`"));
             }
             Ok(())
         }
-        (Factor::Balancer, Level::Number(_)) => Err("a balancer is given by its name".to_owned()),
-        (Factor::Protocol, Level::Text(text)) if Protocol::named(text).is_some() => Ok(()),
+        (Factor::Balancer, FactorLevel::Number(_)) => Err("a balancer is given by its name".to_owned()),
+        (Factor::Protocol, FactorLevel::Text(text)) if LoadProtocol::from_name(text).is_some() => Ok(()),
         (Factor::Protocol, level) => Err(format!("`{level}`: expected `http` or `iiop`")),
-        (Factor::Scaler, Level::Text(text)) => text.parse::<Decider>().map(|_| ()),
+        (Factor::Scaler, FactorLevel::Text(text)) => text.parse::<ScalingPolicy>().map(|_| ()),
         (Factor::Scaler, level) => Err(format!("`{level}`: expected who decides, such as `head_room`")),
-        (_, Level::Text(text)) => Err(format!("`{text}`: `{}` takes numbers", factor.name())),
-        (Factor::Instances, Level::Number(n))
+        (_, FactorLevel::Text(text)) => Err(format!("`{text}`: `{}` takes numbers", factor.name())),
+        (Factor::Instances, FactorLevel::Number(n))
             if n.fract() != 0.0 || !(1.0..=INSTANCES as f64).contains(n) =>
         {
             Err(format!("`{n}`: expected a whole number of balancers from 1 to {INSTANCES}"))
         }
-        (Factor::Groups, Level::Number(n)) if n.fract() != 0.0 || !groups::COUNT.contains(&(*n as usize)) => {
+        (Factor::Groups, FactorLevel::Number(n))
+            if n.fract() != 0.0 || !groups::COUNT.contains(&(*n as usize)) =>
+        {
             Err(format!("`{n}`: expected a whole number of groups from 1 to 8"))
         }
-        (Factor::Endpoints, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=MEMBERS).contains(n) => {
+        (Factor::Endpoints, FactorLevel::Number(n)) if n.fract() != 0.0 || !(0.0..=MEMBERS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of endpoints up to {MEMBERS}"))
         }
-        (Factor::Concurrency, Level::Number(n)) if n.fract() != 0.0 || !(1.0..=CLIENTS).contains(n) => {
+        (Factor::Concurrency, FactorLevel::Number(n)) if n.fract() != 0.0 || !(1.0..=CLIENTS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of clients from 1 to {CLIENTS}"))
         }
-        (Factor::Retries, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=RETRIES).contains(n) => {
+        (Factor::Retries, FactorLevel::Number(n)) if n.fract() != 0.0 || !(0.0..=RETRIES).contains(n) => {
             Err(format!("`{n}`: expected a whole number of retries up to {RETRIES}"))
         }
-        (Factor::Demand, Level::Number(n)) if !(*n > 0.0 && *n <= MILLISECONDS) => {
+        (Factor::Demand, FactorLevel::Number(n)) if !(*n > 0.0 && *n <= MILLISECONDS) => {
             Err(format!("`{n}`: expected milliseconds above 0, up to {MILLISECONDS}"))
         }
-        (Factor::Delay, Level::Number(n)) if !(0.0..=MILLISECONDS).contains(n) => {
+        (Factor::Delay, FactorLevel::Number(n)) if !(0.0..=MILLISECONDS).contains(n) => {
             Err(format!("`{n}`: expected milliseconds up to {MILLISECONDS}"))
         }
-        (Factor::Age, Level::Number(n)) if !(*n == 0.0 || (0.05..=3600.0).contains(n)) => {
+        (Factor::Age, FactorLevel::Number(n)) if !(*n == 0.0 || (0.05..=3600.0).contains(n)) => {
             Err(format!("`{n}`: expected seconds from 0.05 to 3600, or 0 for a choice by chance"))
         }
-        (Factor::Length, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=LENGTH).contains(n) => {
+        (Factor::Length, FactorLevel::Number(n)) if n.fract() != 0.0 || !(0.0..=LENGTH).contains(n) => {
             Err(format!("`{n}`: expected a whole number of bytes up to {LENGTH}"))
         }
-        (Factor::Clones, Level::Number(n)) if n.fract() != 0.0 || !(1.0..=1000.0).contains(n) => {
+        (Factor::Clones, FactorLevel::Number(n)) if n.fract() != 0.0 || !(1.0..=1000.0).contains(n) => {
             Err(format!("`{n}`: expected a whole number of clones from 1 to 1000"))
         }
-        (Factor::Share, Level::Number(n)) if !(*n > 0.0 && *n <= SHARE) => {
+        (Factor::Share, FactorLevel::Number(n)) if !(*n > 0.0 && *n <= SHARE) => {
             Err(format!("`{n}`: expected a number above 0, up to {SHARE}"))
         }
-        (Factor::Rate, Level::Number(n)) if !(*n > 0.0 && *n <= RATE) => {
+        (Factor::Rate, FactorLevel::Number(n)) if !(*n > 0.0 && *n <= RATE) => {
             Err(format!("`{n}`: expected a number above 0, up to {RATE}"))
         }
         _ => Ok(()),

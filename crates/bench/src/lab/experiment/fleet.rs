@@ -6,26 +6,26 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Bytes, value};
-use crate::member::{Antagonist, Service};
+use super::{ByteSize, value};
+use crate::member::{Antagonist, ServiceTime};
 
 /// All servers, in groups of equal ones; never empty. They are numbered through the groups in order.
 #[derive(Clone, Debug)]
-pub struct Fleet(Vec<Members>);
+pub struct MemberFleet(Vec<MemberGroup>);
 
 /// Servers that are alike: `plimsoll member`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Members {
+pub struct MemberGroup {
     /// The number, where `endpoints` is no factor.
     #[serde(default = "super::one")]
     pub count: usize,
     /// The time for which a worker holds a request.
     #[serde(default, deserialize_with = "value::service")]
-    pub service: Option<Service>,
+    pub service: Option<ServiceTime>,
     /// The same for a dynamic page: a path with a query, `cgi-bin` or the name of a script.
     #[serde(default, deserialize_with = "value::service")]
-    pub dynamic: Option<Service>,
+    pub dynamic: Option<ServiceTime>,
     /// The requests served at a time by each.
     #[serde(default = "super::four")]
     pub workers: usize,
@@ -62,23 +62,23 @@ pub struct Members {
     /// The cost of a session, which is measured at a real server before the run, relative to the swaps that
     /// the service time stands for.
     #[serde(default)]
-    pub session: Option<Session>,
+    pub session: Option<SessionCost>,
     /// The length of an answer.
     #[serde(default)]
-    pub body: Option<Bytes>,
+    pub body: Option<ByteSize>,
 }
 
 /// The real work that an emulated service time stands for.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Session {
+pub struct SessionCost {
     /// The integers in a request.
     pub integers: usize,
     /// The swaps of two of them.
     pub swaps: u32,
 }
 
-impl Members {
+impl MemberGroup {
     /// Returns the mean requests per second of one server; `None` if only a measurement can tell.
     fn capacity(&self) -> Option<f64> {
         if self.dynamic.is_some() {
@@ -93,14 +93,14 @@ impl Members {
     }
 }
 
-impl Fleet {
+impl MemberFleet {
     /// Returns the groups.
-    pub fn groups(&self) -> &[Members] {
+    pub fn groups(&self) -> &[MemberGroup] {
         &self.0
     }
 
     /// Returns the first group, the only one unless the groups differ.
-    pub fn first(&self) -> &Members {
+    pub fn first(&self) -> &MemberGroup {
         &self.0[0]
     }
 
@@ -110,7 +110,7 @@ impl Fleet {
     }
 
     /// Returns the group of server `number`, from 1 on; beyond the last server, the last group.
-    pub fn of(&self, number: usize) -> &Members {
+    pub fn group_of(&self, number: usize) -> &MemberGroup {
         let mut before = 0;
         for group in &self.0 {
             before += group.count;
@@ -124,11 +124,11 @@ impl Fleet {
     /// Returns the requests per second of the first `members` servers together; `None` if only a measurement
     /// can tell.
     pub fn capacity(&self, members: usize) -> Option<f64> {
-        (1..=members).map(|number| self.of(number).capacity()).sum()
+        (1..=members).map(|number| self.group_of(number).capacity()).sum()
     }
 
     /// Returns a description for reports.
-    pub fn about(&self) -> String {
+    pub fn description(&self) -> String {
         let first = self.first();
         if let (Some(swaps), workers) = (first.swaps, first.workers) {
             return format!("real servers, {workers} worker threads each, {swaps} swaps of integers");
@@ -146,13 +146,13 @@ impl Fleet {
 }
 
 /// Describes a group: `8 of 2 cores`, `4 of 2 cores at speed 1.5`.
-fn shape(group: &Members) -> String {
+fn shape(group: &MemberGroup) -> String {
     let cores = group.cores.unwrap_or(1.0);
     let speed = group.speed.map_or_else(String::new, |speed| format!(" at speed {speed}"));
     format!("{} of {cores} {}{speed}", group.count, if cores == 1.0 { "core" } else { "cores" })
 }
 
-impl<'de> Deserialize<'de> for Fleet {
+impl<'de> Deserialize<'de> for MemberFleet {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(OneOrMore)
     }
@@ -162,22 +162,26 @@ impl<'de> Deserialize<'de> for Fleet {
 struct OneOrMore;
 
 impl<'de> Visitor<'de> for OneOrMore {
-    type Value = Fleet;
+    type Value = MemberFleet;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a table [members], or several [[members]]")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Fleet, A::Error> {
-        Members::deserialize(MapAccessDeserializer::new(map)).map(|members| Fleet(vec![members]))
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<MemberFleet, A::Error> {
+        MemberGroup::deserialize(MapAccessDeserializer::new(map)).map(|members| MemberFleet(vec![members]))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Fleet, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<MemberFleet, A::Error> {
         let mut groups = Vec::new();
         while let Some(group) = list.next_element()? {
             groups.push(group);
         }
-        if groups.is_empty() { Err(serde::de::Error::invalid_length(0, &self)) } else { Ok(Fleet(groups)) }
+        if groups.is_empty() {
+            Err(serde::de::Error::invalid_length(0, &self))
+        } else {
+            Ok(MemberFleet(groups))
+        }
     }
 }
 
@@ -204,7 +208,7 @@ ignore_cancel = true
     fn with(members: &str) -> Result<Experiment, Vec<(String, String)>> {
         let text = TEXT.replace("[members]\nservice = \"const:1ms\"\n", members);
         let text = text.replace("[[factor]]\nvary = \"endpoints\"\nfull = [0, 2]\nquick = [1]\n", "");
-        let place = |wrong: &crate::lab::experiment::Wrong| text[wrong.at.clone()].to_owned();
+        let place = |wrong: &crate::lab::experiment::ExperimentError| text[wrong.span.clone()].to_owned();
         Experiment::parse(&text)
             .map_err(|wrong| wrong.iter().map(|wrong| (place(wrong), wrong.message.clone())).collect())
     }
@@ -213,11 +217,14 @@ ignore_cancel = true
     fn groups_have_numbers_and_a_capacity() {
         let experiment = with(GROUPS).unwrap();
         let fleet = &experiment.members;
-        assert_eq!((fleet.count(), fleet.of(2).cores, fleet.of(3).cores), (3, Some(4.0), Some(8.0)));
+        assert_eq!(
+            (fleet.count(), fleet.group_of(2).cores, fleet.group_of(3).cores),
+            (3, Some(4.0), Some(8.0))
+        );
         // Two of 400 requests/s and one of 1200, of which its antagonist takes an eighth.
         assert!((fleet.capacity(3).unwrap() - 1850.0).abs() < 1e-6);
         assert!((fleet.capacity(1).unwrap() - 400.0).abs() < 1e-6);
-        let about = fleet.about();
+        let about = fleet.description();
         assert!(about.ends_with("2 of 4 cores, 1 of 8 cores at speed 1.5"), "{about}");
         assert_eq!(with("[members]\nservice = \"const:1ms\"\n").unwrap().members.capacity(1), None);
         let endless = with("[members]\ncores = 1\nservice = \"pareto:0.5:1ms\"\n").unwrap();

@@ -60,7 +60,7 @@ impl Factor {
     ];
 
     /// Returns the factor of this name with numeric levels.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::NUMBERS.into_iter().find(|factor| factor.name() == name)
     }
 
@@ -107,21 +107,21 @@ impl Factor {
     }
 
     /// Returns `true` for factors of the application.
-    pub fn of_application(self) -> bool {
+    pub fn is_of_application(self) -> bool {
         matches!(self, Self::Demand | Self::Delay | Self::Length | Self::Clones | Self::Age)
     }
 }
 
 /// One value of a factor: a number from 0 on, or text.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Level {
+pub enum FactorLevel {
     /// The level of a numeric factor: of all but the balancer, the protocol and the scaler.
     Number(f64),
     /// The level of one of these.
     Text(String),
 }
 
-impl Level {
+impl FactorLevel {
     /// Returns the number, if it is one.
     pub fn number(&self) -> Option<f64> {
         match self {
@@ -131,7 +131,7 @@ impl Level {
     }
 }
 
-impl Display for Level {
+impl Display for FactorLevel {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => number.fmt(f),
@@ -140,7 +140,7 @@ impl Display for Level {
     }
 }
 
-impl Serialize for Level {
+impl Serialize for FactorLevel {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Number(number) => to.serialize_f64(*number),
@@ -149,38 +149,38 @@ impl Serialize for Level {
     }
 }
 
-impl<'de> Deserialize<'de> for Level {
+impl<'de> Deserialize<'de> for FactorLevel {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Either)
+        from.deserialize_any(LevelVisitor)
     }
 }
 
-struct Either;
+struct LevelVisitor;
 
-impl Visitor<'_> for Either {
-    type Value = Level;
+impl Visitor<'_> for LevelVisitor {
+    type Value = FactorLevel;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("a number or a text")
     }
 
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Level, E> {
+    fn visit_f64<E: Error>(self, number: f64) -> Result<FactorLevel, E> {
         if number.is_finite() && number >= 0.0 {
-            Ok(Level::Number(number))
+            Ok(FactorLevel::Number(number))
         } else {
             Err(E::custom(format_args!("`{number}` is below 0")))
         }
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Level, E> {
+    fn visit_i64<E: Error>(self, number: i64) -> Result<FactorLevel, E> {
         self.visit_f64(number as f64)
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Level, E> {
+    fn visit_u64<E: Error>(self, number: u64) -> Result<FactorLevel, E> {
         self.visit_f64(number as f64)
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Level, E> {
-        Ok(Level::Text(text.to_owned()))
+    fn visit_str<E: Error>(self, text: &str) -> Result<FactorLevel, E> {
+        Ok(FactorLevel::Text(text.to_owned()))
     }
 }

@@ -5,18 +5,18 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Bytes, Span, value};
-use crate::pace::{Arrival, Shape};
-use crate::replay::Workload;
+use super::{ByteSize, DurationValue, value};
+use crate::pace::{ArrivalProcess, RateShape};
+use crate::replay::ReplayWorkload;
 
 /// The load. It is an open loop by `rate`, `share` or the rates of `clients`, and a closed loop by
 /// `concurrency` or `clients` without rates.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Load {
+pub struct LoadSettings {
     /// The protocol of clients, balancer and members, where `protocol` is no factor.
     #[serde(default)]
-    pub protocol: Option<Spanned<Protocol>>,
+    pub protocol: Option<Spanned<LoadProtocol>>,
     /// The requests per second.
     #[serde(default)]
     pub rate: Option<f64>,
@@ -33,38 +33,38 @@ pub struct Load {
     /// Groups of clients that each keep one connection: sessions. Their sizes are given by `count`, or as
     /// shares of `concurrency`.
     #[serde(default)]
-    pub clients: Vec<Spanned<Sessions>>,
+    pub clients: Vec<Spanned<ClientGroup>>,
     /// The arrival process of an open loop.
     #[serde(default = "super::poisson", deserialize_with = "value::arrival")]
-    pub arrival: Arrival,
+    pub arrival: ArrivalProcess,
     /// Whether to keep connections, or to open one for each request.
     #[serde(default = "super::yes")]
     pub keep_alive: bool,
     /// The maximum time from when a request is due to the end of its answer.
     #[serde(default = "super::five_seconds")]
-    pub timeout: Span,
+    pub timeout: DurationValue,
     /// The pages of an access log to request in order, rather than always the same page. The log is of a site
     /// like that of the AGS report: `all` (its workload A) or `static` (its workload B).
     #[serde(default, deserialize_with = "value::workload")]
-    pub workload: Option<Workload>,
+    pub workload: Option<ReplayWorkload>,
     /// The length of a request's body; with one the method is POST.
     #[serde(default)]
-    pub body: Option<Bytes>,
+    pub body: Option<ByteSize>,
 }
 
 /// The duration of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lasting {
+pub struct LoadDuration {
     /// The time until the measurement begins.
     pub warmup: Duration,
     /// The whole time.
-    pub whole: Duration,
+    pub total: Duration,
 }
 
 /// The protocol of clients, balancer and members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Protocol {
+pub enum LoadProtocol {
     /// HTTP/1.1.
     #[default]
     Http,
@@ -72,9 +72,9 @@ pub enum Protocol {
     Iiop,
 }
 
-impl Protocol {
+impl LoadProtocol {
     /// Returns the protocol of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Http, Self::Iiop].into_iter().find(|protocol| protocol.name() == name)
     }
 
@@ -90,7 +90,7 @@ impl Protocol {
 /// Clients that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sessions {
+pub struct ClientGroup {
     /// The number of clients.
     #[serde(default)]
     pub count: Option<usize>,
@@ -103,12 +103,12 @@ pub struct Sessions {
     pub rate: Option<f64>,
     /// The think time after that answer, where there is no rate.
     #[serde(default)]
-    pub think: Option<Span>,
+    pub think: Option<DurationValue>,
 }
 
-impl Load {
+impl LoadSettings {
     /// Returns the rate at this part of the measured time, as a part of `rate`.
-    pub fn curved(&self, part: f64) -> f64 {
+    pub fn curve_at(&self, part: f64) -> f64 {
         let after = self.curve.partition_point(|(at, _)| *at <= part);
         match (after.checked_sub(1).and_then(|before| self.curve.get(before)), self.curve.get(after)) {
             (Some((from, low)), Some((to, high))) => low + (high - low) * (part - from) / (to - from),
@@ -118,35 +118,35 @@ impl Load {
     }
 
     /// Returns the load of an open loop at this rate.
-    pub fn shape(&self, rate: f64, lasting: Lasting) -> Shape {
+    pub fn rate_shape(&self, rate: f64, lasting: LoadDuration) -> RateShape {
         if self.curve.is_empty() {
-            return Shape::Steady(rate);
+            return RateShape::Steady(rate);
         }
-        let measured = lasting.whole.saturating_sub(lasting.warmup);
+        let measured = lasting.total.saturating_sub(lasting.warmup);
         let place = |(at, part): &(f64, f64)| (lasting.warmup + measured.mul_f64(*at), rate * part);
-        Shape::Through(self.curve.iter().map(place).collect())
+        RateShape::PiecewiseLinear(self.curve.iter().map(place).collect())
     }
 
     /// Returns the groups of clients.
-    pub fn groups(&self) -> impl Iterator<Item = &Sessions> {
+    pub fn groups(&self) -> impl Iterator<Item = &ClientGroup> {
         self.clients.iter().map(Spanned::get_ref)
     }
 
     /// Returns `true` if the groups are given by shares of the concurrency.
-    pub fn shared(&self) -> bool {
+    pub fn is_by_share(&self) -> bool {
         self.groups().any(|group| group.share.is_some())
     }
 
     /// Returns `true` if the groups are a closed loop, rather than having rates.
-    pub fn answered(&self) -> bool {
+    pub fn is_closed_loop(&self) -> bool {
         !self.clients.is_empty() && self.groups().all(|group| group.rate.is_none())
     }
 
     /// Returns the group of each client, in turn from group to group; shares refer to `concurrency`. Rounding
     /// loses no client: each group ends at the rounded sum of the shares so far.
-    pub fn each(&self, concurrency: usize) -> Vec<Sessions> {
+    pub fn client_groups(&self, concurrency: usize) -> Vec<ClientGroup> {
         let mut sums = (0.0, 0);
-        let mut counts: Vec<(Sessions, usize)> = Vec::new();
+        let mut counts: Vec<(ClientGroup, usize)> = Vec::new();
         for group in self.groups() {
             let count = group.count.unwrap_or_else(|| {
                 sums.0 += group.share.unwrap_or(0.0);
@@ -169,21 +169,21 @@ mod tests {
 
     #[test]
     fn a_curve_is_linear_between_its_places_and_begins_after_the_warm_up() {
-        let load: Load = toml::from_str("rate = 100\ncurve = [[0, 0.5], [0.5, 1], [1, 0]]").unwrap();
-        assert_eq!([0.0, 0.25, 0.5, 0.75, 1.0].map(|part| load.curved(part)), [0.5, 0.75, 1.0, 0.5, 0.0]);
-        let lasting = Lasting { warmup: Duration::from_secs(10), whole: Duration::from_secs(30) };
+        let load: LoadSettings = toml::from_str("rate = 100\ncurve = [[0, 0.5], [0.5, 1], [1, 0]]").unwrap();
+        assert_eq!([0.0, 0.25, 0.5, 0.75, 1.0].map(|part| load.curve_at(part)), [0.5, 0.75, 1.0, 0.5, 0.0]);
+        let lasting = LoadDuration { warmup: Duration::from_secs(10), total: Duration::from_secs(30) };
         let at = |seconds| Duration::from_secs(seconds);
         let places = vec![(at(10), 50.0), (at(20), 100.0), (at(30), 0.0)];
-        assert_eq!(load.shape(100.0, lasting), Shape::Through(places));
-        let steady: Load = toml::from_str("rate = 100").unwrap();
-        assert_eq!((steady.curved(0.3), steady.shape(7.0, lasting)), (1.0, Shape::Steady(7.0)));
+        assert_eq!(load.rate_shape(100.0, lasting), RateShape::PiecewiseLinear(places));
+        let steady: LoadSettings = toml::from_str("rate = 100").unwrap();
+        assert_eq!((steady.curve_at(0.3), steady.rate_shape(7.0, lasting)), (1.0, RateShape::Steady(7.0)));
     }
 
     #[test]
     fn clients_come_in_turn_and_none_is_lost() {
         let each = |text: &str, clients| {
-            let load: Load = toml::from_str(text).unwrap();
-            let each = load.each(clients);
+            let load: LoadSettings = toml::from_str(text).unwrap();
+            let each = load.client_groups(clients);
             each.iter().map(|one| one.rate.map_or('b', |_| 'a')).collect::<String>()
         };
         let halves = "[[clients]]\nshare = 0.5\nrate = 1\n[[clients]]\nshare = 0.5\n";

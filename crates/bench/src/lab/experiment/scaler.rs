@@ -9,45 +9,45 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Span;
+use super::DurationValue;
 
 /// The settings of the scaler, and the goal by which it is rated. Times are those of a full run; in a quick
 /// run all of them are shortened in proportion to its duration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scaler {
+pub struct ScalerSettings {
     /// The decider, where `scaler` is no factor.
     #[serde(default)]
-    pub by: Decider,
+    pub by: ScalingPolicy,
     /// The minimum number of members.
     pub min: u32,
     /// The maximum number of members.
     pub max: u32,
     /// The time that a member sleeps before it listens.
-    pub start: Span,
+    pub start: DurationValue,
     /// The first goal: this part of the capacity of the serving members is free, by the rate of the load's
     /// curve without its random variation.
     pub head_room: f64,
     /// The second goal: the mean response time of a `tick` is at most this.
-    pub response: Span,
+    pub response: DurationValue,
     /// The time between two decisions of plimsoll.
     #[serde(default = "second")]
-    pub interval: Span,
+    pub interval: DurationValue,
     /// The time for which a member must be superfluous before it is stopped.
-    pub stabilize: Span,
+    pub stabilize: DurationValue,
     /// The time after a change before a member is stopped.
-    pub cool_down: Span,
+    pub cool_down: DurationValue,
     /// The maximum number of members that are started, and stopped, at once.
-    pub step: Step,
+    pub step: ScalingStep,
     /// The settings of the reactive decider.
     #[serde(default)]
-    pub reactive: Pods,
+    pub reactive: HpaSettings,
 }
 
 /// The maximum number of members at once.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct ScalingStep {
     /// The number of members to start.
     pub up: u32,
     /// The number of members to stop.
@@ -57,25 +57,25 @@ pub struct Step {
 /// Kubernetes' horizontal autoscaler, with its documented defaults.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Pods {
+pub struct HpaSettings {
     /// The time between two decisions, over which the use of processors is averaged.
-    pub period: Span,
+    pub period: DurationValue,
     /// The time for which fewer members must suffice before some are stopped.
-    pub window: Span,
+    pub window: DurationValue,
     /// The tolerance: no action is taken while the use deviates from the target by at most this part of it.
     pub tolerance: f64,
 }
 
-impl Default for Pods {
+impl Default for HpaSettings {
     fn default() -> Self {
         let (period, window) = (Duration::from_secs(15), Duration::from_mins(5));
-        Self { period: Span(period), window: Span(window), tolerance: 0.1 }
+        Self { period: DurationValue(period), window: DurationValue(window), tolerance: 0.1 }
     }
 }
 
 /// The decider of the number of members.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Decider {
+pub enum ScalingPolicy {
     /// Plimsoll, which keeps the goal's headroom free by the load line.
     #[default]
     HeadRoom,
@@ -85,7 +85,7 @@ pub enum Decider {
     Reactive(f64),
 }
 
-impl FromStr for Decider {
+impl FromStr for ScalingPolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -97,13 +97,14 @@ impl FromStr for Decider {
                 Ok(Self::Reactive(part(wanted).unwrap_or_default()))
             }
             _ => Err(format!(
-                "`{text}`: expected `head_room`, `utilization` or `reactive:0.7`, with a part from 0.05 to 0.95"
+                "`{text}`: expected `head_room`, `utilization` or `reactive:0.7`, with a part from 0.05 to \
+                 0.95"
             )),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Decider {
+impl<'de> Deserialize<'de> for ScalingPolicy {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
@@ -111,26 +112,26 @@ impl<'de> Deserialize<'de> for Decider {
 
 /// The scaler of one point, with the times of the run.
 #[derive(Clone, Debug)]
-pub struct Crew {
+pub struct PointScaler {
     /// The decider.
-    pub by: Decider,
+    pub policy: ScalingPolicy,
     /// The settings of the file, with the times of this run.
-    pub rules: Scaler,
+    pub settings: ScalerSettings,
     /// The requests per second of one member.
-    pub pace: f64,
+    pub member_rate: f64,
 }
 
-impl Scaler {
+impl ScalerSettings {
     /// Creates the scaler of a run in which all times are `part` of a full run's. `level` is the decider,
     /// where it is varied.
-    pub(crate) fn at(&self, level: Option<&str>, part: f64, pace: f64) -> Crew {
-        let short = |Span(time): Span| Span(time.mul_f64(part));
+    pub(crate) fn for_run(&self, level: Option<&str>, part: f64, pace: f64) -> PointScaler {
+        let short = |DurationValue(time): DurationValue| DurationValue(time.mul_f64(part));
         let rules = Self {
             start: short(self.start),
             interval: short(self.interval),
             stabilize: short(self.stabilize),
             cool_down: short(self.cool_down),
-            reactive: Pods {
+            reactive: HpaSettings {
                 period: short(self.reactive.period),
                 window: short(self.reactive.window),
                 ..self.reactive
@@ -138,11 +139,11 @@ impl Scaler {
             ..self.clone()
         };
         let by = level.and_then(|level| level.parse().ok()).unwrap_or(self.by);
-        Crew { by, rules, pace }
+        PointScaler { policy: by, settings: rules, member_rate: pace }
     }
 
     /// Returns an error in the settings.
-    pub(super) fn wrong(&self) -> Option<&'static str> {
+    pub(super) fn error(&self) -> Option<&'static str> {
         let part = |part: f64| part > 0.0 && part < 1.0;
         let hour = Duration::from_hours(1);
         let times = [self.start, self.interval, self.stabilize, self.cool_down, self.response];
@@ -163,10 +164,10 @@ impl Scaler {
     }
 }
 
-impl Crew {
+impl PointScaler {
     /// Returns the number of serving members that meets the goal at this rate.
-    pub(crate) fn needed(&self, rate: f64) -> u32 {
-        let each = self.pace * (1.0 - self.rules.head_room);
+    pub(crate) fn needed_members(&self, rate: f64) -> u32 {
+        let each = self.member_rate * (1.0 - self.settings.head_room);
         // The cast saturates; a value slightly above a whole number counts as that number.
         (rate / each - 1e-9).ceil().max(1.0) as u32
     }
@@ -175,8 +176,8 @@ impl Crew {
 /// The maximum number of members: each is a process.
 const MOST: u32 = 64;
 
-fn second() -> Span {
-    Span(Duration::from_secs(1))
+fn second() -> DurationValue {
+    DurationValue(Duration::from_secs(1))
 }
 
 #[cfg(test)]
@@ -185,26 +186,31 @@ mod tests {
 
     #[test]
     fn levels_say_who_decides() {
-        assert_eq!("head_room".parse(), Ok(Decider::HeadRoom));
-        assert_eq!("reactive:0.7".parse(), Ok(Decider::Reactive(0.7)));
+        assert_eq!("head_room".parse(), Ok(ScalingPolicy::HeadRoom));
+        assert_eq!("reactive:0.7".parse(), Ok(ScalingPolicy::Reactive(0.7)));
         for wrong in ["reactive", "reactive:2", "head_room:0.2", "keda"] {
-            assert!(wrong.parse::<Decider>().unwrap_err().contains("expected `head_room`"), "{wrong}");
+            assert!(wrong.parse::<ScalingPolicy>().unwrap_err().contains("expected `head_room`"), "{wrong}");
         }
     }
 
     #[test]
     fn times_are_those_of_the_run_and_the_goal_says_how_many_it_takes() {
-        let text = "min = 2\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \"5s\"\ncool_down = \"2s\"\n\
+        let text = "min = 2\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \
+                    \"5s\"\ncool_down = \"2s\"\n\
                     step = { up = 4, down = 1 }";
-        let scaler: Scaler = toml::from_str(text).unwrap();
-        assert_eq!(scaler.wrong(), None);
-        let crew = scaler.at(Some("reactive:0.5"), 0.4, 25.0);
-        assert_eq!(crew.by, Decider::Reactive(0.5));
-        assert_eq!(crew.rules.start.0, Duration::from_millis(1200));
-        assert_eq!(crew.rules.reactive.period.0, Duration::from_secs(6));
-        assert_eq!(crew.rules.response.0, Duration::from_millis(160), "members are no faster in a quick run");
-        assert_eq!([0.0, 18.75, 18.76, 200.0].map(|rate| crew.needed(rate)), [1, 1, 2, 11]);
-        assert!(Scaler { max: 1, ..scaler.clone() }.wrong().is_some());
-        assert!(Scaler { start: Span::default(), ..scaler }.wrong().is_some());
+        let scaler: ScalerSettings = toml::from_str(text).unwrap();
+        assert_eq!(scaler.error(), None);
+        let crew = scaler.for_run(Some("reactive:0.5"), 0.4, 25.0);
+        assert_eq!(crew.policy, ScalingPolicy::Reactive(0.5));
+        assert_eq!(crew.settings.start.0, Duration::from_millis(1200));
+        assert_eq!(crew.settings.reactive.period.0, Duration::from_secs(6));
+        assert_eq!(
+            crew.settings.response.0,
+            Duration::from_millis(160),
+            "members are no faster in a quick run"
+        );
+        assert_eq!([0.0, 18.75, 18.76, 200.0].map(|rate| crew.needed_members(rate)), [1, 1, 2, 11]);
+        assert!(ScalerSettings { max: 1, ..scaler.clone() }.error().is_some());
+        assert!(ScalerSettings { start: DurationValue::default(), ..scaler }.error().is_some());
     }
 }

@@ -8,7 +8,7 @@ fn wrong(from: &str, to: &str) -> Vec<(String, String)> {
     assert!(TEXT.contains(from), "{from}");
     let text = TEXT.replacen(from, to, 1);
     let wrong = Experiment::parse(&text).map(drop).unwrap_err();
-    wrong.into_iter().map(|wrong| (text[wrong.at].to_owned(), wrong.message)).collect()
+    wrong.into_iter().map(|wrong| (text[wrong.span].to_owned(), wrong.message)).collect()
 }
 
 #[test]
@@ -62,7 +62,8 @@ fn claims_are_about_levels_that_are_there() {
     let claim = "{ at_least = { metric = \"success\", value = 1 } }";
     let ratio = |of: &str, to: &str| {
         format!(
-            "{{ ratio_to_best = {{ metric = \"p99\", series = \"balancer\", of = \"{of}\", among = [\"{to}\"], at_most = 1 }} }}"
+            "{{ ratio_to_best = {{ metric = \"p99\", series = \"balancer\", of = \"{of}\", among = \
+             [\"{to}\"], at_most = 1 }} }}"
         )
     };
     for (of, to) in [("plimsoll:round_robin", "nginx"), ("plimsoll:random", "haproxy")] {
@@ -71,21 +72,23 @@ fn claims_are_about_levels_that_are_there() {
     }
     let text = TEXT.replace(claim, &ratio("plimsoll:round_robin", "haproxy"));
     let experiment = Experiment::parse(&text).unwrap();
-    let asked = |mode| experiment.claims[0].is_asked(&crate::lab::plan::points(&experiment, mode));
-    assert_eq!([asked(Mode::Full), asked(Mode::Quick)], [true, false]);
+    let asked = |mode| experiment.claims[0].is_decidable_by(&crate::lab::plan::points(&experiment, mode));
+    assert_eq!([asked(RunLength::Full), asked(RunLength::Quick)], [true, false]);
 }
 
 /// An error in an application points at the key, or at its table.
 #[test]
 fn mistakes_in_an_application_are_pointed_at() {
-    const APPLICATION: &str = "\n[application]\narchitecture = \"handle\"\nagent = \"1ms\"\nclient = \"2ms\"\nclones = 3\n\
+    const APPLICATION: &str = "\n[application]\narchitecture = \"handle\"\nagent = \"1ms\"\nclient = \
+                               \"2ms\"\nclones = 3\n\
                                length = \"150B\"\ndelay = \"20ms\"\n";
     let base = TEXT
         .replace("[members]\n", "[members]\ncount = 4\nworkers = 1\n")
         .replace("keep_alive = false", "keep_alive = true")
         .replace("[[factor]]\nvary = \"endpoints\"\nfull = [0, 2]\nquick = [1]\n", "")
         .replace(
-            "[[factor]]\nvary = \"balancer\"\nfull = [\"plimsoll:round_robin\", \"haproxy\"]\nquick = [\"plimsoll\"]\n",
+            "[[factor]]\nvary = \"balancer\"\nfull = [\"plimsoll:round_robin\", \"haproxy\"]\nquick = \
+             [\"plimsoll\"]\n",
             "",
         );
     let wrong = |from: &str, to: &str| -> Vec<(String, String)> {
@@ -93,7 +96,7 @@ fn mistakes_in_an_application_are_pointed_at() {
         assert!(text.contains(from), "{from}");
         let text = text.replacen(from, to, 1);
         let wrong = Experiment::parse(&text).map(drop).err().unwrap_or_default();
-        wrong.into_iter().map(|wrong| (text[wrong.at].to_owned(), wrong.message)).collect()
+        wrong.into_iter().map(|wrong| (text[wrong.span].to_owned(), wrong.message)).collect()
     };
     assert_eq!(wrong("title", "title"), []);
     for (from, to, at, why) in [
@@ -192,7 +195,7 @@ fn the_load_must_be_one_kind() {
 fn sessions(groups: &str) -> Result<Experiment, Vec<(String, String)>> {
     let text = TEXT.replace("keep_alive = false", &format!("timeout = \"2s\"\n{groups}"));
     let text = text.replace(", \"haproxy\"", "");
-    let place = |wrong: &Wrong| text[wrong.at.clone()].to_owned();
+    let place = |wrong: &ExperimentError| text[wrong.span.clone()].to_owned();
     Experiment::parse(&text)
         .map_err(|wrong| wrong.iter().map(|one| (place(one), one.message.clone())).collect())
 }
@@ -201,7 +204,7 @@ fn sessions(groups: &str) -> Result<Experiment, Vec<(String, String)>> {
 fn groups_of_clients_are_of_one_kind() {
     const HALVES: &str = "[[load.clients]]\nshare = 0.5\nthink = \"1ms\"\n[[load.clients]]\nshare = 0.5\n";
     let load = sessions(HALVES).unwrap().load;
-    assert!(load.shared() && load.answered());
+    assert!(load.is_by_share() && load.is_closed_loop());
     let said = |from: &str, to: &str| {
         assert!(HALVES.contains(from), "{from}");
         sessions(&HALVES.replacen(from, to, 1)).unwrap_err()
@@ -305,11 +308,11 @@ test = { at_least = { metric = "met", value = 0.99 } }
         wrong.into_iter().map(|wrong| wrong.message).collect::<Vec<_>>().join("; ")
     };
     let experiment = Experiment::parse(good).unwrap_or_else(|wrong| panic!("{wrong:?}"));
-    let points = crate::lab::plan::points(&experiment, Mode::Full);
+    let points = crate::lab::plan::points(&experiment, RunLength::Full);
     // Both points have the same day.
     assert_eq!(points.iter().map(|point| point.seed).collect::<Vec<_>>(), [1, 1]);
-    let quick = crate::lab::plan::points(&experiment, Mode::Quick).remove(0).crew.unwrap();
-    assert_eq!((quick.pace, quick.rules.start.0), (25.0, Duration::from_millis(1500)));
+    let quick = crate::lab::plan::points(&experiment, RunLength::Quick).remove(0).scaler.unwrap();
+    assert_eq!((quick.member_rate, quick.settings.start.0), (25.0, Duration::from_millis(1500)));
     for (from, to, why) in [
         ("[[0, 0.5], [1, 1]]", "[[0, 0.5], [2, 1]]", "from 0 to 1"),
         ("[[0, 0.5], [1, 1]]", "[[0.5, 0.5], [0.5, 1]]", "grow from pair to pair"),

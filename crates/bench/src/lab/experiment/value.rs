@@ -6,33 +6,33 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use crate::member::{Antagonist, Refusal, Service};
-use crate::pace::Arrival;
-use crate::replay::Workload;
+use crate::member::{Antagonist, FailureResponse, ServiceTime};
+use crate::pace::ArrivalProcess;
+use crate::replay::ReplayWorkload;
 use crate::units;
 
 /// A duration such as `"1.5s"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub struct DurationValue(pub Duration);
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for DurationValue {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        units::duration(&text).map(Self).map_err(D::Error::custom)
+        units::parse_duration(&text).map(Self).map_err(D::Error::custom)
     }
 }
 
 /// A number of bytes such as `"10MB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub usize);
+pub struct ByteSize(pub usize);
 
 /// The maximum size that is kept in memory for a request or an answer.
 const MOST: usize = 1 << 30;
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        match units::bytes(&text) {
+        match units::parse_bytes(&text) {
             Ok(size) if size <= MOST => Ok(Self(size)),
             Ok(_) => Err(D::Error::custom("at most 1GiB")),
             Err(why) => Err(D::Error::custom(why)),
@@ -41,7 +41,7 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 /// Parses an optional service time.
-pub(super) fn service<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Service>, D::Error> {
+pub(super) fn service<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ServiceTime>, D::Error> {
     text(from).map(Some)
 }
 
@@ -51,17 +51,17 @@ pub(super) fn antagonist<'de, D: Deserializer<'de>>(from: D) -> Result<Option<An
 }
 
 /// Parses an optional form of failure.
-pub(super) fn refusal<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Refusal>, D::Error> {
+pub(super) fn refusal<'de, D: Deserializer<'de>>(from: D) -> Result<Option<FailureResponse>, D::Error> {
     text(from).map(Some)
 }
 
 /// Parses an optional workload of a log.
-pub(super) fn workload<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Workload>, D::Error> {
+pub(super) fn workload<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ReplayWorkload>, D::Error> {
     text(from).map(Some)
 }
 
 /// Parses an arrival process.
-pub(super) fn arrival<'de, D: Deserializer<'de>>(from: D) -> Result<Arrival, D::Error> {
+pub(super) fn arrival<'de, D: Deserializer<'de>>(from: D) -> Result<ArrivalProcess, D::Error> {
     text(from)
 }
 

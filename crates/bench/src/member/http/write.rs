@@ -1,7 +1,7 @@
 //! Helpers that write parts of an answer.
 
 /// Appends content, as a chunk or plainly. Empty content adds no chunk, which would end the body.
-pub(super) fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
+pub(super) fn write_chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
     if chunked && !data.is_empty() {
         output.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
         output.extend_from_slice(data);
@@ -12,7 +12,7 @@ pub(super) fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
 }
 
 /// Returns the reason phrase of a status.
-pub(super) fn reason(status: u16) -> &'static str {
+pub(super) fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         400 => "Bad Request",

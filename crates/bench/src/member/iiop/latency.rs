@@ -1,13 +1,14 @@
 //! The object itself: `Test::Latency`, after the class of that name in the papers' experiments, and the
 //! operations that every object has.
 
-use plimsoll_wire::giop::write::{self, Form};
+use plimsoll_wire::giop::write::{self, MessageFormat};
 use plimsoll_wire::giop::{
-    BadGiop, Context, Reader, Request, Status, SystemException, Version, Wanted, Writer,
+    CdrReader, CdrWriter, ExpectedResponse, GiopError, GiopRequest, GiopVersion, ReplyStatus, ServiceContext,
+    SystemException,
 };
 
 use super::refusal;
-use crate::member::Member;
+use crate::member::MemberState;
 
 /// The repository id of the object's type.
 pub const TYPE_ID: &[u8] = b"IDL:Test/Latency:1.0";
@@ -23,28 +24,28 @@ const FORBIDDEN: SystemException<'static> = SystemException {
 /// Performs an operation and appends its reply; a oneway has none.
 pub(super) fn reply(
     out: &mut Vec<u8>,
-    form: Form,
-    request: &Request<'_>,
-    member: &Member,
-    contexts: &[Context<'_>],
+    form: MessageFormat,
+    request: &GiopRequest<'_>,
+    member: &MemberState,
+    contexts: &[ServiceContext<'_>],
 ) {
-    let mut arguments = request.arguments(form.order);
+    let mut arguments = request.argument_reader(form.order);
     let result = match perform(request.operation, &mut arguments, form.version, member) {
         Ok(result) => result,
-        Err(_) => Answer::Failed(SystemException::MARSHAL),
+        Err(_) => OperationResult::Failed(SystemException::MARSHAL),
     };
     let status = match &result {
-        Answer::Failed(why) => return refusal(out, form, request, why),
-        Answer::Oops => Status::UserException,
-        _ => Status::Done,
+        OperationResult::Failed(why) => return refusal(out, form, request, why),
+        OperationResult::Oops => ReplyStatus::UserException,
+        _ => ReplyStatus::NoException,
     };
-    if request.wanted != Wanted::Nothing {
+    if request.expected_response != ExpectedResponse::Oneway {
         write::reply(out, form, request.id, status, contexts, |writer| result.write(member, writer));
     }
 }
 
 /// The result of an operation.
-enum Answer<'m> {
+enum OperationResult<'m> {
     Nothing,
     Bool(bool),
     Long(u32),
@@ -61,38 +62,38 @@ enum Answer<'m> {
 }
 
 /// Returns `true` for operations that the object adapter answers; they are no work of the object's program.
-pub(super) fn is_own(operation: &[u8]) -> bool {
+pub(super) fn is_adapter_operation(operation: &[u8]) -> bool {
     matches!(operation, b"_is_a" | b"_non_existent" | b"_not_existent" | b"_repository_id")
 }
 
 fn perform<'m>(
     operation: &[u8],
-    arguments: &mut Reader<'m>,
-    version: Version,
-    member: &Member,
-) -> Result<Answer<'m>, BadGiop> {
+    arguments: &mut CdrReader<'m>,
+    version: GiopVersion,
+    member: &MemberState,
+) -> Result<OperationResult<'m>, GiopError> {
     Ok(match operation {
-        b"is_prime" => Answer::Bool(is_prime(arguments.u32()?)),
-        b"echo" => Answer::Text(arguments.string()?),
+        b"is_prime" => OperationResult::Bool(is_prime(arguments.u32()?)),
+        b"echo" => OperationResult::Text(arguments.string()?),
         b"echo_wide" => wide(arguments, version)?,
-        b"half" => Answer::Double(arguments.f64()? / 2.0),
-        b"blob" => Answer::Octets(arguments.octets()?),
+        b"half" => OperationResult::Double(arguments.f64()? / 2.0),
+        b"blob" => OperationResult::Octets(arguments.octets()?),
         b"note" => {
             arguments.u32()?;
-            member.notes.set(member.notes.get().wrapping_add(1));
-            Answer::Nothing
+            member.oneways.set(member.oneways.get().wrapping_add(1));
+            OperationResult::Nothing
         }
-        b"noted" => Answer::Long(member.notes.get()),
-        b"fail" if arguments.bool()? => Answer::Oops,
-        b"fail" => Answer::Failed(FORBIDDEN),
-        b"who" => Answer::Name,
+        b"noted" => OperationResult::Long(member.oneways.get()),
+        b"fail" if arguments.bool()? => OperationResult::Oops,
+        b"fail" => OperationResult::Failed(FORBIDDEN),
+        b"who" => OperationResult::Name,
         b"_is_a" => {
             let type_id = arguments.string()?;
-            Answer::Bool(type_id == TYPE_ID || type_id == OBJECT)
+            OperationResult::Bool(type_id == TYPE_ID || type_id == OBJECT)
         }
-        b"_non_existent" | b"_not_existent" => Answer::Bool(false),
-        b"_repository_id" => Answer::Text(TYPE_ID),
-        _ => Answer::Failed(SystemException::BAD_OPERATION),
+        b"_non_existent" | b"_not_existent" => OperationResult::Bool(false),
+        b"_repository_id" => OperationResult::Text(TYPE_ID),
+        _ => OperationResult::Failed(SystemException::BAD_OPERATION),
     })
 }
 
@@ -103,18 +104,18 @@ fn perform<'m>(
 /// | 1.0 | wide strings do not exist: MARSHAL |
 /// | 1.1 | in bytes or in characters, depending on the sender: the rest of the message is taken |
 /// | 1.2 | in bytes |
-fn wide<'m>(arguments: &mut Reader<'m>, version: Version) -> Result<Answer<'m>, BadGiop> {
-    if version == Version::V1_0 {
-        return Ok(Answer::Failed(SystemException::MARSHAL));
+fn wide<'m>(arguments: &mut CdrReader<'m>, version: GiopVersion) -> Result<OperationResult<'m>, GiopError> {
+    if version == GiopVersion::V1_0 {
+        return Ok(OperationResult::Failed(SystemException::MARSHAL));
     }
     let count = arguments.count(1)?;
-    let length = u32::try_from(count).map_err(|_| BadGiop::Truncated)?;
-    let size = if version == Version::V1_1 { arguments.rest().len() } else { count };
-    arguments.take(size).map(|characters| Answer::Wide(length, characters))
+    let length = u32::try_from(count).map_err(|_| GiopError::Truncated)?;
+    let size = if version == GiopVersion::V1_1 { arguments.rest().len() } else { count };
+    arguments.take(size).map(|characters| OperationResult::Wide(length, characters))
 }
 
-impl Answer<'_> {
-    fn write(&self, member: &Member, writer: &mut Writer<'_>) {
+impl OperationResult<'_> {
+    fn write(&self, member: &MemberState, writer: &mut CdrWriter<'_>) {
         match self {
             Self::Nothing | Self::Failed(_) => {}
             Self::Bool(value) => writer.bool(*value),

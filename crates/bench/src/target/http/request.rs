@@ -3,23 +3,23 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use crate::target::place::reachable;
+use crate::target::address_choice::first_reachable;
 
 /// The bytes of a request and its destination.
 ///
 /// It uses a persistent connection unless a header contains `connection: close`, which is appropriate for a
 /// run with a new connection for each request.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct HttpRequest {
     address: SocketAddr,
     /// The parts shared with requests derived from it.
-    parts: Arc<Parts>,
+    parts: Arc<RequestParts>,
     head: bool,
     bytes: Arc<[u8]>,
 }
 
 #[derive(Debug)]
-struct Parts {
+struct RequestParts {
     /// The header lines, each with its line end.
     headers: String,
     body: Vec<u8>,
@@ -33,7 +33,7 @@ pub enum HttpError {
     Scheme(String),
     /// The host is missing or malformed.
     #[error("`{0}`: expected `http://HOST[:PORT][/PATH]` without spaces or credentials")]
-    Shape(String),
+    Host(String),
     /// The host has no address.
     #[error("`{url}`: {why}; check the name")]
     Resolve {
@@ -44,7 +44,7 @@ pub enum HttpError {
     },
     /// A method, path or header has bytes that would break the request apart.
     #[error("`{0}` cannot be part of a request head")]
-    Field(String),
+    InvalidBytes(String),
     /// A weight is below zero or no number, or all are zero.
     #[error("a weight of {0}: expected numbers above zero")]
     Weight(f64),
@@ -53,13 +53,13 @@ pub enum HttpError {
     None,
 }
 
-impl Request {
+impl HttpRequest {
     /// Creates a request for `url` with `method`, further `headers` and a `body`.
     ///
     /// # Errors
     /// Fails if the URL is malformed, its host has no address or a header cannot be sent.
     pub fn new(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
-        let request = Self::named(method, url, headers, body)?;
+        let request = Self::without_destination(method, url, headers, body)?;
         let rest = url.strip_prefix("http://").unwrap_or(url);
         let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
         Ok(Self { address: resolve(url, authority)?, ..request })
@@ -70,7 +70,12 @@ impl Request {
     ///
     /// # Errors
     /// Fails if the URL is malformed or a header cannot be sent.
-    pub fn named(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
+    pub fn without_destination(
+        method: &str,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Self, HttpError> {
         let rest = url.strip_prefix("http://").ok_or_else(|| HttpError::Scheme(url.to_owned()))?;
         let (authority, path) = match rest.find(['/', '?', '#']) {
             Some(at) => rest.split_at(at),
@@ -79,7 +84,7 @@ impl Request {
         let path = path.split('#').next().unwrap_or_default();
         let printable = url.bytes().all(|byte| byte.is_ascii_graphic());
         if authority.is_empty() || authority.contains('@') || !printable {
-            return Err(HttpError::Shape(url.to_owned()));
+            return Err(HttpError::Host(url.to_owned()));
         }
         let mut lines = String::new();
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -87,14 +92,14 @@ impl Request {
         }
         for (name, value) in headers {
             if !is_token(name) || value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-                return Err(HttpError::Field(format!("{name}: {value}")));
+                return Err(HttpError::InvalidBytes(format!("{name}: {value}")));
             }
             lines += &format!("{name}: {value}\r\n");
         }
         if !is_token(method) {
-            return Err(HttpError::Field(method.to_owned()));
+            return Err(HttpError::InvalidBytes(method.to_owned()));
         }
-        let parts = Arc::new(Parts { headers: lines, body: body.to_vec() });
+        let parts = Arc::new(RequestParts { headers: lines, body: body.to_vec() });
         Self::of(SocketAddr::from(([0, 0, 0, 0], 0)), parts, method, path)
     }
 
@@ -103,14 +108,19 @@ impl Request {
     ///
     /// # Errors
     /// Fails if the method or the path cannot be sent.
-    pub fn with(&self, method: &str, path: &str) -> Result<Self, HttpError> {
+    pub fn with_path(&self, method: &str, path: &str) -> Result<Self, HttpError> {
         if !is_token(method) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(HttpError::Field(format!("{method} {path}")));
+            return Err(HttpError::InvalidBytes(format!("{method} {path}")));
         }
         Self::of(self.address, self.parts.clone(), method, path)
     }
 
-    fn of(address: SocketAddr, parts: Arc<Parts>, method: &str, path: &str) -> Result<Self, HttpError> {
+    fn of(
+        address: SocketAddr,
+        parts: Arc<RequestParts>,
+        method: &str,
+        path: &str,
+    ) -> Result<Self, HttpError> {
         let slash = if path.starts_with('/') { "" } else { "/" };
         let mut head = format!("{method} {slash}{path} HTTP/1.1\r\n{}", parts.headers);
         if !parts.body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
@@ -145,7 +155,7 @@ fn resolve(url: &str, authority: &str) -> Result<SocketAddr, HttpError> {
         (authority.trim_start_matches('[').trim_end_matches(']'), 80).to_socket_addrs()
     };
     let addresses = resolved.map_err(|error| fail(error.to_string()))?;
-    reachable(addresses).ok_or_else(|| fail("the host has no address".to_owned()))
+    first_reachable(addresses).ok_or_else(|| fail("the host has no address".to_owned()))
 }
 
 /// Returns `true` for a token of RFC 9110.
@@ -158,28 +168,28 @@ fn is_token(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn text(request: &Request) -> &str {
+    fn text(request: &HttpRequest) -> &str {
         std::str::from_utf8(&request.bytes).unwrap()
     }
 
     #[test]
     fn requests_are_written_as_asked() {
-        let request = Request::new("GET", "http://127.0.0.1:8080/a?b=1#c", &[("x-a", "1")], b"").unwrap();
+        let request = HttpRequest::new("GET", "http://127.0.0.1:8080/a?b=1#c", &[("x-a", "1")], b"").unwrap();
         assert_eq!(text(&request), "GET /a?b=1 HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nx-a: 1\r\n\r\n");
         assert_eq!(request.address(), "127.0.0.1:8080".parse().unwrap());
-        let request = Request::new("POST", "http://[::1]?q", &[("Host", "h")], b"abc").unwrap();
+        let request = HttpRequest::new("POST", "http://[::1]?q", &[("Host", "h")], b"abc").unwrap();
         assert_eq!(text(&request), "POST /?q HTTP/1.1\r\nHost: h\r\ncontent-length: 3\r\n\r\nabc");
         assert_eq!(request.address(), "[::1]:80".parse().unwrap());
     }
 
     #[test]
     fn others_of_the_same_host() {
-        let first = Request::new("GET", "http://127.0.0.1:8080/a", &[("x-a", "1")], b"").unwrap();
-        let other = first.with("HEAD", "/b?c").unwrap();
+        let first = HttpRequest::new("GET", "http://127.0.0.1:8080/a", &[("x-a", "1")], b"").unwrap();
+        let other = first.with_path("HEAD", "/b?c").unwrap();
         assert_eq!(text(&other), "HEAD /b?c HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nx-a: 1\r\n\r\n");
         assert!(other.is_head() && !first.is_head());
-        assert!(first.with("GET", "/a b").is_err() && first.with("GET", "/a\r\n").is_err());
-        assert!(first.with("", "/a").is_err());
+        assert!(first.with_path("GET", "/a b").is_err() && first.with_path("GET", "/a\r\n").is_err());
+        assert!(first.with_path("", "/a").is_err());
     }
 
     #[test]
@@ -187,10 +197,10 @@ mod tests {
         for url in
             ["https://a/", "a/b", "http://", "http:///x", "http://a b/", "http://u@h/", "http://127.0.0.1:x/"]
         {
-            assert!(Request::new("GET", url, &[], b"").is_err(), "{url}");
+            assert!(HttpRequest::new("GET", url, &[], b"").is_err(), "{url}");
         }
         let field = |method, headers: &[(&str, &str)]| {
-            Request::new(method, "http://127.0.0.1/", headers, b"").is_err()
+            HttpRequest::new(method, "http://127.0.0.1/", headers, b"").is_err()
         };
         assert!(field("GE T", &[]) && field("GET", &[("a:", "b")]) && field("GET", &[("a", "b\r\nc: d")]));
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use plimsoll_brain::lottery::{Config, Daemon, Key, Listed, Offer};
+use plimsoll_brain::lottery::{LotteryNode, NodeConfig, NodeDescription, ServiceOffer, SipHashKey};
 
 use super::{Event, Node, SERVICE, World};
 use crate::checks::{address, endpoint};
@@ -21,12 +21,13 @@ impl World {
         node.life += 1;
         node.server = Server::new(node.capacity, node.life, self.now);
         let listed = listed(who, node);
-        let Listed { member, incarnation, address, offers } = listed.clone();
-        let mut config = Config::new(member, incarnation, address, offers, Key::new(*b"key of the tests"));
+        let NodeDescription { member, incarnation, address, offers } = listed.clone();
+        let mut config =
+            NodeConfig::new(member, incarnation, address, offers, SipHashKey::new(*b"key of the tests"));
         config.memory = 1 << 13;
         config.seed ^= seed;
         config.multicast = !self.setting.unicast;
-        node.daemon = Some(Daemon::new(config, now));
+        node.daemon = Some(LotteryNode::new(config, now));
         for other in 0..self.nodes.len() {
             if other != who {
                 let about = self::listed(other, &self.nodes[other]);
@@ -78,7 +79,9 @@ impl World {
                     self.after(0.2, Event::Anew(who, life, incarnation));
                 }
             }
-            (Fault::Drain { who, .. }, on) => self.call(who, false, |daemon, now| daemon.drain(now, on)),
+            (Fault::Drain { who, .. }, on) => {
+                self.call(who, false, |daemon, now| daemon.set_draining(now, on))
+            }
             (Fault::Leave { who, .. }, true) => {
                 self.call(who, false, |daemon, now| daemon.leave(now));
             }
@@ -110,7 +113,7 @@ impl World {
     }
 
     /// Lets the membership protocol notify the observers that `hear` selects.
-    fn rumour(&mut self, about: &Listed, up: bool, after: (f64, f64), hear: impl Fn(usize) -> bool) {
+    fn rumour(&mut self, about: &NodeDescription, up: bool, after: (f64, f64), hear: impl Fn(usize) -> bool) {
         for observer in 0..self.nodes.len() {
             if observer + 1 != usize::from(about.member) && hear(observer) {
                 let wait = self.swim.between(after.0, after.1);
@@ -140,15 +143,15 @@ impl World {
     }
 }
 
-fn listed(who: usize, node: &Node) -> Listed {
+fn listed(who: usize, node: &Node) -> NodeDescription {
     let info: &[u8] = b"";
-    let offer = Offer {
+    let offer = ServiceOffer {
         service: SERVICE,
         capacity: node.capacity as u16,
         endpoint: endpoint(who),
         info: info.into(),
     };
-    Listed {
+    NodeDescription {
         member: who as u16 + 1,
         incarnation: node.incarnation,
         address: address(who),

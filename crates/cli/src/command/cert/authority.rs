@@ -25,57 +25,57 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use time::OffsetDateTime;
 
-use super::certificate::Certificate;
-use super::pem::{pem, write, write_private};
+use super::certificate::ParsedCertificate;
+use super::pem::{encode_pem, write, write_private};
 
 /// The time by which clocks of others may be behind.
 const BEHIND: Duration = Duration::from_secs(300);
 
 /// An authority that can issue.
-pub(super) struct Authority {
+pub(super) struct CertificateAuthority {
     folder: PathBuf,
     trust_domain: String,
     key: KeyPair,
     /// The certificates to be trusted.
-    bundle: Vec<Certificate>,
+    bundle: Vec<ParsedCertificate>,
     /// The certificate of the key.
-    own: Certificate,
+    own_certificate: ParsedCertificate,
     /// The key's certificates by former authorities.
-    cross: Vec<Certificate>,
+    cross_certificates: Vec<ParsedCertificate>,
 }
 
 /// A name by which a server is reached.
-pub(super) enum Name {
+pub(super) enum SubjectName {
     Host(String),
     Address(IpAddr),
 }
 
 /// A certificate that was issued.
-pub(super) struct Issued {
+pub(super) struct IssuedCertificate {
     /// The certificate and those between it and the trusted ones, PEM.
     pub(super) chain: String,
     /// Its private key, PEM.
     pub(super) key: String,
-    pub(super) until: OffsetDateTime,
+    pub(super) expires_at: OffsetDateTime,
 }
 
 /// A new certificate of the authority itself.
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) until: OffsetDateTime,
+pub(super) struct RootCertificate {
+    pub(super) expires_at: OffsetDateTime,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Makes an authority in a folder that has none.
     ///
     /// # Errors
     /// Fails with the remedy if there is one, or the folder cannot be written.
-    pub(super) fn make(
+    pub(super) fn create(
         folder: &Path,
         trust_domain: &str,
         now: OffsetDateTime,
         lasts: Duration,
-    ) -> Result<Made, String> {
+    ) -> Result<RootCertificate, String> {
         for name in ["ca.pem", "ca.key"] {
             if folder.join(name).exists() {
                 let there = folder.join(name);
@@ -88,11 +88,11 @@ impl Authority {
         let write = || {
             use std::os::unix::fs::DirBuilderExt as _;
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-            write_private(&folder.join("ca.key"), &pem("PRIVATE KEY", key.serialized_der()))?;
-            write(&folder.join("ca.pem"), &pem("CERTIFICATE", certificate.der()))
+            write_private(&folder.join("ca.key"), &encode_pem("PRIVATE KEY", key.serialized_der()))?;
+            write(&folder.join("ca.pem"), &encode_pem("CERTIFICATE", certificate.der()))
         };
         write().map_err(|error| format!("cannot write {}: {error}", folder.display()))?;
-        Ok(Made { until: params.not_after })
+        Ok(RootCertificate { expires_at: params.not_after })
     }
 
     /// Reads an authority.
@@ -108,10 +108,10 @@ impl Authority {
             )
         };
         let bundle = std::fs::read(&bundle_path).map_err(|error| unreadable(&bundle_path, &error))?;
-        let bundle = Certificate::all(&bundle).map_err(|why| unreadable(&bundle_path, &why))?;
+        let bundle = ParsedCertificate::parse_all(&bundle).map_err(|why| unreadable(&bundle_path, &why))?;
         let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|why| unreadable(&key_path, &why))?;
         let key = KeyPair::try_from(&key).map_err(|why| unreadable(&key_path, &why))?;
-        let own = bundle.iter().find(|one| one.key == key.public_key_raw()).cloned();
+        let own = bundle.iter().find(|one| one.public_key == key.public_key_raw()).cloned();
         let own = own.ok_or_else(|| {
             format!("{} has no certificate of the key {}", bundle_path.display(), key_path.display())
         })?;
@@ -120,13 +120,19 @@ impl Authority {
             format!("{} is not of an authority that plimsoll cert init made", bundle_path.display())
         })?;
         let cross = match std::fs::read(folder.join("cross.pem")) {
-            Ok(bytes) => {
-                Certificate::all(&bytes).map_err(|why| unreadable(&folder.join("cross.pem"), &why))?
-            }
+            Ok(bytes) => ParsedCertificate::parse_all(&bytes)
+                .map_err(|why| unreadable(&folder.join("cross.pem"), &why))?,
             Err(_) => Vec::new(),
         };
-        let cross = cross.into_iter().filter(|one| one.key == own.key).collect();
-        Ok(Self { folder: folder.to_owned(), trust_domain, key, bundle, own, cross })
+        let cross = cross.into_iter().filter(|one| one.public_key == own.public_key).collect();
+        Ok(Self {
+            folder: folder.to_owned(),
+            trust_domain,
+            key,
+            bundle,
+            own_certificate: own,
+            cross_certificates: cross,
+        })
     }
 
     /// Returns the trust domain of its ids.
@@ -141,11 +147,11 @@ impl Authority {
     pub(super) fn issue(
         &self,
         id: &str,
-        names: &[Name],
+        names: &[SubjectName],
         now: OffsetDateTime,
         lasts: Duration,
-    ) -> Result<Issued, String> {
-        if now + lasts > self.own.until {
+    ) -> Result<IssuedCertificate, String> {
+        if now + lasts > self.own_certificate.not_after {
             return Err(
                 "it would last longer than the authority: give fewer --days, or plimsoll cert rotate".into(),
             );
@@ -155,8 +161,8 @@ impl Authority {
         params.subject_alt_names.push(SanType::URI(id.try_into().map_err(odd)?));
         for name in names {
             params.subject_alt_names.push(match name {
-                Name::Host(host) => SanType::DnsName(host.as_str().try_into().map_err(odd)?),
-                Name::Address(address) => SanType::IpAddress(*address),
+                SubjectName::Host(host) => SanType::DnsName(host.as_str().try_into().map_err(odd)?),
+                SubjectName::Address(address) => SanType::IpAddress(*address),
             });
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -167,17 +173,21 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         let own = self.params();
         let certificate = params.signed_by(&key, &Issuer::from_params(&own, &self.key)).map_err(odd)?;
-        let mut chain = pem("CERTIFICATE", certificate.der());
-        self.cross.iter().for_each(|one| chain.push_str(&pem("CERTIFICATE", &one.der)));
-        Ok(Issued { chain, key: pem("PRIVATE KEY", key.serialized_der()), until: params.not_after })
+        let mut chain = encode_pem("CERTIFICATE", certificate.der());
+        self.cross_certificates.iter().for_each(|one| chain.push_str(&encode_pem("CERTIFICATE", &one.der)));
+        Ok(IssuedCertificate {
+            chain,
+            key: encode_pem("PRIVATE KEY", key.serialized_der()),
+            expires_at: params.not_after,
+        })
     }
 
     /// Gives it a new key.
     ///
     /// # Errors
     /// Fails if the last change is not finished, or the folder cannot be written.
-    pub(super) fn rotate(&self, now: OffsetDateTime, lasts: Duration) -> Result<Made, String> {
-        if !self.cross.is_empty() {
+    pub(super) fn rotate(&self, now: OffsetDateTime, lasts: Duration) -> Result<RootCertificate, String> {
+        if !self.cross_certificates.is_empty() {
             return Err("the last change of keys is not finished: plimsoll cert rotate --finish".into());
         }
         let key = new_key()?;
@@ -185,34 +195,34 @@ impl Authority {
         let certificate = params.self_signed(&key).map_err(odd)?;
         let mut between = params.clone();
         between.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        between.not_after = between.not_after.min(self.own.until);
+        between.not_after = between.not_after.min(self.own_certificate.not_after);
         between.use_authority_key_identifier_extension = true;
         let own = self.params();
         let cross = between.signed_by(&key, &Issuer::from_params(&own, &self.key)).map_err(odd)?;
-        let mut bundle = pem("CERTIFICATE", certificate.der());
+        let mut bundle = encode_pem("CERTIFICATE", certificate.der());
         let old = self.bundle.iter().filter(|one| one.state(now) != "expired");
-        old.for_each(|one| bundle.push_str(&pem("CERTIFICATE", &one.der)));
+        old.for_each(|one| bundle.push_str(&encode_pem("CERTIFICATE", &one.der)));
         let write = || {
             write(&self.folder.join("ca.pem"), &bundle)?;
-            write(&self.folder.join("cross.pem"), &pem("CERTIFICATE", cross.der()))?;
+            write(&self.folder.join("cross.pem"), &encode_pem("CERTIFICATE", cross.der()))?;
             // The key is written last: until then the old key signs.
-            write_private(&self.folder.join("ca.key"), &pem("PRIVATE KEY", key.serialized_der()))
+            write_private(&self.folder.join("ca.key"), &encode_pem("PRIVATE KEY", key.serialized_der()))
         };
         write().map_err(|error| format!("cannot write {}: {error}", self.folder.display()))?;
-        Ok(Made { until: params.not_after })
+        Ok(RootCertificate { expires_at: params.not_after })
     }
 
     /// Ends a change of keys; returns the number of authorities that are no longer trusted.
     ///
     /// # Errors
     /// Fails if there is only one, or the folder cannot be written.
-    pub(super) fn finish(&self) -> Result<usize, String> {
+    pub(super) fn finish_rotation(&self) -> Result<usize, String> {
         let gone = self.bundle.len() - 1;
         if gone == 0 {
             return Err("there is no former authority: plimsoll cert rotate begins a change of keys".into());
         }
         let finish = || {
-            write(&self.folder.join("ca.pem"), &pem("CERTIFICATE", &self.own.der))?;
+            write(&self.folder.join("ca.pem"), &encode_pem("CERTIFICATE", &self.own_certificate.der))?;
             match std::fs::remove_file(self.folder.join("cross.pem")) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
@@ -225,8 +235,8 @@ impl Authority {
     /// Returns the parts of its own certificate that go into those that it issues.
     fn params(&self) -> CertificateParams {
         let mut params = CertificateParams::default();
-        params.distinguished_name = common_name(&self.own.subject);
-        params.key_usages = signs();
+        params.distinguished_name = common_name(&self.own_certificate.subject);
+        params.key_usages = ca_key_usages();
         params
     }
 }
@@ -247,7 +257,7 @@ fn root(
         vec![SanType::URI(format!("spiffe://{trust_domain}").try_into().map_err(odd)?)];
     // One authority may be below: the cross certificate of a change of keys.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
-    params.key_usages = signs();
+    params.key_usages = ca_key_usages();
     Ok(params)
 }
 
@@ -265,7 +275,7 @@ fn common_name(name: &str) -> DistinguishedName {
     whole
 }
 
-fn signs() -> Vec<KeyUsagePurpose> {
+fn ca_key_usages() -> Vec<KeyUsagePurpose> {
     vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign]
 }
 

@@ -12,7 +12,7 @@ use yasna::{ASN1Result, BERReader, Tag, parse_der};
 
 /// A certificate.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Certificate {
+pub(super) struct ParsedCertificate {
     /// Its SPIFFE id: the only URI in it.
     pub(super) id: Option<String>,
     /// DNS names and addresses.
@@ -24,21 +24,21 @@ pub(super) struct Certificate {
     /// The serial number in hexadecimal digits.
     pub(super) serial: String,
     /// Whether it may sign others.
-    pub(super) authority: bool,
-    pub(super) from: OffsetDateTime,
-    pub(super) until: OffsetDateTime,
+    pub(super) is_authority: bool,
+    pub(super) not_before: OffsetDateTime,
+    pub(super) not_after: OffsetDateTime,
     /// The public key, as encoded in it.
-    pub(super) key: Vec<u8>,
+    pub(super) public_key: Vec<u8>,
     /// All of it.
     pub(super) der: Vec<u8>,
 }
 
-impl Certificate {
+impl ParsedCertificate {
     /// Returns the certificates of a text in PEM form, in their order.
     ///
     /// # Errors
     /// Fails if there are none, or one cannot be read.
-    pub(super) fn all(pem: &[u8]) -> Result<Vec<Self>, String> {
+    pub(super) fn parse_all(pem: &[u8]) -> Result<Vec<Self>, String> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let found = found.map_err(|why| format!("is not PEM: {why}"))?;
         if found.is_empty() {
@@ -73,12 +73,22 @@ impl Certificate {
                     let serial = serial.iter().map(|byte| format!("{byte:02x}")).collect();
                     let (names, der) = (Vec::new(), Vec::new());
                     let (id, authority) = (None, false);
-                    let mut certificate =
-                        Self { id, names, subject, issuer, serial, authority, from, until, key, der };
+                    let mut certificate = Self {
+                        id,
+                        names,
+                        subject,
+                        issuer,
+                        serial,
+                        is_authority: authority,
+                        not_before: from,
+                        not_after: until,
+                        public_key: key,
+                        der,
+                    };
                     for (kind, value) in extensions.unwrap_or_default() {
                         match kind.components().as_slice() {
                             [2, 5, 29, 17] => certificate.alternatives(&value)?,
-                            [2, 5, 29, 19] => certificate.authority = signs(&value)?,
+                            [2, 5, 29, 19] => certificate.is_authority = is_signing_authority(&value)?,
                             _ => {}
                         }
                     }
@@ -95,9 +105,9 @@ impl Certificate {
 
     /// Returns `valid`, `expired` or `not yet valid`.
     pub(super) fn state(&self, now: OffsetDateTime) -> &'static str {
-        if now > self.until {
+        if now > self.not_after {
             "expired"
-        } else if now < self.from {
+        } else if now < self.not_before {
             "not yet valid"
         } else {
             "valid"
@@ -137,7 +147,7 @@ fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>
 }
 
 /// Returns `true` if the basic constraints make it an authority.
-fn signs(value: &[u8]) -> ASN1Result<bool> {
+fn is_signing_authority(value: &[u8]) -> ASN1Result<bool> {
     parse_der(value, |reader| {
         reader.read_sequence(|parts| {
             let signs = parts.read_default(false, |signs| signs.read_bool())?;

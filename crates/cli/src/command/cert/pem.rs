@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 /// Returns bytes between the lines of a label.
-pub(super) fn pem(label: &str, der: &[u8]) -> String {
+pub(super) fn encode_pem(label: &str, der: &[u8]) -> String {
     let text = BASE64_STANDARD.encode(der);
     let mut out = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();
@@ -52,8 +52,8 @@ mod tests {
 
     #[test]
     fn lines_are_as_long_as_they_should_be() {
-        assert_eq!(pem("X", b""), "-----BEGIN X-----\n-----END X-----\n");
-        let text = pem("X", &[0; 49]);
+        assert_eq!(encode_pem("X", b""), "-----BEGIN X-----\n-----END X-----\n");
+        let text = encode_pem("X", &[0; 49]);
         let lines: Vec<usize> = text.lines().map(str::len).collect();
         assert_eq!(lines, [17, 64, 4, 15]);
     }

@@ -5,15 +5,15 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::StatusReport;
 use rustix::fs::{Access, access};
 
-use super::finding::{Part, See};
-use crate::config::{self, Config, File, LogPath};
+use super::diagnostic::{CheckSection, GuidePage};
+use crate::config::{self, Config, ConfigFile, FilePath};
 
 /// Checks ports, folders and keys. The own ports and sockets of a running balancer (`seen`) need not be free.
-pub(super) fn permissions(file: &File, seen: Option<&Status>) -> Part {
-    let mut part = Part::new("permissions");
+pub(super) fn permissions(file: &ConfigFile, seen: Option<&StatusReport>) -> CheckSection {
+    let mut part = CheckSection::new("permissions");
     let listeners = file.config.listeners.iter();
     let listeners = listeners.map(|listener| (listener.address.0, listener.protocol.transport()));
     if let Some(status) = seen {
@@ -30,7 +30,7 @@ pub(super) fn permissions(file: &File, seen: Option<&Status>) -> Part {
         control_folder(&mut part, file);
     }
     let logs = file.config.access_log.iter().map(|log| &log.path).chain(&file.config.admin.audit);
-    for LogPath(path) in logs {
+    for FilePath(path) in logs {
         writable(&mut part, path);
     }
     keys(&mut part, &file.config);
@@ -38,7 +38,7 @@ pub(super) fn permissions(file: &File, seen: Option<&Status>) -> Part {
 }
 
 /// Checks that this user could listen at the addresses of the file now.
-fn listen(part: &mut Part, addresses: impl Iterator<Item = (SocketAddr, &'static str)>) {
+fn listen(part: &mut CheckSection, addresses: impl Iterator<Item = (SocketAddr, &'static str)>) {
     let mut free = 0;
     for (address, transport) in addresses.filter(|(address, _)| address.port() != 0) {
         let outcome = match transport {
@@ -47,7 +47,7 @@ fn listen(part: &mut Part, addresses: impl Iterator<Item = (SocketAddr, &'static
         };
         match outcome {
             Ok(()) => free += 1,
-            Err(error) => refused(part, address, transport, &error),
+            Err(error) => add_bind_failure(part, address, transport, &error),
         }
     }
     if free > 0 {
@@ -58,7 +58,7 @@ fn listen(part: &mut Part, addresses: impl Iterator<Item = (SocketAddr, &'static
     }
 }
 
-fn refused(part: &mut Part, address: SocketAddr, transport: &str, error: &std::io::Error) {
+fn add_bind_failure(part: &mut CheckSection, address: SocketAddr, transport: &str, error: &std::io::Error) {
     let (what, hint) = match error.kind() {
         ErrorKind::AddrInUse => {
             ("somebody else listens there".to_owned(), "find it with ss -ltnup, or take another port")
@@ -70,24 +70,28 @@ fn refused(part: &mut Part, address: SocketAddr, transport: &str, error: &std::i
         ErrorKind::AddrNotAvailable => ("this host does not have that address".to_owned(), "see ip address"),
         _ => (error.to_string(), "see whether another address would do"),
     };
-    part.fail(format!("{address} ({transport}): {what}"), hint, See::Permissions);
+    part.fail(format!("{address} ({transport}): {what}"), hint, GuidePage::Permissions);
 }
 
-fn control_folder(part: &mut Part, file: &File) {
+fn control_folder(part: &mut CheckSection, file: &ConfigFile) {
     let admin = file.admin();
     let Some(socket) = admin.control else { return };
     let folder = folder_of(&socket);
-    let room = if admin.written { access(folder, Access::WRITE_OK).is_ok() } else { config::room(&socket) };
+    let room = if admin.control_is_set {
+        access(folder, Access::WRITE_OK).is_ok()
+    } else {
+        config::is_usable(&socket)
+    };
     if room {
         part.ok(format!("the control socket can be made in {}", folder.display()));
         return;
     }
     let what = format!("this user cannot make the control socket in {}", folder.display());
     let hint = "set [admin] control to a folder of its own, such as RuntimeDirectory= gives a unit";
-    if admin.written {
-        part.fail(what, hint, See::Permissions)
+    if admin.control_is_set {
+        part.fail(what, hint, GuidePage::Permissions)
     } else {
-        part.warn(what, hint, See::Permissions)
+        part.warn(what, hint, GuidePage::Permissions)
     }
 }
 
@@ -100,20 +104,20 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-fn writable(part: &mut Part, path: &Path) {
+fn writable(part: &mut CheckSection, path: &Path) {
     let target = if path.exists() { path } else { folder_of(path) };
     match access(target, Access::WRITE_OK) {
         Ok(()) => part.ok(format!("{} can be written", path.display())),
         Err(error) => part.fail(
             format!("{} cannot be written: {error}", path.display()),
             "make the folder, and give it to the user of the balancer",
-            See::Permissions,
+            GuidePage::Permissions,
         ),
     }
 }
 
 /// Finds private keys that every user of the host can read.
-fn keys(part: &mut Part, config: &Config) {
+fn keys(part: &mut CheckSection, config: &Config) {
     let listeners = config.listeners.iter();
     let tls = listeners.clone().flat_map(|listener| &listener.tls).flat_map(|tls| &tls.certificates);
     let cookies = listeners.flat_map(|listener| &listener.affinity);
@@ -123,7 +127,7 @@ fn keys(part: &mut Part, config: &Config) {
     let control = config.admin.tls.iter().map(|tls| &tls.key);
     let all = tls.chain(own).map(|one| &one.key).chain(cookies).chain(lottery).chain(control);
     let (mut kept, mut open) = (0, 0);
-    for LogPath(path) in all {
+    for FilePath(path) in all {
         let Ok(found) = std::fs::metadata(path) else { continue };
         if found.permissions().mode() & 0o004 == 0 {
             kept += 1;
@@ -133,7 +137,7 @@ fn keys(part: &mut Part, config: &Config) {
         part.warn(
             format!("everybody on this host can read the key {}", path.display()),
             format!("chmod o-r {}", path.display()),
-            See::Permissions,
+            GuidePage::Permissions,
         );
     }
     if kept > 0 && open == 0 {
@@ -142,23 +146,26 @@ fn keys(part: &mut Part, config: &Config) {
 }
 
 /// Lists the rights to look and to act.
-pub(super) fn control(file: &File) -> Part {
-    let mut part = Part::new("control access");
+pub(super) fn control_rights(file: &ConfigFile) -> CheckSection {
+    let mut part = CheckSection::new("control access");
     let admin = file.admin();
     match admin.listen {
         Some(address) if !address.ip().is_loopback() => part.warn(
             format!("whoever can reach {address} sees status, metrics and events"),
             "listen on 127.0.0.1, or keep others out of that network",
-            See::Access,
+            GuidePage::Access,
         ),
         Some(address) => part.ok(format!("looking: {address}, from this host only")),
         None => part.ok("looking: by the control addresses only"),
     }
     if let Some(address) = admin.reports.filter(|address| address.ip().is_unspecified()) {
         part.warn(
-            format!("reports are taken on every interface ({address}): whoever reaches it can say anything of any load"),
+            format!(
+                "reports are taken on every interface ({address}): whoever reaches it can say anything \
+                of any load"
+            ),
             "name the address in the network of the members",
-            See::Access,
+            GuidePage::Access,
         );
     }
     match &admin.control {
@@ -166,14 +173,14 @@ pub(super) fn control(file: &File) -> Part {
             Ok(found) if found.permissions().mode() & 0o077 != 0 => part.warn(
                 format!("{} is open to other users", socket.display()),
                 format!("chmod 600 {}", socket.display()),
-                See::Access,
+                GuidePage::Access,
             ),
             _ => part.ok(format!("acting: {}, by its owner and root", socket.display())),
         },
         None if admin.tls.is_none() => part.warn(
             "nobody can drain, reload or stop: there is no control address",
             "set [admin] control = \"unix:/run/plimsoll.sock\"",
-            See::Access,
+            GuidePage::Access,
         ),
         None => {}
     }
@@ -189,12 +196,12 @@ pub(super) fn control(file: &File) -> Part {
             part.warn(
                 "what others do over TLS is written down nowhere",
                 "set [admin] audit = \"/var/log/plimsoll/audit.log\"",
-                See::Access,
+                GuidePage::Access,
             );
         }
         match file.rules() {
             Ok(_) => part.ok("the rules of who may do what can be read"),
-            Err(why) => part.fail(why, "mend the file of [admin.access]", See::Access),
+            Err(why) => part.fail(why, "mend the file of [admin.access]", GuidePage::Access),
         }
     }
     part

@@ -3,20 +3,20 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use plimsoll_acme::Leaf;
-use plimsoll_brain::status::Status;
+use plimsoll_acme::LeafCertificate;
+use plimsoll_brain::status::StatusReport;
 
-use super::finding::{Part, See};
-use crate::config::{File, LogPath};
-use crate::control::text::ago;
+use super::diagnostic::{CheckSection, GuidePage};
+use crate::config::{ConfigFile, FilePath};
+use crate::control::format::short_duration;
 
 /// Checks the ends. A running balancer reports those of its certificates; without one the files are read.
-pub(super) fn ends(file: Option<&File>, seen: Option<&Status>) -> Part {
-    let mut part = Part::new("certificates");
+pub(super) fn check_expiry(file: Option<&ConfigFile>, seen: Option<&StatusReport>) -> CheckSection {
+    let mut part = CheckSection::new("certificates");
     if let Some(status) = seen {
         for one in &status.certificates {
             let failure = one.failure.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-            told(&mut part, &format!("{}{failure}", one.name), one.expires_seconds, one.ends_soon);
+            add_expiry(&mut part, &format!("{}{failure}", one.name), one.expires_seconds, one.ends_soon);
         }
     } else if let Some(file) = file {
         let tls = file.config.listeners.iter().flat_map(|listener| &listener.tls);
@@ -24,7 +24,7 @@ pub(super) fn ends(file: Option<&File>, seen: Option<&Status>) -> Part {
             read(&mut part, &certificate.certificate.0);
         }
     }
-    if let Some(LogPath(path)) =
+    if let Some(FilePath(path)) =
         file.and_then(|file| file.config.admin.tls.as_ref()).map(|tls| &tls.certificate)
     {
         read(&mut part, path);
@@ -32,44 +32,44 @@ pub(super) fn ends(file: Option<&File>, seen: Option<&Status>) -> Part {
     part
 }
 
-fn read(part: &mut Part, path: &Path) {
-    let leaf = std::fs::read(path).ok().and_then(|pem| Leaf::first(&pem));
+fn read(part: &mut CheckSection, path: &Path) {
+    let leaf = std::fs::read(path).ok().and_then(|pem| LeafCertificate::first_in_pem(&pem));
     let now = SystemTime::now();
     match leaf {
         None => part.fail(
             format!("{}: no certificate can be read from it", path.display()),
             "it has to be PEM, with the server's own certificate first",
-            See::Certificates,
+            GuidePage::Certificates,
         ),
         Some(leaf) if leaf.from > now => part.fail(
             format!("{} is not good yet: it begins after now", path.display()),
             "see whether the clock is right",
-            See::Clock,
+            GuidePage::Clock,
         ),
         Some(leaf) => {
             let left = leaf.seconds_left(now);
-            told(part, &path.display().to_string(), Some(left), leaf.ends_soon(now));
+            add_expiry(part, &path.display().to_string(), Some(left), leaf.expires_soon(now));
         }
     }
 }
 
-fn told(part: &mut Part, name: &str, left: Option<f64>, soon: bool) {
+fn add_expiry(part: &mut CheckSection, name: &str, left: Option<f64>, soon: bool) {
     match left {
         None => part.fail(
             format!("{name}: there is no certificate yet"),
             "plimsoll events says why the authority gave none",
-            See::Certificates,
+            GuidePage::Certificates,
         ),
         Some(left) if left <= 0.0 => part.fail(
-            format!("{name} is over since {}", ago(-left)),
+            format!("{name} is over since {}", short_duration(-left)),
             "put a new one in its place, then plimsoll reload",
-            See::Certificates,
+            GuidePage::Certificates,
         ),
         Some(left) if soon => part.warn(
-            format!("{name} ends in {}", ago(left)),
+            format!("{name} ends in {}", short_duration(left)),
             "put a new one in its place, then plimsoll reload",
-            See::Certificates,
+            GuidePage::Certificates,
         ),
-        Some(left) => part.ok(format!("{name} ends in {}", ago(left))),
+        Some(left) => part.ok(format!("{name} ends in {}", short_duration(left))),
     }
 }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::finding::{Part, See};
-use crate::config::{self, File, Problems, ReadError, Severity};
+use super::diagnostic::{CheckSection, GuidePage};
+use crate::config::{self, ConfigDiagnostics, ConfigFile, ReadError, Severity};
 
 /// Returns the problems of the file, and the file if it can be used.
-pub(super) fn configuration(path: &Path) -> (Part, Option<File>) {
-    let mut part = Part::new("configuration");
+pub(super) fn configuration(path: &Path) -> (CheckSection, Option<ConfigFile>) {
+    let mut part = CheckSection::new("configuration");
     let read = config::read(path).and_then(|file| {
         if let Some(rules) = &file.config.admin.access.file {
             config::check_access(&rules.0)?;
@@ -18,15 +18,15 @@ pub(super) fn configuration(path: &Path) -> (Part, Option<File>) {
     match read {
         Ok((file, warnings)) => {
             add(&mut part, &warnings);
-            let (unread, found) = file.look_at_members();
+            let (unread, found) = file.read_member_files();
             add(&mut part, &unread);
-            if part.good() {
-                part.ok(format!("{}: {}", config::name_of(path), file.config.contents(found)));
+            if part.is_clean() {
+                part.ok(format!("{}: {}", config::name_of(path), file.config.summary(found)));
             }
             (part, Some(file))
         }
         Err(ReadError::Io(why)) => {
-            part.fail(why, "name the file with -c", See::Config);
+            part.fail(why, "name the file with -c", GuidePage::Config);
             (part, None)
         }
         Err(ReadError::Wrong(problems)) => {
@@ -36,12 +36,12 @@ pub(super) fn configuration(path: &Path) -> (Part, Option<File>) {
     }
 }
 
-fn add(part: &mut Part, problems: &Problems) {
+fn add(part: &mut CheckSection, problems: &ConfigDiagnostics) {
     for (problem, line) in problems.list().iter().zip(problems.lines()) {
         let hint = problem.hint.clone().unwrap_or_else(|| "plimsoll config check shows the place".to_owned());
         match problem.severity {
-            Severity::Error => part.fail(line, hint, See::Config),
-            Severity::Warning => part.warn(line, hint, See::Config),
+            Severity::Error => part.fail(line, hint, GuidePage::Config),
+            Severity::Warning => part.warn(line, hint, GuidePage::Config),
         }
     }
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::{Duration, SystemTime};
 
-use super::finding::{Part, See};
-use crate::config::{Config, Protocol};
-use crate::control::text::{ago, grouped};
+use super::diagnostic::{CheckSection, GuidePage};
+use crate::config::{Config, ListenerProtocol};
+use crate::control::format::{group_digits, short_duration};
 use crate::limits;
 
 /// The kernel's own default of the buffer that datagrams wait in, in bytes.
@@ -30,14 +30,14 @@ fn number(path: &str) -> Option<u64> {
 
 /// The limits on open files of a process, soft and hard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OpenFiles {
+pub(super) struct OpenFileLimits {
     pub(super) soft: u64,
     pub(super) hard: u64,
 }
 
-impl OpenFiles {
+impl OpenFileLimits {
     /// Returns those of a process on this machine; `None` where they cannot be read.
-    pub(super) fn of(pid: u32) -> Option<Self> {
+    pub(super) fn for_process(pid: u32) -> Option<Self> {
         Self::read(&std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
     }
 
@@ -55,9 +55,9 @@ impl OpenFiles {
 
 /// Checks open files, queues, buffers, ports and threads. The limit on files is that of the process
 /// `running`, else that of this one, which a balancer that is started from here would have.
-pub(super) fn limits(config: &Config, running: Option<u32>) -> Part {
-    let mut part = Part::new("limits");
-    let process = running.and_then(|pid| Some((pid, OpenFiles::of(pid)?.hard)));
+pub(super) fn limits(config: &Config, running: Option<u32>) -> CheckSection {
+    let mut part = CheckSection::new("limits");
+    let process = running.and_then(|pid| Some((pid, OpenFileLimits::for_process(pid)?.hard)));
     let (files, whose) = match process {
         Some((pid, hard)) => (hard, format!("pid {pid}")),
         None => (limits::hard(), "a process of this shell".to_owned()),
@@ -65,24 +65,28 @@ pub(super) fn limits(config: &Config, running: Option<u32>) -> Part {
     match limits::check_files(config, files, &whose) {
         Ok(()) => {
             let most = config.max_connections.unwrap_or_else(|| limits::max_connections(config, files));
-            let most = grouped(most as u64);
+            let most = group_digits(most as u64);
             part.ok(format!(
                 "open files: {} allow {most} client connections (nofile of {whose})",
-                grouped(files)
+                group_digits(files)
             ));
         }
-        Err(why) => part.fail(why, "LimitNOFILE= of the unit, or ulimit -Hn of the shell", See::Limits),
+        Err(why) => part.fail(why, "LimitNOFILE= of the unit, or ulimit -Hn of the shell", GuidePage::Limits),
     }
     let cut = limits::check_backlog(config);
     for line in &cut {
-        part.warn(line.clone(), "connections that come in a burst are dropped beyond it", See::Limits);
+        part.warn(line.clone(), "connections that come in a burst are dropped beyond it", GuidePage::Limits);
     }
     if cut.is_empty()
         && let Some(most) = number("/proc/sys/net/core/somaxconn")
     {
         part.ok(format!("queues of new connections: up to {most} (somaxconn)"));
     }
-    if config.listeners.iter().any(|listener| matches!(listener.protocol, Protocol::Udp | Protocol::Dns)) {
+    if config
+        .listeners
+        .iter()
+        .any(|listener| matches!(listener.protocol, ListenerProtocol::Udp | ListenerProtocol::Dns))
+    {
         buffers(&mut part);
     }
     ports(&mut part);
@@ -91,26 +95,26 @@ pub(super) fn limits(config: &Config, running: Option<u32>) -> Part {
         Some(threads) if threads > cores => part.warn(
             format!("{threads} threads on {cores} cores: they take turns"),
             "leave `threads` out: one for each core",
-            See::Limits,
+            GuidePage::Limits,
         ),
         _ => {}
     }
     part
 }
 
-fn buffers(part: &mut Part) {
+fn buffers(part: &mut CheckSection) {
     match number("/proc/sys/net/core/rmem_default") {
         Some(bytes) if bytes < USUAL_BUFFER => part.warn(
             format!("datagrams wait in {bytes} bytes (rmem_default): a burst is dropped"),
             format!("sysctl -w net.core.rmem_default={USUAL_BUFFER}"),
-            See::Limits,
+            GuidePage::Limits,
         ),
-        Some(bytes) => part.ok(format!("datagrams wait in {} bytes (rmem_default)", grouped(bytes))),
+        Some(bytes) => part.ok(format!("datagrams wait in {} bytes (rmem_default)", group_digits(bytes))),
         None => part.skip("rmem_default cannot be read here"),
     }
 }
 
-fn ports(part: &mut Part) {
+fn ports(part: &mut CheckSection) {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut ends = range.split_whitespace().map(str::parse::<u64>);
     let (Some(Ok(from)), Some(Ok(to))) = (ends.next(), ends.next()) else {
@@ -122,26 +126,29 @@ fn ports(part: &mut Part) {
         part.warn(
             format!("{ports} ports for connections to each member (ip_local_port_range)"),
             "sysctl -w net.ipv4.ip_local_port_range=\"10000 65535\"",
-            See::Limits,
+            GuidePage::Limits,
         );
     } else {
-        part.ok(format!("{} ports for connections to each member (ip_local_port_range)", grouped(ports)));
+        part.ok(format!(
+            "{} ports for connections to each member (ip_local_port_range)",
+            group_digits(ports)
+        ));
     }
 }
 
 /// Checks that the time is right, and cheap to ask for.
-pub(super) fn clock(file: Option<&Path>) -> Part {
-    let mut part = Part::new("clock");
+pub(super) fn clock(file: Option<&Path>) -> CheckSection {
+    let mut part = CheckSection::new("clock");
     let now = SystemTime::now();
     let written = file.and_then(|file| std::fs::metadata(file).ok()?.modified().ok());
     match written.and_then(|written| written.duration_since(now + SLACK).ok()) {
         Some(ahead) => part.warn(
             format!(
                 "the file was written {} from now: this clock is late, or that of its writer was early",
-                ago((ahead + SLACK).as_secs_f64())
+                short_duration((ahead + SLACK).as_secs_f64())
             ),
             "set the clock; certificates, tokens and cookies are judged by it",
-            See::Clock,
+            GuidePage::Clock,
         ),
         None => part.ok("the time is not before the file was written"),
     }
@@ -160,7 +167,7 @@ pub(super) fn clock(file: Option<&Path>) -> Part {
         Ok(source) => part.warn(
             format!("asking for the time takes a system call or a slow device (clocksource {source})"),
             "see what available_clocksource beside it offers; tsc is the fast one",
-            See::Clock,
+            GuidePage::Clock,
         ),
         Err(_) => part.skip("the kernel does not say where it has the time from"),
     }
@@ -176,11 +183,11 @@ mod tests {
 
     #[test]
     fn limits_are_read_as_the_kernel_writes_them() {
-        let read = |line: &str| OpenFiles::read(&format!("Max processes 1 2 processes\n{line}\n"));
+        let read = |line: &str| OpenFileLimits::read(&format!("Max processes 1 2 processes\n{line}\n"));
         let line = "Max open files            1024                 524288               files";
-        assert_eq!(read(line), Some(OpenFiles { soft: 1024, hard: 524_288 }));
+        assert_eq!(read(line), Some(OpenFileLimits { soft: 1024, hard: 524_288 }));
         let line = "Max open files            unlimited            unlimited            files";
-        assert_eq!(read(line), Some(OpenFiles { soft: u64::MAX, hard: u64::MAX }));
+        assert_eq!(read(line), Some(OpenFileLimits { soft: u64::MAX, hard: u64::MAX }));
         assert_eq!((read("Max open files"), read("")), (None, None));
     }
 

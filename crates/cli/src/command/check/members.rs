@@ -1,32 +1,32 @@
-//! The check of connections to members from here. Each is looked up and connected to, [`AT_ONCE`] at a time;
-//! nothing is sent.
+//! The check of connections to members from here. Each is looked up and connected to,
+//! [`MAX_CONCURRENT_CONNECTS`] at a time; nothing is sent.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::StatusReport;
 
-use super::finding::{Part, See};
-use crate::config::{File, MemberAddress, Protocol, count, look_up};
+use super::diagnostic::{CheckSection, GuidePage};
+use crate::config::{ConfigFile, ListenerProtocol, MemberAddress, look_up, pluralize};
 
 /// The number of members that are tried at the same time.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT_CONNECTS: usize = 32;
 /// The maximum number of members that are tried; more take too long when a network is away.
 const MOST: usize = 1024;
 /// The timeout of a connection.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Checks the members of the file, and those that a running balancer has besides (discovered ones).
-pub(super) fn reachable(file: Option<&File>, seen: Option<&Status>) -> Part {
-    let mut part = Part::new("members");
+pub(super) fn check_reachability(file: Option<&ConfigFile>, seen: Option<&StatusReport>) -> CheckSection {
+    let mut part = CheckSection::new("members");
     let mut all: BTreeSet<(String, String)> = BTreeSet::new();
     let mut datagrams: BTreeSet<String> = BTreeSet::new();
     if let Some(file) = file {
         for group in &file.config.groups {
             let mut ways = file.config.listeners.iter().filter(|one| one.leads_to(&group.name)).peekable();
-            if ways.peek().is_some() && ways.all(|one| one.protocol == Protocol::Udp) {
+            if ways.peek().is_some() && ways.all(|one| one.protocol == ListenerProtocol::Udp) {
                 datagrams.insert(group.name.to_string());
             }
             all.extend(group.members.iter().map(|member| (group.name.to_string(), member.name())));
@@ -49,16 +49,16 @@ pub(super) fn reachable(file: Option<&File>, seen: Option<&Status>) -> Part {
     if all.len() > MOST {
         part.skip(format!("of {} members the first {MOST} are tried", all.len()));
     }
-    let tried = tried(&all[..all.len().min(MOST)]);
-    told(&mut part, &tried);
+    let tried = try_connects(&all[..all.len().min(MOST)]);
+    add_attempts(&mut part, &tried);
     part
 }
 
-type Tried<'m> = (&'m (String, String), io::Result<()>);
+type ConnectResult<'m> = (&'m (String, String), io::Result<()>);
 
-fn tried(all: &[(String, String)]) -> Vec<Tried<'_>> {
+fn try_connects(all: &[(String, String)]) -> Vec<ConnectResult<'_>> {
     let mut outcomes = Vec::new();
-    for some in all.chunks(AT_ONCE) {
+    for some in all.chunks(MAX_CONCURRENT_CONNECTS) {
         std::thread::scope(|scope| {
             let tries: Vec<_> = some.iter().map(|one| (one, scope.spawn(|| connect(&one.1)))).collect();
             for (one, attempt) in tries {
@@ -75,13 +75,13 @@ fn connect(name: &str) -> io::Result<()> {
     let address: MemberAddress = name.parse().map_err(io::Error::other)?;
     let address =
         look_up(&address).map_err(|error| io::Error::new(ErrorKind::NotFound, error.to_string()))?;
-    TcpStream::connect_timeout(&address, PATIENCE).map(drop)
+    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map(drop)
 }
 
-fn told(part: &mut Part, tried: &[Tried<'_>]) {
+fn add_attempts(part: &mut CheckSection, tried: &[ConnectResult<'_>]) {
     let groups: BTreeSet<&str> = tried.iter().map(|((group, _), _)| &**group).collect();
     for group in groups {
-        let here: Vec<&Tried<'_>> = tried.iter().filter(|((name, _), _)| name == group).collect();
+        let here: Vec<&ConnectResult<'_>> = tried.iter().filter(|((name, _), _)| name == group).collect();
         for ((_, member), outcome) in &here {
             let Err(error) = outcome else { continue };
             let hint = match error.kind() {
@@ -94,11 +94,11 @@ fn told(part: &mut Part, tried: &[Tried<'_>]) {
                 }
                 _ => "is there a way from here to its network?",
             };
-            part.fail(format!("{group} {member}: {error}"), hint, See::MemberUnreachable);
+            part.fail(format!("{group} {member}: {error}"), hint, GuidePage::MemberUnreachable);
         }
         let good = here.iter().filter(|(_, outcome)| outcome.is_ok()).count();
         if good == here.len() {
-            part.ok(format!("{group}: {} can be connected to", count(good, "member")));
+            part.ok(format!("{group}: {} can be connected to", pluralize(good, "member")));
         }
     }
 }

@@ -5,29 +5,30 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::super::{Exit, Failure, Globals};
-use crate::config::{count, name_of};
-use crate::import::{self, Class, From, Note};
-use crate::talk;
+use super::super::{CliError, CliExitCode, GlobalArgs};
+use crate::config::{name_of, pluralize};
+use crate::import::{self, ImportNote, ImportSource, LossClass};
+use crate::output;
 
 /// The largest size of a file, in bytes; larger files are rejected as mistakes.
 const LARGEST: u64 = 16 << 20;
 
 /// Turn a configuration of HAProxy or NGINX into one of ours
 ///
-/// TOML goes to standard output; what was not carried over, and why, to standard error, a line each with the line of FILE that it is
-/// about. Other files that FILE includes are not read, and nothing is looked up: for NGINX give the output of nginx -T, which has them.
+/// TOML goes to standard output; what was not carried over, and why, to standard error, a line each with the
+/// line of FILE that it is about. Other files that FILE includes are not read, and nothing is looked up: for
+/// NGINX give the output of nginx -T, which has them.
 ///
-/// Access rules (deny, auth, rate limits, redirects to https) come first, marked `security`: they are not carried over. A listener that had
-/// some is left out, as a comment with the reason, unless --open is given.
+/// Access rules (deny, auth, rate limits, redirects to https) come first, marked `security`: they are not
+/// carried over. A listener that had some is left out, as a comment with the reason, unless --open is given.
 ///
-/// Exit code 0 if nothing was lost that changes what clients get; 1 if something was, or with --strict anything; 2 if nothing could be
-/// carried over.
+/// Exit code 0 if nothing was lost that changes what clients get; 1 if something was, or with --strict
+/// anything; 2 if nothing could be carried over.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Whose it is
     #[arg(value_enum)]
-    from: From,
+    from: ImportSource,
 
     /// The file, - for standard input
     file: PathBuf,
@@ -41,38 +42,43 @@ pub(super) struct Args {
     open: bool,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let name = name_of(&args.file);
-    let text =
-        read(args).map_err(|why| Failure::new(Exit::Usage, format_args!("cannot read {name}: {why}")))?;
+    let text = read(args)
+        .map_err(|why| CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {why}")))?;
     let (imported, notes) = match import::import(args.from, &name, &text, args.open) {
         Ok(imported) => (imported.text, imported.notes),
         Err((why, notes)) => {
-            told(&name, &notes, globals);
-            return Err(Failure::new(Exit::Usage, format_args!("{name}: {why}")));
+            print_notes(&name, &notes, globals);
+            return Err(CliError::new(CliExitCode::Usage, format_args!("{name}: {why}")));
         }
     };
-    if globals.json() {
-        let one = |note: &Note| json!({"line": note.line, "class": note.class.name(), "what": note.what, "why": note.why});
+    if globals.is_json() {
+        let one = |note: &ImportNote| json!({"line": note.line, "class": note.class.name(), "what": note.what, "why": note.why});
         let all: Vec<Value> = notes.iter().map(one).collect();
-        globals.show(&json!({"schema": 1, "file": name, "toml": imported, "notes": all}), String::new)?;
+        globals
+            .print_result(&json!({"schema": 1, "file": name, "toml": imported, "notes": all}), String::new)?;
     } else {
-        told(&name, &notes, globals);
-        talk::write(&imported)?;
+        print_notes(&name, &notes, globals);
+        output::write_stdout(&imported)?;
     }
-    let lost = notes.iter().any(|note| args.strict || note.class != Class::Harmless);
+    let lost = notes.iter().any(|note| args.strict || note.class != LossClass::Harmless);
     Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn told(name: &str, notes: &[Note], globals: &Globals) {
-    let one =
-        |note: &Note| format!("{name}:{}: {}: {}: {}\n", note.line, note.class.name(), note.what, note.why);
+fn print_notes(name: &str, notes: &[ImportNote], globals: &GlobalArgs) {
+    let one = |note: &ImportNote| {
+        format!("{name}:{}: {}: {}: {}\n", note.line, note.class.name(), note.what, note.why)
+    };
     let lines: String = notes.iter().map(one).collect();
-    globals.say(&lines);
+    globals.print_message(&lines);
     if !notes.is_empty() {
-        let security = notes.iter().filter(|note| note.class == Class::Security).count();
+        let security = notes.iter().filter(|note| note.class == LossClass::Security).count();
         let security = if security > 0 { format!(", {security} of security") } else { String::new() };
-        globals.say(&format!("not carried over, or otherwise: {}{security}\n", count(notes.len(), "place")));
+        globals.print_message(&format!(
+            "not carried over, or otherwise: {}{security}\n",
+            pluralize(notes.len(), "place")
+        ));
     }
 }
 

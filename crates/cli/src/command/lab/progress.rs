@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use plimsoll_bench::lab::Watch;
+use plimsoll_bench::lab::RunObserver;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::command::{Failure, Globals};
+use crate::command::{CliError, GlobalArgs};
 
 /// The progress on the screen, which also handles Ctrl-C.
-pub(super) struct Progress<'a> {
-    globals: &'a Globals,
+pub(super) struct LabProgress<'a> {
+    globals: &'a GlobalArgs,
     live: bool,
     interrupted: Arc<AtomicBool>,
     count: String,
@@ -22,16 +22,16 @@ pub(super) struct Progress<'a> {
 const WIDTH: usize = 24;
 const CLEAR_LINE: &str = "\r\x1b[K";
 
-impl<'a> Progress<'a> {
+impl<'a> LabProgress<'a> {
     /// Begins to listen for SIGINT and SIGTERM.
-    pub(super) fn new(globals: &'a Globals) -> Result<Self, Failure> {
+    pub(super) fn new(globals: &'a GlobalArgs) -> Result<Self, CliError> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let told = interrupted.clone();
         let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::failed)?;
         let (mut int, mut term) = {
             let _inside = runtime.enter();
-            let listen = |kind| signal(kind).map_err(Failure::failed);
+            let listen = |kind| signal(kind).map_err(CliError::failed);
             (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?)
         };
         std::thread::spawn(move || {
@@ -58,30 +58,30 @@ impl<'a> Progress<'a> {
     }
 }
 
-impl Watch for Progress<'_> {
-    fn before(&mut self, what: &str) {
-        self.globals.say(&format!("{what}\n"));
+impl RunObserver for LabProgress<'_> {
+    fn on_calibration(&mut self, what: &str) {
+        self.globals.print_message(&format!("{what}\n"));
     }
 
-    fn begins(&mut self, done: usize, all: usize, left: Duration, name: &str) {
+    fn on_point_start(&mut self, done: usize, all: usize, left: Duration, name: &str) {
         self.count = format!("{}/{all}", done + 1);
         if self.live {
             let full = WIDTH * done / all.max(1);
             let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full));
             self.draw(&format!("{bar} {} {} left: {name}", self.count, short(left)));
         } else {
-            self.globals.say(&format!("{}, about {} left: {name}\n", self.count, short(left)));
+            self.globals.print_message(&format!("{}, about {} left: {name}\n", self.count, short(left)));
         }
     }
 
-    fn ended(&mut self, name: &str, numbers: &str) {
+    fn on_point_end(&mut self, name: &str, numbers: &str) {
         if self.live {
             self.draw("");
         }
-        self.globals.say(&format!("{} {name}: {numbers}\n", self.count));
+        self.globals.print_message(&format!("{} {name}: {numbers}\n", self.count));
     }
 
-    fn interrupted(&self) -> bool {
+    fn is_interrupted(&self) -> bool {
         self.interrupted.load(Relaxed)
     }
 }

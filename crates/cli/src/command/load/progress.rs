@@ -3,38 +3,38 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use plimsoll_bench::record::Record;
-use plimsoll_bench::units::short;
+use plimsoll_bench::record::RunRecord;
+use plimsoll_bench::units::format_duration;
 
-use crate::command::Globals;
-use crate::control::text::grouped;
+use crate::command::GlobalArgs;
+use crate::control::format::group_digits;
 
 /// The time between two plain lines.
 const PLAIN: Duration = Duration::from_secs(5);
 const CELLS: usize = 24;
 
 /// The place to draw.
-pub(super) struct Progress {
-    mode: Mode,
+pub(super) struct LoadProgress {
+    mode: ProgressMode,
     /// The requests that ended since the last plain line, and the time of that line.
-    since: Record,
-    told: Duration,
+    since_last_line: RunRecord,
+    last_line_at: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum ProgressMode {
     Live,
     Plain,
     Silent,
 }
 
 /// A look at a run.
-pub(super) struct Look<'a> {
+pub(super) struct ProgressSample<'a> {
     pub(super) elapsed: Duration,
     /// The planned duration, if it is known.
     pub(super) duration: Option<Duration>,
     /// The requests that ended since the last look: in the last second or so.
-    pub(super) recent: &'a Record,
+    pub(super) recent: &'a RunRecord,
     /// The length of that time.
     pub(super) span: Duration,
     pub(super) in_flight: usize,
@@ -43,28 +43,28 @@ pub(super) struct Look<'a> {
     pub(super) ok: u64,
     pub(super) due: u64,
     /// Whether this is the last look.
-    pub(super) last: bool,
+    pub(super) is_last: bool,
 }
 
-impl Progress {
-    pub(super) fn new(globals: &Globals) -> Self {
+impl LoadProgress {
+    pub(super) fn new(globals: &GlobalArgs) -> Self {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let mode = match globals.quiet {
-            true => Mode::Silent,
-            false if io::stderr().is_terminal() && !dumb => Mode::Live,
-            false => Mode::Plain,
+            true => ProgressMode::Silent,
+            false if io::stderr().is_terminal() && !dumb => ProgressMode::Live,
+            false => ProgressMode::Plain,
         };
-        Self { mode, since: Record::new(), told: Duration::ZERO }
+        Self { mode, since_last_line: RunRecord::new(), last_line_at: Duration::ZERO }
     }
 
     /// Draws, if it is time to.
-    pub(super) fn show(&mut self, look: &Look<'_>) {
+    pub(super) fn draw(&mut self, look: &ProgressSample<'_>) {
         match self.mode {
-            Mode::Silent => {}
-            Mode::Live => tell(&format!("\r\x1b[K{} {}", bar(look), words(look))),
-            Mode::Plain => {
+            ProgressMode::Silent => {}
+            ProgressMode::Live => print_line(&format!("\r\x1b[K{} {}", bar(look), summary(look))),
+            ProgressMode::Plain => {
                 if let Some(line) = self.line(look) {
-                    tell(&line);
+                    print_line(&line);
                 }
             }
         }
@@ -72,47 +72,52 @@ impl Progress {
 
     /// Returns a plain line, if it is time for one. It covers all since the line before, not only the last
     /// second: together the lines are the whole run, and the last one agrees with the outcome.
-    fn line(&mut self, look: &Look<'_>) -> Option<String> {
-        self.since.add(look.recent);
+    fn line(&mut self, look: &ProgressSample<'_>) -> Option<String> {
+        self.since_last_line.merge(look.recent);
         // The clock of the run decides: a line that comes late does not make the next one later.
         let turns = |at: Duration| at.as_nanos() / PLAIN.as_nanos();
-        let rest = look.last && self.since.due + self.since.ok + self.since.failures() + self.since.cut > 0;
-        if turns(look.elapsed) == turns(self.told) && !rest {
+        let rest = look.is_last
+            && self.since_last_line.due
+                + self.since_last_line.ok
+                + self.since_last_line.failures()
+                + self.since_last_line.cut
+                > 0;
+        if turns(look.elapsed) == turns(self.last_line_at) && !rest {
             return None;
         }
-        let since = std::mem::take(&mut self.since);
-        let span = look.elapsed - std::mem::replace(&mut self.told, look.elapsed);
-        let words = words(&Look { recent: &since, span, ..*look });
-        let all = format!("answered {} of {} due", grouped(look.ok), grouped(look.due));
+        let since = std::mem::take(&mut self.since_last_line);
+        let span = look.elapsed - std::mem::replace(&mut self.last_line_at, look.elapsed);
+        let words = summary(&ProgressSample { recent: &since, span, ..*look });
+        let all = format!("answered {} of {} due", group_digits(look.ok), group_digits(look.due));
         Some(format!("{:>5.0} s  {words}  {all}\n", look.elapsed.as_secs_f64()))
     }
 }
 
-impl Drop for Progress {
+impl Drop for LoadProgress {
     fn drop(&mut self) {
-        if self.mode == Mode::Live {
-            tell("\r\x1b[K");
+        if self.mode == ProgressMode::Live {
+            print_line("\r\x1b[K");
         }
     }
 }
 
-fn tell(text: &str) {
+fn print_line(text: &str) {
     // A failure here has no reader left.
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-fn bar(look: &Look<'_>) -> String {
+fn bar(look: &ProgressSample<'_>) -> String {
     let Some(duration) = look.duration else { return format!("{:.0} s", look.elapsed.as_secs_f64()) };
     let share = (look.elapsed.as_secs_f64() / duration.as_secs_f64().max(1e-9)).clamp(0.0, 1.0);
     let full = (share * CELLS as f64).round() as usize;
     format!("▕{}{}▏ {:.0} s", "█".repeat(full), "·".repeat(CELLS - full), duration.as_secs_f64())
 }
 
-fn words(look: &Look<'_>) -> String {
+fn summary(look: &ProgressSample<'_>) -> String {
     let span = look.span.as_secs_f64().max(1e-9);
     let p99 = match look.recent.latency.count() {
         0 => "-".to_owned(),
-        _ => short(look.recent.latency.quantile(0.99)),
+        _ => format_duration(look.recent.latency.quantile(0.99)),
     };
     format!(
         "offered {:.0}/s  done {:.0}/s  p99 {p99}  in flight {}  failed {}",
@@ -125,14 +130,14 @@ fn words(look: &Look<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::sample;
+    use super::super::result::sample;
     use super::*;
 
     #[test]
     fn a_look_in_words() {
         let record = sample::outcome().record;
         let second = Duration::from_secs(1);
-        let look = Look {
+        let look = ProgressSample {
             elapsed: 5 * second,
             duration: Some(20 * second),
             recent: &record,
@@ -141,11 +146,11 @@ mod tests {
             failed: 2,
             ok: 0,
             due: 0,
-            last: false,
+            is_last: false,
         };
         assert_eq!(bar(&look), format!("▕{}{}▏ 20 s", "█".repeat(6), "·".repeat(18)));
-        assert_eq!(words(&look), "offered 100/s  done 98/s  p99 5.00 s  in flight 7  failed 2");
-        assert_eq!(bar(&Look { duration: None, ..look }), "5 s");
+        assert_eq!(summary(&look), "offered 100/s  done 98/s  p99 5.00 s  in flight 7  failed 2");
+        assert_eq!(bar(&ProgressSample { duration: None, ..look }), "5 s");
     }
 
     /// Returns the number before a unit.
@@ -161,16 +166,20 @@ mod tests {
 
     #[test]
     fn plain_lines_add_up_to_the_whole_run() {
-        let mut progress = Progress { mode: Mode::Plain, since: Record::new(), told: Duration::ZERO };
+        let mut progress = LoadProgress {
+            mode: ProgressMode::Plain,
+            since_last_line: RunRecord::new(),
+            last_line_at: Duration::ZERO,
+        };
         let (mut due, mut ok, mut lines) = (0, 0, Vec::new());
         // Looks come a little late, each second; the load varies.
         let looks = 13_u64;
         for look in 1..=looks {
-            let mut part = Record::new();
+            let mut part = RunRecord::new();
             part.due = if look == looks { 0 } else { 40 * (look % 3 + 1) };
             part.ok = if look == looks { 20 } else { part.due - 20 * u64::from(look == 1) };
             (due, ok) = (due + part.due, ok + part.ok);
-            let look = Look {
+            let look = ProgressSample {
                 elapsed: Duration::from_millis(1003 * look),
                 duration: None,
                 recent: &part,
@@ -179,7 +188,7 @@ mod tests {
                 failed: 0,
                 ok,
                 due,
-                last: look == looks,
+                is_last: look == looks,
             };
             lines.extend(progress.line(&look).map(|line| (look.elapsed, line)));
         }
@@ -198,7 +207,7 @@ mod tests {
             "{sums:?}: {due} {ok}"
         );
         assert!(
-            lines[2].1.ends_with(&format!("answered {} of {} due\n", grouped(ok), grouped(due))),
+            lines[2].1.ends_with(&format!("answered {} of {} due\n", group_digits(ok), group_digits(due))),
             "{lines:?}"
         );
     }

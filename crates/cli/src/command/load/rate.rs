@@ -4,12 +4,12 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-use plimsoll_bench::pace::Shape;
+use plimsoll_bench::pace::RateShape;
 use plimsoll_bench::units;
 
 /// The rate over time.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Rate {
+pub(super) enum RequestRate {
     /// A constant rate.
     Steady(f64),
     /// A rate that changes from one to another, over the duration.
@@ -20,12 +20,12 @@ pub(super) enum Rate {
 
 /// Phases with and without requests, in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Bursts {
+pub(super) struct BurstPattern {
     on: Duration,
     off: Duration,
 }
 
-impl Rate {
+impl RequestRate {
     /// Returns its own duration, if it has one.
     pub(super) fn duration(&self) -> Option<Duration> {
         match self {
@@ -35,18 +35,20 @@ impl Rate {
     }
 
     /// Returns the shape for the pacer.
-    pub(super) fn shape(&self, bursts: Option<Bursts>) -> Result<Shape, &'static str> {
+    pub(super) fn shape(&self, bursts: Option<BurstPattern>) -> Result<RateShape, &'static str> {
         Ok(match (self, bursts) {
-            (Self::Steady(rate), Some(Bursts { on, off })) => Shape::Bursts { rate: *rate, on, off },
+            (Self::Steady(rate), Some(BurstPattern { on, off })) => {
+                RateShape::Bursts { rate: *rate, on, off }
+            }
             (_, Some(_)) => return Err("--bursts needs one steady --rate"),
-            (Self::Steady(rate), None) => Shape::Steady(*rate),
-            (Self::Ramp(from, to), None) => Shape::Ramp { from: *from, to: *to },
-            (Self::Steps(steps), None) => Shape::Steps(steps.clone()),
+            (Self::Steady(rate), None) => RateShape::Steady(*rate),
+            (Self::Ramp(from, to), None) => RateShape::Ramp { from: *from, to: *to },
+            (Self::Steps(steps), None) => RateShape::Steps(steps.clone()),
         })
     }
 }
 
-impl FromStr for Rate {
+impl FromStr for RequestRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -58,7 +60,7 @@ impl FromStr for Rate {
                 let (rate, time) = part
                     .split_once('@')
                     .ok_or_else(|| format!("`{part}` is not a step: expected RATE@TIME, such as 100@10s"))?;
-                Ok((number(rate)?, units::duration(time)?))
+                Ok((number(rate)?, units::parse_duration(time)?))
             };
             return text.split(',').map(step).collect::<Result<_, String>>().map(Self::Steps);
         }
@@ -77,7 +79,7 @@ fn number(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|rate| (0.0..=1e7).contains(rate)).ok_or_else(expected)
 }
 
-impl Display for Rate {
+impl Display for RequestRate {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Steady(rate) => write!(f, "{rate}/s"),
@@ -85,7 +87,7 @@ impl Display for Rate {
             Self::Steps(steps) => {
                 let steps: Vec<_> = steps
                     .iter()
-                    .map(|(rate, time)| format!("{rate}/s for {}", units::short(*time)))
+                    .map(|(rate, time)| format!("{rate}/s for {}", units::format_duration(*time)))
                     .collect();
                 f.write_str(&steps.join(", "))
             }
@@ -93,13 +95,13 @@ impl Display for Rate {
     }
 }
 
-impl FromStr for Bursts {
+impl FromStr for BurstPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (on, off) =
             text.split_once('/').ok_or_else(|| format!("`{text}`: expected ON/OFF, such as 1s/4s"))?;
-        let (on, off) = (units::duration(on)?, units::duration(off)?);
+        let (on, off) = (units::parse_duration(on)?, units::parse_duration(off)?);
         if on.is_zero() {
             Err("nothing is ever sent: expected more than 0 before the /".to_owned())
         } else {
@@ -108,9 +110,9 @@ impl FromStr for Bursts {
     }
 }
 
-impl Display for Bursts {
+impl Display for BurstPattern {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on, {} off", units::short(self.on), units::short(self.off))
+        write!(f, "{} on, {} off", units::format_duration(self.on), units::format_duration(self.off))
     }
 }
 
@@ -121,23 +123,26 @@ mod tests {
     #[test]
     fn rates_are_read() {
         let second = Duration::from_secs(1);
-        assert_eq!("5000".parse(), Ok(Rate::Steady(5000.0)));
-        assert_eq!("0..2e3".parse(), Ok(Rate::Ramp(0.0, 2000.0)));
-        assert_eq!("100@10s,0.5@1s".parse(), Ok(Rate::Steps(vec![(100.0, 10 * second), (0.5, second)])));
-        assert_eq!("1s/4s".parse(), Ok(Bursts { on: second, off: 4 * second }));
-        let steps: Rate = "1@2s,3@4s".parse().unwrap();
+        assert_eq!("5000".parse(), Ok(RequestRate::Steady(5000.0)));
+        assert_eq!("0..2e3".parse(), Ok(RequestRate::Ramp(0.0, 2000.0)));
+        assert_eq!(
+            "100@10s,0.5@1s".parse(),
+            Ok(RequestRate::Steps(vec![(100.0, 10 * second), (0.5, second)]))
+        );
+        assert_eq!("1s/4s".parse(), Ok(BurstPattern { on: second, off: 4 * second }));
+        let steps: RequestRate = "1@2s,3@4s".parse().unwrap();
         assert_eq!(steps.duration(), Some(6 * second));
         assert_eq!(steps.to_string(), "1/s for 2.00 s, 3/s for 4.00 s");
-        assert!(steps.shape(Some(Bursts { on: second, off: second })).is_err());
+        assert!(steps.shape(Some(BurstPattern { on: second, off: second })).is_err());
     }
 
     #[test]
     fn what_is_no_rate_is_refused() {
         for text in ["", "0", "-1", "x", "nan", "inf", "1..", "..2", "1@", "1@2s,", "1@x", "1e99"] {
-            assert!(text.parse::<Rate>().is_err(), "{text}");
+            assert!(text.parse::<RequestRate>().is_err(), "{text}");
         }
         for text in ["", "1s", "0/1s", "x/y", "/"] {
-            assert!(text.parse::<Bursts>().is_err(), "{text}");
+            assert!(text.parse::<BurstPattern>().is_err(), "{text}");
         }
     }
 }

@@ -4,20 +4,20 @@ use std::str::FromStr;
 
 use plimsoll_bench::units;
 
-use super::outcome::Outcome;
+use super::result::LoadResult;
 
 /// A condition as it was given.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Threshold {
     text: String,
-    metric: Metric,
+    metric: ThresholdMetric,
     above: bool,
     equal: bool,
     bound: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Metric {
+enum ThresholdMetric {
     /// A percentile of the latency, in seconds, like `Mean` and `Max`.
     Quantile(f64),
     Mean,
@@ -31,40 +31,40 @@ enum Metric {
 
 /// A condition and the value that was compared with it.
 #[derive(Clone, Debug)]
-pub(super) struct Judged {
+pub(super) struct ThresholdVerdict {
     /// The condition as it was given.
     pub(super) text: String,
     /// The value: seconds, a share or requests per second.
     pub(super) value: f64,
     /// The `value` for people.
-    pub(super) shown: String,
+    pub(super) display_value: String,
     /// Whether the condition is false, so that the run passes.
     pub(super) passed: bool,
 }
 
 impl Threshold {
-    pub(super) fn judge(&self, outcome: &Outcome) -> Judged {
+    pub(super) fn judge(&self, outcome: &LoadResult) -> ThresholdVerdict {
         let (latency, record) = (&outcome.record.latency, &outcome.record);
         let value = match self.metric {
-            Metric::Quantile(q) => latency.quantile(q).as_secs_f64(),
-            Metric::Mean => latency.mean().as_secs_f64(),
-            Metric::Max => latency.max().as_secs_f64(),
-            Metric::Failed => record.failures() as f64 / record.due.max(1) as f64,
-            Metric::Completed => outcome.completed(),
-            Metric::Offered => outcome.offered(),
+            ThresholdMetric::Quantile(q) => latency.quantile(q).as_secs_f64(),
+            ThresholdMetric::Mean => latency.mean().as_secs_f64(),
+            ThresholdMetric::Max => latency.max().as_secs_f64(),
+            ThresholdMetric::Failed => record.failures() as f64 / record.due.max(1) as f64,
+            ThresholdMetric::Completed => outcome.completed_rate(),
+            ThresholdMetric::Offered => outcome.offered_rate(),
         };
         let came_true = if self.above { value > self.bound } else { value < self.bound };
         let shown = match self.metric {
-            Metric::Quantile(_) | Metric::Mean | Metric::Max => {
-                units::short(std::time::Duration::from_secs_f64(value))
+            ThresholdMetric::Quantile(_) | ThresholdMetric::Mean | ThresholdMetric::Max => {
+                units::format_duration(std::time::Duration::from_secs_f64(value))
             }
-            Metric::Failed => format!("{:.3} %", value * 100.0),
-            Metric::Completed | Metric::Offered => format!("{value:.1}/s"),
+            ThresholdMetric::Failed => format!("{:.3} %", value * 100.0),
+            ThresholdMetric::Completed | ThresholdMetric::Offered => format!("{value:.1}/s"),
         };
-        Judged {
+        ThresholdVerdict {
             text: self.text.clone(),
             value,
-            shown,
+            display_value: shown,
             passed: !(came_true || self.equal && value == self.bound),
         }
     }
@@ -85,20 +85,22 @@ impl FromStr for Threshold {
         };
         let percentile = || name.strip_prefix('p')?.parse().ok().filter(|p| (0.0..=100.0).contains(p));
         let metric = match name {
-            "mean" => Metric::Mean,
-            "max" => Metric::Max,
-            "failed" => Metric::Failed,
-            "completed" => Metric::Completed,
-            "offered" => Metric::Offered,
+            "mean" => ThresholdMetric::Mean,
+            "max" => ThresholdMetric::Max,
+            "failed" => ThresholdMetric::Failed,
+            "completed" => ThresholdMetric::Completed,
+            "offered" => ThresholdMetric::Offered,
             _ => {
                 let percentile: f64 = percentile().ok_or_else(|| format!("`{name}`: {expected}"))?;
-                Metric::Quantile(percentile / 100.0)
+                ThresholdMetric::Quantile(percentile / 100.0)
             }
         };
         let bound = match metric {
-            Metric::Quantile(_) | Metric::Mean | Metric::Max => units::duration(value)?.as_secs_f64(),
-            Metric::Failed => share(value)?,
-            Metric::Completed | Metric::Offered => {
+            ThresholdMetric::Quantile(_) | ThresholdMetric::Mean | ThresholdMetric::Max => {
+                units::parse_duration(value)?.as_secs_f64()
+            }
+            ThresholdMetric::Failed => share(value)?,
+            ThresholdMetric::Completed | ThresholdMetric::Offered => {
                 number(value).ok_or_else(|| format!("`{value}` is no number per second"))?
             }
         };
@@ -121,7 +123,7 @@ fn number(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::sample;
+    use super::super::result::sample;
     use super::*;
 
     fn passes(text: &str) -> bool {

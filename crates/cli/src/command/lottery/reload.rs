@@ -3,29 +3,29 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use plimsoll_cluster::lottery::{Service, Settings};
-use plimsoll_wire::rfs::{Keys, Role};
+use plimsoll_cluster::lottery::{DaemonSettings, LotteryService};
+use plimsoll_wire::rfs::{KeyRing, KeyRole};
 
-use super::{Args, key};
-use crate::config::{self, ControlTable, LotteryFile, LotteryService as FileService, Severity};
+use super::{Args, key_file};
+use crate::config::{self, ControlConfig, LotteryFile, LotteryService as FileService, Severity};
 
 /// Reads the file and the keys; returns their content, and their differences, one line each.
 ///
 /// # Errors
 /// Fails with the mistake on one line.
-pub(super) fn read(
+pub(super) fn read_settings(
     args: &Args,
     before: &LotteryFile,
-    force: &Settings,
-) -> Result<(LotteryFile, Settings, Vec<String>), String> {
+    force: &DaemonSettings,
+) -> Result<(LotteryFile, DaemonSettings, Vec<String>), String> {
     let file = match &args.config {
         Some(path) => config::read_lottery(path).map_err(|error| error.headline())?,
-        None => args.read().map_err(|failure| failure.line().to_owned())?,
+        None => args.read_config().map_err(|failure| failure.one_line().to_owned())?,
     };
     if file.warnings.count(Severity::Warning) > 0 {
         file.warnings.lines().iter().for_each(|line| tracing::warn!("{line}"));
     }
-    let keys = key::read(&file.keys()).map_err(|failure| failure.line().to_owned())?;
+    let keys = key_file::read(&file.keys()).map_err(|failure| failure.one_line().to_owned())?;
     let settings = file.settings(keys, config::look_up).map_err(|problems| problems.headline())?;
     let mut changes = differences(force, &settings);
     let (old, new) = (&before.lottery, &file.lottery);
@@ -36,7 +36,7 @@ pub(super) fn read(
         ("multicast", old.multicast != new.multicast),
         ("status", old.status != new.status),
     ];
-    let doors = |table: &ControlTable| ControlTable { access: Default::default(), ..table.clone() };
+    let doors = |table: &ControlConfig| ControlConfig { access: Default::default(), ..table.clone() };
     if doors(&old.admin) != doors(&new.admin) {
         changes.push(
             "! admin differs: it takes effect when the daemon is started again (its access rules do now)"
@@ -64,7 +64,7 @@ pub(super) fn read(
 }
 
 /// Logs the differences.
-pub(super) fn tell(changes: &[String]) {
+pub(super) fn log_changes(changes: &[String]) {
     if changes.is_empty() {
         tracing::info!("reloaded: nothing has changed");
     }
@@ -72,9 +72,9 @@ pub(super) fn tell(changes: &[String]) {
 }
 
 /// Returns the differences of settings, one line each.
-pub(super) fn differences(before: &Settings, after: &Settings) -> Vec<String> {
+pub(super) fn differences(before: &DaemonSettings, after: &DaemonSettings) -> Vec<String> {
     let mut changes = Vec::new();
-    for (what, role) in [("keys", Role::Daemon), ("keys for clients", Role::Client)] {
+    for (what, role) in [("keys", KeyRole::Daemon), ("keys for clients", KeyRole::Client)] {
         let [before, after] = [before, after].map(|settings| ids(&settings.keys, role));
         if before != after {
             changes.push(format!("~ {what}: {before} -> {after}"));
@@ -107,7 +107,7 @@ pub(super) fn differences(before: &Settings, after: &Settings) -> Vec<String> {
     changes
 }
 
-fn service_differences(before: &Service, after: &Service, changes: &mut Vec<String>) {
+fn service_differences(before: &LotteryService, after: &LotteryService, changes: &mut Vec<String>) {
     let name = &after.name;
     if before.server != after.server {
         changes.push(format!("~ service {name}: server {} -> {}", before.server, after.server));
@@ -124,7 +124,7 @@ fn service_differences(before: &Service, after: &Service, changes: &mut Vec<Stri
 }
 
 /// Returns the numbers of keys, that of the sealing one first.
-fn ids(keys: &Keys, role: Role) -> String {
-    let ids: Vec<String> = keys.ids_of(role).map(|id| id.to_string()).collect();
+fn ids(keys: &KeyRing, role: KeyRole) -> String {
+    let ids: Vec<String> = keys.ids_for_role(role).map(|id| id.to_string()).collect();
     if ids.is_empty() { "none".into() } else { ids.join(", ") }
 }

@@ -3,28 +3,30 @@
 use std::process::ExitCode;
 
 use plimsoll_lqn::Model;
-use plimsoll_lqn::ask::capacity::{Goal, Missed, Range, Tried, capacity};
-use plimsoll_lqn::ask::{Line, Whole, lines};
+use plimsoll_lqn::analysis::capacity::{LoadRange, LoadTrial, MissedGoal, PerformanceGoal, find_capacity};
+use plimsoll_lqn::analysis::{OverallResults, ResultLine, result_lines};
 use serde_json::{Value, json};
 
-use super::method::How;
-use super::{Text, Which, short};
-use crate::command::{Exit, Failure, Globals};
-use crate::control::text::{Cell, Tone, table};
-use crate::talk::Output;
+use super::solver::SolveOptions;
+use super::{ModelArgs, ModelText, short};
+use crate::command::{CliError, CliExitCode, GlobalArgs};
+use crate::control::format::{TableCell, TextStyle, table};
+use crate::output::OutputFormat;
 
 /// Find the largest load with which goals are kept
 ///
-/// The load is the number of clients, or the rate of requests from outside; --load names another number where the model has
-/// several. It is doubled until a goal is missed, and then looked for in between. Exit code 1: no load keeps the goals.
+/// The load is the number of clients, or the rate of requests from outside; --load names another number where
+/// the model has several. It is doubled until a goal is missed, and then looked for in between. Exit code 1:
+/// no load keeps the goals.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 
-    /// What is to hold: response<0.5, client.p95<2, cpu.utilization<0.8, throughput>100; several times for all of them
-    #[arg(long, value_name = "GOAL", required = true, value_parser = Goal::parse)]
-    goal: Vec<Goal>,
+    /// What is to hold: response<0.5, client.p95<2, cpu.utilization<0.8, throughput>100; several times for
+    /// all of them
+    #[arg(long, value_name = "GOAL", required = true, value_parser = PerformanceGoal::parse)]
+    goal: Vec<PerformanceGoal>,
 
     /// What is the load: a parameter, or a number such as client.threads or front.arrivals
     #[arg(long, value_name = "NAME")]
@@ -39,33 +41,33 @@ pub(super) struct Args {
     to: Option<f64>,
 
     #[command(flatten)]
-    how: How,
+    how: SolveOptions,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json];
+pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Table, OutputFormat::Json];
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let text = Text::of(&args.which.file)?;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let text = ModelText::open(&args.which.file)?;
     let read = text.read(&args.which.set)?;
-    text.say(&read, globals);
+    text.print_left_out(&read, globals);
     let load = match &args.load {
         Some(name) => name.strip_prefix('$').unwrap_or(name).to_owned(),
-        None => usual(&read.model)?,
+        None => default_load(&read.model)?,
     };
     let own = text.value(&read, &load)?;
     let counts = own.fract() == 0.0 && own >= 1.0 && !load.ends_with(".arrivals");
-    let range = Range {
+    let range = LoadRange {
         from: args.from.unwrap_or(if counts { 1.0 } else { own / 64.0 }),
         to: args.to.unwrap_or(if counts { 100_000.0 } else { own * 1024.0 }),
-        whole: counts,
+        is_whole: counts,
     };
     if !(range.from > 0.0 && range.from <= range.to) {
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CliError::new(
+            CliExitCode::Usage,
             "the least load is above 0 and no more than the most: see --from, --to",
         ));
     }
-    let solve = |value: f64| -> Result<_, Failure> {
+    let solve = |value: f64| -> Result<_, CliError> {
         let mut set = args.which.set.clone();
         set.retain(|(name, _)| *name != load);
         set.push((load.clone(), value));
@@ -73,16 +75,16 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let found = args.how.solve(&model);
         // A point at which no client finished has no numbers for a goal.
         if let Some(found) = found.as_ref().ok().filter(|found| found.unseen.is_empty()) {
-            known(&args.goal, &lines(&model, found))?;
+            check_goals(&args.goal, &result_lines(&model, found))?;
         }
         Ok((model, found))
     };
-    let left_out = args.how.left_out(std::iter::once(&read.model), globals);
-    let (best, beyond) = capacity(range, &args.goal, solve)?;
+    let left_out = args.how.print_left_out(std::iter::once(&read.model), globals);
+    let (best, beyond) = find_capacity(range, &args.goal, solve)?;
     let Some(best) = best else {
         let why = beyond.map(|tried| missed(&args.goal, &tried)).unwrap_or_default();
         let at = format!("{load} = {}", range.from);
-        return Err(Failure::failed(format_args!("no load keeps the goals: at {at} {why}")));
+        return Err(CliError::failed(format_args!("no load keeps the goals: at {at} {why}")));
     };
     let json = json!({
         "schema": 1,
@@ -94,7 +96,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         "beyond": beyond.as_ref().map(|own| document(&args.goal, own)),
         "left_out": left_out,
     });
-    globals.show(&json, || render(&load, &args.goal, &best, beyond.as_ref(), globals.color()))?;
+    globals.print_result(&json, || {
+        render(&load, &args.goal, &best, beyond.as_ref(), globals.stdout_has_color())
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,7 +108,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// Returns the default load: the only clients, or the only requests from outside.
-fn usual(model: &Model) -> Result<String, Failure> {
+fn default_load(model: &Model) -> Result<String, CliError> {
     let clients =
         model.tasks.iter().filter(|task| task.is_client()).map(|own| format!("{}.threads", own.name));
     let open =
@@ -112,36 +116,36 @@ fn usual(model: &Model) -> Result<String, Failure> {
     let mut all: Vec<String> = clients.chain(open).collect();
     if all.len() > 1 {
         let names = all.join(", ");
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CliError::new(
+            CliExitCode::Usage,
             format_args!("the model has several loads; say which with --load: {names}"),
         ));
     }
-    all.pop().ok_or_else(|| Failure::new(Exit::Usage, "the model has neither clients nor arrivals"))
+    all.pop().ok_or_else(|| CliError::new(CliExitCode::Usage, "the model has neither clients nor arrivals"))
 }
 
 /// Checks that every goal is about an existing number.
-fn known(goals: &[Goal], lines: &[Line]) -> Result<(), Failure> {
+fn check_goals(goals: &[PerformanceGoal], lines: &[ResultLine]) -> Result<(), CliError> {
     for goal in goals {
-        if goal.metric.of(lines).is_empty() {
+        if goal.metric.select(lines).is_empty() {
             let metric = goal.metric.metric;
             let names = lines.iter().filter(|line| line.metric == metric).map(|line| line.name.as_str());
             let names = names.collect::<Vec<_>>().join(", ");
             let what = format!("goal `{}` is about nothing: there is {metric} of {names}", goal.text);
-            return Err(Failure::new(Exit::Usage, what));
+            return Err(CliError::new(CliExitCode::Usage, what));
         }
     }
     Ok(())
 }
 
-fn missed(goals: &[Goal], tried: &Tried) -> String {
-    match &tried.missed {
-        Some(Missed::Stuck(why)) => why.to_string(),
-        Some(Missed::Grows(entry)) => format!("more comes to {entry} than can be served"),
-        Some(Missed::Unseen(name)) => {
+fn missed(goals: &[PerformanceGoal], tried: &LoadTrial) -> String {
+    match &tried.failure {
+        Some(MissedGoal::Unsolvable(why)) => why.to_string(),
+        Some(MissedGoal::QueueGrows(entry)) => format!("more comes to {entry} than can be served"),
+        Some(MissedGoal::NoneFinished(name)) => {
             format!("nothing of {name} came to an end in what was simulated (--budget, --events)")
         }
-        Some(Missed::Goal(place, line)) => {
+        Some(MissedGoal::Unmet(place, line)) => {
             let (metric, name, value) = (line.metric, &line.name, short(line.value.mean));
             format!("{metric} of {name} is {value}, which misses {}", goals[*place].text)
         }
@@ -149,45 +153,51 @@ fn missed(goals: &[Goal], tried: &Tried) -> String {
     }
 }
 
-fn document(goals: &[Goal], tried: &Tried) -> Value {
-    let Ok((model, found)) = &tried.found else {
+fn document(goals: &[PerformanceGoal], tried: &LoadTrial) -> Value {
+    let Ok((model, found)) = &tried.outcome else {
         return json!({ "load": tried.load, "why": missed(goals, tried) });
     };
-    let all = lines(model, found);
+    let all = result_lines(model, found);
     json!({
         "load": tried.load,
-        "whole": Whole::of(model, found),
+        "whole": OverallResults::of(model, found),
         "goals": goals.iter().map(|goal| json!({
             "goal": goal.text,
-            "kept": goal.metric.of(&all).iter().all(|line| goal.allows(line.value.mean)),
-            "lines": goal.metric.of(&all),
+            "kept": goal.metric.select(&all).iter().all(|line| goal.is_met_by(line.value.mean)),
+            "lines": goal.metric.select(&all),
         })).collect::<Vec<_>>(),
-        "why": tried.missed.as_ref().map(|_| missed(goals, tried)),
+        "why": tried.failure.as_ref().map(|_| missed(goals, tried)),
     })
 }
 
-fn render(load: &str, goals: &[Goal], best: &Tried, beyond: Option<&Tried>, color: bool) -> String {
+fn render(
+    load: &str,
+    goals: &[PerformanceGoal],
+    best: &LoadTrial,
+    beyond: Option<&LoadTrial>,
+    color: bool,
+) -> String {
     let mut out = format!("{load} = {}\n", short(best.load));
     out += &match beyond {
         Some(tried) => format!("at {} {}\n\n", short(tried.load), missed(goals, tried)),
         None => "that is the most that was tried (--to); every goal is kept\n\n".to_owned(),
     };
-    let strong = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let strong = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![strong("GOAL"), strong("OF"), number("IS"), number("±")]];
-    if let Ok((model, found)) = &best.found {
-        let all = lines(model, found);
+    if let Ok((model, found)) = &best.outcome {
+        let all = result_lines(model, found);
         for goal in goals {
-            for line in goal.metric.of(&all) {
+            for line in goal.metric.select(&all) {
                 rows.push(vec![
-                    Cell::text(&goal.text),
-                    Cell::text(&line.name),
-                    Cell::number(short(line.value.mean)),
-                    Cell::number(short(line.value.half_width)),
+                    TableCell::text(&goal.text),
+                    TableCell::text(&line.name),
+                    TableCell::number(short(line.value.mean)),
+                    TableCell::number(short(line.value.half_width)),
                 ]);
             }
         }
-        let whole = Whole::of(model, found);
+        let whole = OverallResults::of(model, found);
         out += &table(&rows, color);
         out += &format!("\nresponse {}, throughput {}\n", short(whole.response), short(whole.throughput));
     }

@@ -4,38 +4,38 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use plimsoll_lqn::ask::{Line, lines};
-use plimsoll_lqn::read::{Measured, results};
+use plimsoll_lqn::analysis::{ResultLine, result_lines};
+use plimsoll_lqn::read::{MeasuredResult, read_results};
 use serde_json::{Value, json};
 
-use super::method::{ALL, How};
-use super::{Which, print, quoted, short, text};
-use crate::command::{Exit, Failure, Globals};
+use super::solver::{ALL, SolveOptions};
+use super::{ModelArgs, print, quoted, short, text};
+use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::config;
-use crate::control::text::{Cell, Tone, table};
-use crate::talk::{Output, write};
+use crate::control::format::{TableCell, TextStyle, table};
+use crate::output::{OutputFormat, write_stdout};
 
 /// Compare what every method finds, and what was measured
 ///
-/// Differences are to what was measured, or to the simulation. Measurements are CSV with the columns kind, name, metric and
-/// mean (as `simulate -o csv` writes them), or a file of results in LQNX (.lqxo).
+/// Differences are to what was measured, or to the simulation. Measurements are CSV with the columns kind,
+/// name, metric and mean (as `simulate -o csv` writes them), or a file of results in LQNX (.lqxo).
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 
     /// What was measured, or found by another tool
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
 
     #[command(flatten)]
-    how: How,
+    how: SolveOptions,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv];
+pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Table, OutputFormat::Json, OutputFormat::Csv];
 
 /// One number by each method.
-struct Row {
+struct ComparisonRow {
     kind: String,
     name: String,
     metric: String,
@@ -43,33 +43,36 @@ struct Row {
     values: Vec<Option<f64>>,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let model = args.which.read(globals)?.model;
     let measured = args.measured.as_deref().map(measurements).transpose()?;
-    let mut columns: Vec<(&str, Vec<Line>)> = Vec::new();
+    let mut columns: Vec<(&str, Vec<ResultLine>)> = Vec::new();
     let mut stuck: Vec<Value> = Vec::new();
     for method in ALL {
-        match args.how.by(method, &model) {
+        match args.how.solve_by(method, &model) {
             Ok(found) => {
-                print::unseen(&found, globals);
-                columns.push((method.name, lines(&model, &found)));
+                print::print_unobserved(&found, globals);
+                columns.push((method.name, result_lines(&model, &found)));
             }
             Err(why) => {
-                globals.insist(&format!("warning: {}: {why}\n", method.name));
+                globals.print_always(&format!("warning: {}: {why}\n", method.name));
                 stuck.push(json!({ "column": method.name, "why": why.to_string() }));
             }
         }
     }
-    let left_out = print::left_out(std::iter::once(&model), globals);
+    let left_out = print::print_left_out(std::iter::once(&model), globals);
     if columns.is_empty() {
-        return Err(Failure::failed("no method can solve the model"));
+        return Err(CliError::failed("no method can solve the model"));
     }
     let (rows, unknown) = rows(&columns, measured.as_deref());
     if rows.is_empty() {
-        return Err(Failure::failed("nothing that was measured is in the model"));
+        return Err(CliError::failed("nothing that was measured is in the model"));
     }
     for own in unknown.iter().take(5) {
-        globals.say(&format!("measured, but not in the model: {} {} {}\n", own.kind, own.name, own.metric));
+        globals.print_message(&format!(
+            "measured, but not in the model: {} {} {}\n",
+            own.kind, own.name, own.metric
+        ));
     }
     let mut names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     if measured.is_some() {
@@ -77,21 +80,21 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
     let truth = names.iter().position(|name| *name == "measured");
     let truth = truth.or_else(|| names.iter().position(|name| *name == "simulate")).unwrap_or(0);
-    if globals.output == Output::Csv {
-        write(&csv(&names, &rows))?;
+    if globals.output == OutputFormat::Csv {
+        write_stdout(&csv(&names, &rows))?;
     } else {
         let json = json!({ "schema": 1, "against": names[truth], "rows": document(&names, truth, &rows),
             "errors": summary(&names, truth, &rows), "stuck": stuck, "left_out": left_out });
-        globals.show(&json, || render(&names, truth, &rows, globals.color()))?;
+        globals.print_result(&json, || render(&names, truth, &rows, globals.stdout_has_color()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the rows, and the measurements of things that the model does not have.
 fn rows<'m>(
-    columns: &[(&str, Vec<Line>)],
-    measured: Option<&'m [Measured]>,
-) -> (Vec<Row>, Vec<&'m Measured>) {
+    columns: &[(&str, Vec<ResultLine>)],
+    measured: Option<&'m [MeasuredResult]>,
+) -> (Vec<ComparisonRow>, Vec<&'m MeasuredResult>) {
     let mut rows = Vec::new();
     let mut known: Vec<(&str, &str, &str)> = Vec::new();
     for line in columns.iter().flat_map(|(_, lines)| lines) {
@@ -102,18 +105,19 @@ fn rows<'m>(
         known.push(own);
         let mut values: Vec<Option<f64>> = Vec::new();
         for (_, lines) in columns {
-            let same = |other: &&Line| (other.kind, other.name.as_str(), other.metric) == own;
+            let same = |other: &&ResultLine| (other.kind, other.name.as_str(), other.metric) == own;
             values.push(lines.iter().find(same).map(|line| line.value.mean));
         }
         if let Some(measured) = measured {
-            let same =
-                |other: &&Measured| (other.kind.as_str(), other.name.as_str(), other.metric.as_str()) == own;
+            let same = |other: &&MeasuredResult| {
+                (other.kind.as_str(), other.name.as_str(), other.metric.as_str()) == own
+            };
             let Some(found) = measured.iter().find(same) else { continue };
             values.push(Some(found.mean));
         } else if !matches!(line.metric, "throughput" | "response" | "busy") {
             continue;
         }
-        rows.push(Row {
+        rows.push(ComparisonRow {
             kind: line.kind.to_owned(),
             name: line.name.clone(),
             metric: line.metric.to_owned(),
@@ -121,24 +125,26 @@ fn rows<'m>(
         });
     }
     let absent =
-        |own: &&Measured| !known.contains(&(own.kind.as_str(), own.name.as_str(), own.metric.as_str()));
+        |own: &&MeasuredResult| !known.contains(&(own.kind.as_str(), own.name.as_str(), own.metric.as_str()));
     (rows, measured.unwrap_or_default().iter().filter(absent).collect())
 }
 
 /// Returns the relative error of a value.
-fn off(value: Option<f64>, truth: Option<f64>) -> Option<f64> {
+fn relative_error(value: Option<f64>, truth: Option<f64>) -> Option<f64> {
     let (value, truth) = (value?, truth?);
     (truth != 0.0).then(|| value / truth - 1.0)
 }
 
 /// Returns for each column but the true one the mean and the greatest error by metric, without its sign.
-fn summary(names: &[&str], truth: usize, rows: &[Row]) -> Vec<Value> {
+fn summary(names: &[&str], truth: usize, rows: &[ComparisonRow]) -> Vec<Value> {
     let mut all = Vec::new();
     for (column, name) in names.iter().enumerate().filter(|(column, _)| *column != truth) {
         for metric in ["throughput", "response", "busy"] {
             let own = rows.iter().filter(|row| row.metric == metric);
-            let errors: Vec<f64> =
-                own.filter_map(|row| off(row.values[column], row.values[truth])).map(f64::abs).collect();
+            let errors: Vec<f64> = own
+                .filter_map(|row| relative_error(row.values[column], row.values[truth]))
+                .map(f64::abs)
+                .collect();
             if !errors.is_empty() {
                 let mean = errors.iter().sum::<f64>() / errors.len() as f64;
                 let worst = errors.iter().copied().fold(0.0, f64::max);
@@ -149,13 +155,13 @@ fn summary(names: &[&str], truth: usize, rows: &[Row]) -> Vec<Value> {
     all
 }
 
-fn document(names: &[&str], truth: usize, rows: &[Row]) -> Vec<Value> {
-    let one = |row: &Row| {
+fn document(names: &[&str], truth: usize, rows: &[ComparisonRow]) -> Vec<Value> {
+    let one = |row: &ComparisonRow| {
         let mut own = json!({ "kind": row.kind, "name": row.name, "metric": row.metric });
         for (column, name) in names.iter().enumerate() {
             own[*name] = json!(row.values[column]);
             if column != truth {
-                own[format!("{name}_off")] = json!(off(row.values[column], row.values[truth]));
+                own[format!("{name}_off")] = json!(relative_error(row.values[column], row.values[truth]));
             }
         }
         own
@@ -163,7 +169,7 @@ fn document(names: &[&str], truth: usize, rows: &[Row]) -> Vec<Value> {
     rows.iter().map(one).collect()
 }
 
-fn csv(names: &[&str], rows: &[Row]) -> String {
+fn csv(names: &[&str], rows: &[ComparisonRow]) -> String {
     let mut out = format!("kind,name,metric,{}\n", names.join(","));
     for row in rows {
         let values = row.values.iter().map(|value| value.map_or_else(String::new, |value| value.to_string()));
@@ -173,9 +179,9 @@ fn csv(names: &[&str], rows: &[Row]) -> String {
     out
 }
 
-fn render(names: &[&str], truth: usize, rows: &[Row], color: bool) -> String {
-    let strong = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+fn render(names: &[&str], truth: usize, rows: &[ComparisonRow], color: bool) -> String {
+    let strong = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut head = vec![strong("KIND"), strong("NAME"), strong("METRIC")];
     for (column, name) in names.iter().enumerate() {
         head.push(number(&name.to_uppercase()));
@@ -185,12 +191,13 @@ fn render(names: &[&str], truth: usize, rows: &[Row], color: bool) -> String {
     }
     let mut shown = vec![head];
     for row in rows {
-        let mut cells = vec![Cell::text(&row.kind), Cell::text(&row.name), Cell::text(&row.metric)];
+        let mut cells =
+            vec![TableCell::text(&row.kind), TableCell::text(&row.name), TableCell::text(&row.metric)];
         for (column, value) in row.values.iter().enumerate() {
-            cells.push(Cell::number(value.map_or_else(|| "-".to_owned(), short)));
+            cells.push(TableCell::number(value.map_or_else(|| "-".to_owned(), short)));
             if column != truth {
-                let off = off(*value, row.values[truth]);
-                cells.push(Cell::number(
+                let off = relative_error(*value, row.values[truth]);
+                cells.push(TableCell::number(
                     off.map_or_else(|| "-".to_owned(), |off| format!("{:+.1} %", 100.0 * off)),
                 ));
             }
@@ -212,20 +219,20 @@ fn render(names: &[&str], truth: usize, rows: &[Row], color: bool) -> String {
     out + if names.len() > 1 { "\n" } else { "" }
 }
 
-fn measurements(path: &Path) -> Result<Vec<Measured>, Failure> {
+fn measurements(path: &Path) -> Result<Vec<MeasuredResult>, CliError> {
     let name = config::name_of(path);
-    let source =
-        text(path).map_err(|error| Failure::new(Exit::Usage, format_args!("cannot read {name}: {error}")))?;
+    let source = text(path)
+        .map_err(|error| CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {error}")))?;
     let found = if source.trim_start().starts_with(['<', '\u{feff}']) {
-        results(&source).map_err(|trouble| trouble.to_string())
+        read_results(&source).map_err(|trouble| trouble.to_string())
     } else {
         columns(&source)
     };
-    found.map_err(|why| Failure::new(Exit::Usage, format_args!("{name}:{why}")))
+    found.map_err(|why| CliError::new(CliExitCode::Usage, format_args!("{name}:{why}")))
 }
 
 /// Reads CSV with a header; unknown columns are passed over.
-fn columns(source: &str) -> Result<Vec<Measured>, String> {
+fn columns(source: &str) -> Result<Vec<MeasuredResult>, String> {
     let mut lines = source.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some((_, head)) = lines.next() else { return Err("1:1: it is empty".to_owned()) };
     let head = fields(head);
@@ -244,7 +251,12 @@ fn columns(source: &str) -> Result<Vec<Measured>, String> {
         let number = field(mean).parse().ok().filter(|number: &f64| number.is_finite());
         let column = 1 + own.iter().take(mean).map(|text| text.chars().count() + 1).sum::<usize>();
         let number = number.ok_or_else(|| format!("{}:{column}: `{}` is no number", at + 1, field(mean)))?;
-        all.push(Measured { kind: field(kind), name: field(name), metric: field(metric), mean: number });
+        all.push(MeasuredResult {
+            kind: field(kind),
+            name: field(name),
+            metric: field(metric),
+            mean: number,
+        });
     }
     Ok(all)
 }
@@ -285,7 +297,7 @@ mod tests {
 
     #[test]
     fn errors_are_parts_of_the_true_number() {
-        assert_eq!(off(Some(1.1), Some(1.0)).map(|off| (off * 1000.0).round()), Some(100.0));
-        assert_eq!(off(Some(1.0), Some(0.0)), None);
+        assert_eq!(relative_error(Some(1.1), Some(1.0)).map(|off| (off * 1000.0).round()), Some(100.0));
+        assert_eq!(relative_error(Some(1.0), Some(0.0)), None);
     }
 }

@@ -4,24 +4,25 @@ use std::process::ExitCode;
 
 use plimsoll_lqn::write;
 
-use super::Which;
-use crate::command::{Exit, Failure, Globals};
-use crate::talk::{self, Output};
+use super::ModelArgs;
+use crate::command::{CliError, CliExitCode, GlobalArgs};
+use crate::output::{self, OutputFormat};
 
 /// Write a model in another format: -o lqnx (XML) or lqn (text)
 ///
-/// Parameters are written as the values that they have. What the `.lqn` grammar cannot say is refused by name.
+/// Parameters are written as the values that they have. What the `.lqn` grammar cannot say is refused by
+/// name.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Lqnx, Output::Lqn];
+pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Lqnx, OutputFormat::Lqn];
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let model = args.which.read(globals)?.model;
-    let text = if globals.output == Output::Lqn { write::lqn(&model) } else { write::lqnx(&model) };
-    talk::write(&text.map_err(|why| Failure::new(Exit::Usage, why))?)?;
+    let text = if globals.output == OutputFormat::Lqn { write::lqn(&model) } else { write::lqnx(&model) };
+    output::write_stdout(&text.map_err(|why| CliError::new(CliExitCode::Usage, why))?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,40 +6,44 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_lqn::fit::{Doubt, Fit, Make, Record, demands, fit, observed, records};
-use plimsoll_lqn::read::results;
-use plimsoll_lqn::write::{Origin, lqn, lqnx, lqxo};
-use plimsoll_lqn::{Effort, Findings, Model, Trouble, simulate, solve};
+use plimsoll_lqn::fit::{
+    FitResult, MeasurementRecord, ModelFactory, UnidentifiedCombination, default_parameters, fit,
+    interpret_records, parse_records,
+};
+use plimsoll_lqn::read::read_results;
+use plimsoll_lqn::write::{ResultOrigin, lqn, lqnx, lqxo};
+use plimsoll_lqn::{InputError, Model, ModelResults, SimulationEffort, simulate, solve};
 use serde_json::json;
 
-use super::{Text, Which, print, short, text};
-use crate::command::{Exit, Failure, Globals};
+use super::{ModelArgs, ModelText, print, short, text};
+use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::config;
-use crate::control::text::{Cell, Tone, table};
-use crate::talk::{self, Output};
+use crate::control::format::{TableCell, TextStyle, table};
+use crate::output::{self, OutputFormat};
 
-/// Find the demands of a model by measurements, with 95 % intervals and a warning of what the measurements cannot tell
+/// Find the demands of a model by measurements, with 95 % intervals and a warning of what the measurements
+/// cannot tell
 ///
-/// Measurements are rows of settings (clients, client.threads, web.arrivals ...) and of what was measured there
-/// (client.response, web.throughput, core.utilization ...), as CSV, also that of `simulate` and `sweep`, or as JSON; halves of
-/// 95 % intervals stand in NAME.half_width, the weight of a row in weight.
+/// Measurements are rows of settings (clients, client.threads, web.arrivals ...) and of what was measured
+/// there (client.response, web.throughput, core.utilization ...), as CSV, also that of `simulate` and
+/// `sweep`, or as JSON; halves of 95 % intervals stand in NAME.half_width, the weight of a row in weight.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 
     /// What was measured; - for standard input
     #[arg(long, value_name = "FILE")]
     measured: PathBuf,
 
-    /// What is to be found: parameters of the model ($NAME) and numbers such as get.demand or client.think; without it all
-    /// demands
+    /// What is to be found: parameters of the model ($NAME) and numbers such as get.demand or client.think;
+    /// without it all demands
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     free: Vec<String>,
 
     /// How a model's numbers are found while searching
     #[arg(long, value_name = "METHOD", default_value = "plan")]
-    method: Method,
+    method: FitMethod,
 
     /// Of simulations: same seed, same numbers
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -55,75 +59,79 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Method {
+enum FitMethod {
     /// By formulas that simulations correct
     Plan,
     /// By formulas alone
     Solve,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Lqxo, Output::Lqnx, Output::Lqn];
+pub(super) const OUTPUTS: &[OutputFormat] =
+    &[OutputFormat::Table, OutputFormat::Json, OutputFormat::Lqxo, OutputFormat::Lqnx, OutputFormat::Lqn];
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let own = Text::of(&args.which.file)?;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let own = ModelText::open(&args.which.file)?;
     let fixed = &args.which.set;
     let base = own.read(fixed)?;
-    own.say(&base, globals);
+    own.print_left_out(&base, globals);
     let make = |set: &[(String, f64)]| -> Result<Model, String> {
         let all: Vec<(String, f64)> = fixed.iter().chain(set).cloned().collect();
-        own.read(&all).map(|read| read.model).map_err(|why| why.line().to_owned())
+        own.read(&all).map(|read| read.model).map_err(|why| why.one_line().to_owned())
     };
-    let free = free(args, &own, &make)?;
+    let free = free_parameters(args, &own, &make)?;
     let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
     let file = config::name_of(&args.measured);
-    let wrong = |trouble: Trouble| Failure::new(Exit::Usage, format_args!("{file}:{trouble}"));
-    let measured = observed(&measurements(&args.measured)?, &make, &names).map_err(wrong)?;
+    let wrong = |trouble: InputError| CliError::new(CliExitCode::Usage, format_args!("{file}:{trouble}"));
+    let measured = interpret_records(&measurements(&args.measured)?, &make, &names).map_err(wrong)?;
     let left_out = match args.method {
-        Method::Solve => print::left_out(std::iter::once(&base.model), globals),
-        Method::Plan => Vec::new(),
+        FitMethod::Solve => print::print_left_out(std::iter::once(&base.model), globals),
+        FitMethod::Plan => Vec::new(),
     };
     for note in &measured.notes {
-        globals.say(&format!("{file}: {note}\n"));
+        globals.print_message(&format!("{file}: {note}\n"));
     }
-    let by_chance = |model: &Model, row: usize| -> Option<Findings> {
-        let effort =
-            Effort { seed: args.seed.wrapping_add(row as u64), events: args.events, precision: 1e-3 };
+    let by_chance = |model: &Model, row: usize| -> Option<ModelResults> {
+        let effort = SimulationEffort {
+            seed: args.seed.wrapping_add(row as u64),
+            events: args.events,
+            precision: 1e-3,
+        };
         simulate(model, &effort).ok()
     };
     let found = match args.method {
-        Method::Plan => fit(&free, &measured.rows, &make, Some(&by_chance)),
-        Method::Solve => fit(&free, &measured.rows, &make, None),
+        FitMethod::Plan => fit(&free, &measured.rows, &make, Some(&by_chance)),
+        FitMethod::Solve => fit(&free, &measured.rows, &make, None),
     };
     let found = found.map_err(wrong)?;
     let values: Vec<(String, f64)> =
         found.parameters.iter().map(|own| (own.name.clone(), own.value)).collect();
-    let model = make(&values).map_err(|why| Failure::new(Exit::Usage, why))?;
+    let model = make(&values).map_err(|why| CliError::new(CliExitCode::Usage, why))?;
     if let Some(path) = &args.write {
         let is_text = path.extension().is_some_and(|extension| extension == "lqn");
         let text = if is_text { lqn(&model) } else { lqnx(&model) };
-        let text = text.map_err(|why| Failure::new(Exit::Usage, why))?;
+        let text = text.map_err(|why| CliError::new(CliExitCode::Usage, why))?;
         let name = config::name_of(path);
         fs::write(path, text)
-            .map_err(|error| Failure::failed(format_args!("cannot write {name}: {error}")))?;
-        globals.say(&format!("{name}: the model with what was found\n"));
+            .map_err(|error| CliError::failed(format_args!("cannot write {name}: {error}")))?;
+        globals.print_message(&format!("{name}: the model with what was found\n"));
     }
-    let unwritable = |why| Failure::new(Exit::Usage, why);
+    let unwritable = |why| CliError::new(CliExitCode::Usage, why);
     match globals.output {
-        Output::Lqn => talk::write(&lqn(&model).map_err(unwritable)?)?,
-        Output::Lqnx => talk::write(&lqnx(&model).map_err(unwritable)?)?,
-        Output::Lqxo => {
+        OutputFormat::Lqn => output::write_stdout(&lqn(&model).map_err(unwritable)?)?,
+        OutputFormat::Lqnx => output::write_stdout(&lqnx(&model).map_err(unwritable)?)?,
+        OutputFormat::Lqxo => {
             let (results, how) = solve(&model);
-            let origin = Origin {
-                by: "plimsoll model fit",
-                valid: how.converged,
+            let origin = ResultOrigin {
+                program: "plimsoll model fit",
+                is_accurate: how.converged,
                 convergence: how.residual,
                 iterations: u64::from(how.iterations),
             };
-            talk::write(&lqxo(&model, &results, &origin).map_err(unwritable)?)?;
+            output::write_stdout(&lqxo(&model, &results, &origin).map_err(unwritable)?)?;
         }
         _ => {
             let json = json!({ "schema": 1, "fit": found, "left_out": left_out });
-            globals.show(&json, || render(&found, globals.color()))?;
+            globals.print_result(&json, || render(&found, globals.stdout_has_color()))?;
         }
     }
     warn(&found, globals);
@@ -131,7 +139,11 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the names to fit, and the values from which the search begins.
-fn free(args: &Args, own: &Text, make: &Make<'_>) -> Result<Vec<(String, f64)>, Failure> {
+fn free_parameters(
+    args: &Args,
+    own: &ModelText,
+    make: &ModelFactory<'_>,
+) -> Result<Vec<(String, f64)>, CliError> {
     let base = own.read(&args.which.set)?;
     let mut names: Vec<String> = Vec::new();
     for name in &args.free {
@@ -142,16 +154,17 @@ fn free(args: &Args, own: &Text, make: &Make<'_>) -> Result<Vec<(String, f64)>, 
     }
     if names.is_empty() {
         let fixed = |name: &String| args.which.set.iter().any(|(own, _)| own == name);
-        let all = demands(&base.parameters, make).map_err(|why| Failure::new(Exit::Usage, why))?;
+        let all = default_parameters(&base.parameters, make)
+            .map_err(|why| CliError::new(CliExitCode::Usage, why))?;
         names = all.into_iter().filter(|name| !fixed(name)).collect();
         if names.is_empty() {
-            return Err(Failure::new(
-                Exit::Usage,
+            return Err(CliError::new(
+                CliExitCode::Usage,
                 "the model has no demand above 0: name what is to be found, --free NAME",
             ));
         }
     }
-    let value = |name: String| -> Result<(String, f64), Failure> {
+    let value = |name: String| -> Result<(String, f64), CliError> {
         let set = args.which.set.iter().rev().find(|(own, _)| *own == name).map(|(_, value)| *value);
         let value = set.map_or_else(|| own.value(&base, &name), Ok)?;
         Ok((name, value))
@@ -159,31 +172,31 @@ fn free(args: &Args, own: &Text, make: &Make<'_>) -> Result<Vec<(String, f64)>, 
     names.into_iter().map(value).collect()
 }
 
-fn measurements(path: &Path) -> Result<Vec<Record>, Failure> {
+fn measurements(path: &Path) -> Result<Vec<MeasurementRecord>, CliError> {
     let name = config::name_of(path);
-    let source =
-        text(path).map_err(|error| Failure::new(Exit::Usage, format_args!("cannot read {name}: {error}")))?;
+    let source = text(path)
+        .map_err(|error| CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {error}")))?;
     let found = if source.trim_start_matches('\u{feff}').trim_start().starts_with('<') {
-        let field = |own: plimsoll_lqn::read::Measured| plimsoll_lqn::fit::Field {
+        let field = |own: plimsoll_lqn::read::MeasuredResult| plimsoll_lqn::fit::MeasuredField {
             name: format!("{}.{}.{}", own.kind, own.name, own.metric),
             value: own.mean,
             line: 1,
             column: 1,
         };
-        results(&source).map(|all| vec![all.into_iter().map(field).collect()])
+        read_results(&source).map(|all| vec![all.into_iter().map(field).collect()])
     } else {
-        records(&source)
+        parse_records(&source)
     };
-    found.map_err(|trouble| Failure::new(Exit::Usage, format_args!("{name}:{trouble}")))
+    found.map_err(|trouble| CliError::new(CliExitCode::Usage, format_args!("{name}:{trouble}")))
 }
 
 /// Returns the changes in words: `get.demand (+10 %), put.demand (-7 %)`
-fn parts(doubt: &Doubt) -> String {
+fn parts(doubt: &UnidentifiedCombination) -> String {
     let each = doubt.together.iter().map(|(name, factor)| format!("{name} {:+.0} %", 100.0 * (factor - 1.0)));
     each.collect::<Vec<_>>().join(", ")
 }
 
-fn warn(found: &Fit, globals: &Globals) {
+fn warn(found: &FitResult, globals: &GlobalArgs) {
     for doubt in &found.doubts {
         let what = match doubt.together.as_slice() {
             [(name, _)] => format!("`{name}` makes hardly a difference to what was measured"),
@@ -200,42 +213,46 @@ fn warn(found: &Fit, globals: &Globals) {
         } else {
             format!("what would tell, and by how much it changes: {measure}")
         };
-        globals.insist(&format!("warning: {what}; {advice}\n"));
+        globals.print_always(&format!("warning: {what}; {advice}\n"));
     }
     for own in &found.parameters {
         if let Some([from, to]) = own.interval
             && from <= 0.0
         {
             let (name, most) = (&own.name, short(to));
-            globals.insist(&format!(
+            globals.print_always(&format!(
                 "warning: the measurements do not tell `{name}` from 0: it is {most} at most\n"
             ));
         }
     }
     if found.excess > 1.7 {
-        globals.insist(&format!(
-            "warning: measurements are {:.1} times as far from the model as their intervals allow: it is another system, or \
+        globals.print_always(&format!(
+            "warning: measurements are {:.1} times as far from the model as their intervals allow: it is \
+             another system, or \
              they are correlated; intervals are wider for it\n",
             found.excess
         ));
     }
     if found.error.is_some_and(|error| error > 0.1) {
-        globals.insist(&format!(
+        globals.print_always(&format!(
             "warning: the model fits badly: it is {:.0} % off what was measured\n",
             100.0 * found.error.unwrap_or_default()
         ));
     }
     if found.freedom == 0 && found.parameters.iter().all(|own| own.interval.is_none()) {
-        globals.insist("warning: no intervals: there are no more measurements than parameters, and they have none of their own\n");
+        globals.print_always(
+            "warning: no intervals: there are no more measurements than parameters, and \
+            they have none of their own\n",
+        );
     }
     if !found.converged {
-        globals.insist("warning: the search came to no end: give it better guesses with --set\n");
+        globals.print_always("warning: the search came to no end: give it better guesses with --set\n");
     }
 }
 
-fn render(found: &Fit, color: bool) -> String {
-    let strong = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+fn render(found: &FitResult, color: bool) -> String {
+    let strong = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![
         strong("PARAMETER"),
         number("BEFORE"),
@@ -251,15 +268,15 @@ fn render(found: &Fit, color: bool) -> String {
         let dubious =
             found.doubts.iter().any(|doubt| doubt.together.iter().any(|(name, _)| *name == own.name));
         rows.push(vec![
-            Cell::text(&own.name),
-            Cell::number(short(own.before)),
-            Cell::number(short(own.value)),
-            Cell::number(from),
-            Cell::number(to),
+            TableCell::text(&own.name),
+            TableCell::number(short(own.before)),
+            TableCell::number(short(own.value)),
+            TableCell::number(from),
+            TableCell::number(to),
             match own.interval {
-                _ if dubious => Cell::text("not told").tone(Tone::Bad),
-                Some([from, _]) if from <= 0.0 => Cell::text("may be 0").tone(Tone::Fair),
-                _ => Cell::text(""),
+                _ if dubious => TableCell::text("not told").tone(TextStyle::Bad),
+                Some([from, _]) if from <= 0.0 => TableCell::text("may be 0").tone(TextStyle::Fair),
+                _ => TableCell::text(""),
             },
         ]);
     }
@@ -279,13 +296,13 @@ fn render(found: &Fit, color: bool) -> String {
         let at: Vec<String> = own.at.iter().map(|(name, value)| format!("{name} = {value}")).collect();
         let off = if own.measured > 0.0 { 100.0 * (own.fitted / own.measured - 1.0) } else { 0.0 };
         rows.push(vec![
-            Cell::text(own.metric),
-            Cell::text(&own.name),
-            Cell::text(&at.join(", ")),
-            Cell::number(short(own.measured)),
-            Cell::number(short(own.fitted)),
-            Cell::number(format!("{off:+.1} %")),
-            Cell::number(format!("{:+.1}", own.deviations)),
+            TableCell::text(own.metric),
+            TableCell::text(&own.name),
+            TableCell::text(&at.join(", ")),
+            TableCell::number(short(own.measured)),
+            TableCell::number(short(own.fitted)),
+            TableCell::number(format!("{off:+.1} %")),
+            TableCell::number(format!("{:+.1}", own.deviations)),
         ]);
     }
     let _ = write!(out, "\n{}", table(&rows, color));

@@ -5,16 +5,17 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use plimsoll_lqn::model::{Patience, Policy, Routing};
+use plimsoll_lqn::model::{RetryPolicy, Routing, RoutingPolicy};
 
-use crate::command::{Exit, Failure, Globals};
-use crate::config::{self, Binding, Config, Group, Listener, Member, Protocol};
-use crate::talk::{Output, write};
+use crate::command::{CliError, CliExitCode, GlobalArgs};
+use crate::config::{self, BindingMode, Config, GroupConfig, ListenerConfig, ListenerProtocol, MemberEntry};
+use crate::output::{OutputFormat, write_stdout};
 
-/// Write the model of a configuration: clients, balancer and members of each group, with its policy (-o lqn or toml)
+/// Write the model of a configuration: clients, balancer and members of each group, with its policy (-o lqn
+/// or toml)
 ///
-/// What a file does not say is a parameter at the beginning: how many clients there are, how long they think, how much work
-/// a request is. Times are in seconds. Give what you measured: --set web_demand=0.004.
+/// What a file does not say is a parameter at the beginning: how many clients there are, how long they think,
+/// how much work a request is. Times are in seconds. Give what you measured: --set web_demand=0.004.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// A configuration; - for standard input
@@ -22,84 +23,89 @@ pub(super) struct Args {
     file: PathBuf,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Lqn, Output::Toml];
+pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Lqn, OutputFormat::Toml];
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let file = config::read(&args.file).map_err(|error| Failure::rendered(Exit::Usage, error))?;
-    globals.say(&file.warnings.to_string());
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let file = config::read(&args.file).map_err(|error| CliError::rendered(CliExitCode::Usage, error))?;
+    globals.print_message(&file.warnings.to_string());
     let name = config::name_of(&args.file);
-    let mut groups: Vec<&Group> = Vec::new();
+    let mut groups: Vec<&GroupConfig> = Vec::new();
     for group in &file.config.groups {
         let served = file.config.listeners.iter().any(|listener| listener.leads_to(&group.name));
         if group.members.is_empty() {
-            globals.say(&format!("group {} is left out: its members are drawn or found\n", group.name));
+            globals.print_message(&format!(
+                "group {} is left out: its members are drawn or found\n",
+                group.name
+            ));
         } else if served {
             groups.push(group);
         } else {
-            globals.say(&format!("group {} is left out: no listener leads to it\n", group.name));
+            globals.print_message(&format!("group {} is left out: no listener leads to it\n", group.name));
         }
     }
     if groups.is_empty() {
-        return Err(Failure::failed(format_args!("{name}: no group has members and a listener")));
+        return Err(CliError::failed(format_args!("{name}: no group has members and a listener")));
     }
-    let groups: Vec<_> = groups.into_iter().map(|group| Modelled::new(group, &file.config)).collect();
+    let groups: Vec<_> = groups.into_iter().map(|group| ModelledGroup::new(group, &file.config)).collect();
     for (group, shared) in groups.iter().map(|own| own.group).zip(capacities(&groups)) {
         for note in notes(group, &file.config).into_iter().chain(shared) {
-            globals.say(&format!("group {}: {note}\n", group.name));
+            globals.print_message(&format!("group {}: {note}\n", group.name));
         }
     }
     let threads = file.config.threads;
-    let make = if globals.output == Output::Toml { toml } else { model };
+    let make = if globals.output == OutputFormat::Toml { toml } else { model };
     let text = make(&name, threads.unwrap_or(1), &groups);
     // Names of groups may become equal as words of the grammar.
     plimsoll_lqn::read(&text, &BTreeMap::new())
-        .map_err(|why| Failure::failed(format_args!("{name}: no model can be made of its names: {why}")))?;
-    write(&text)?;
+        .map_err(|why| CliError::failed(format_args!("{name}: no model can be made of its names: {why}")))?;
+    write_stdout(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A group with its part of the model.
-struct Modelled<'c> {
-    group: &'c Group,
+struct ModelledGroup<'c> {
+    group: &'c GroupConfig,
     routing: Routing,
     /// Whether clients only ask for a member, and go there themselves (handle-driven).
-    told: bool,
+    is_handle_driven: bool,
 }
 
-impl<'c> Modelled<'c> {
-    fn new(group: &'c Group, config: &Config) -> Self {
-        let mut listeners = led_to(group, config).peekable();
-        let told = listeners.peek().is_some() && listeners.all(tells);
-        Self { group, routing: routing(group, config).0, told }
+impl<'c> ModelledGroup<'c> {
+    fn new(group: &'c GroupConfig, config: &Config) -> Self {
+        let mut listeners = group_listeners(group, config).peekable();
+        let is_handle_driven = listeners.peek().is_some() && listeners.all(is_redirecting);
+        Self { group, routing: routing(group, config).0, is_handle_driven }
     }
 
     /// Returns how long the balancer waits for a member, and how often it tries again; none if it waits for
     /// as long as it takes, or for none.
     fn patience(&self) -> Option<(f64, u32)> {
-        if self.told { None } else { patience(self.group) }
+        if self.is_handle_driven { None } else { patience(self.group) }
     }
 }
 
-fn led_to<'c>(group: &Group, config: &'c Config) -> impl Iterator<Item = &'c Listener> {
+fn group_listeners<'c>(group: &GroupConfig, config: &'c Config) -> impl Iterator<Item = &'c ListenerConfig> {
     let name = group.name.clone();
     config.listeners.iter().filter(move |listener| listener.leads_to(&name))
 }
 
 /// Returns `true` if clients of a listener go to members by themselves, once they have an address.
-fn tells(listener: &Listener) -> bool {
+fn is_redirecting(listener: &ListenerConfig) -> bool {
     let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
     match listener.protocol {
-        Protocol::Xds | Protocol::Dns => true,
-        Protocol::Iiop => binding != Binding::PerRequest,
-        Protocol::Http | Protocol::Https | Protocol::Tcp | Protocol::Udp => false,
+        ListenerProtocol::Xds | ListenerProtocol::Dns => true,
+        ListenerProtocol::Iiop => binding != BindingMode::PerRequest,
+        ListenerProtocol::Http | ListenerProtocol::Https | ListenerProtocol::Tcp | ListenerProtocol::Udp => {
+            false
+        }
     }
 }
 
 /// Returns for each member of each group the first group with a member at its address, and that member's
 /// place. One processor does the work of all of them.
-fn processors(groups: &[Modelled<'_>]) -> Vec<Vec<(usize, usize)>> {
+fn processors(groups: &[ModelledGroup<'_>]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    let place = |(at, own): (usize, &Modelled<'_>)| {
+    let place = |(at, own): (usize, &ModelledGroup<'_>)| {
         let members = own.group.members.iter().enumerate();
         members.map(|(number, member)| *known.entry(address(member)).or_insert((at, number))).collect()
     };
@@ -107,13 +113,13 @@ fn processors(groups: &[Modelled<'_>]) -> Vec<Vec<(usize, usize)>> {
 }
 
 /// Returns the address of a member, or its name if an object reference has the address.
-fn address(member: &Member) -> String {
+fn address(member: &MemberEntry) -> String {
     member.table().address.map_or_else(|| member.name().to_string(), |address| address.to_string())
 }
 
 /// Returns the notes for each group about members that other groups have with another capacity.
-fn capacities(groups: &[Modelled<'_>]) -> Vec<Vec<String>> {
-    let note = |own: &Member, (at, number): (usize, usize)| {
+fn capacities(groups: &[ModelledGroup<'_>]) -> Vec<Vec<String>> {
+    let note = |own: &MemberEntry, (at, number): (usize, usize)| {
         let first = groups[at].group.members[number].table().capacity;
         let differs = own.table().capacity != first;
         differs.then(|| {
@@ -134,10 +140,10 @@ fn capacities(groups: &[Modelled<'_>]) -> Vec<Vec<String>> {
 
 /// Returns the policy of a model that is nearest to a group's strategy, and its name if it is not the same.
 /// If all clients keep their member (`per_session`, `affinity`), the clients of the model do so, too.
-fn routing(group: &Group, config: &Config) -> (Routing, Option<&'static str>) {
+fn routing(group: &GroupConfig, config: &Config) -> (Routing, Option<&'static str>) {
     let mut listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name)).peekable();
-    if listeners.peek().is_some() && listeners.all(keeps) {
-        let sticky = Routing { policy: Policy::Sticky, age: 0.0 };
+    if listeners.peek().is_some() && listeners.all(is_sticky) {
+        let sticky = Routing { policy: RoutingPolicy::Sticky, max_age: 0.0 };
         return (sticky, Some("sticky: clients keep their member, which is drawn for each once"));
     }
     policy(
@@ -147,15 +153,16 @@ fn routing(group: &Group, config: &Config) -> (Routing, Option<&'static str>) {
 }
 
 /// Returns `true` if the clients of a listener keep their member for all requests.
-fn keeps(listener: &Listener) -> bool {
+fn is_sticky(listener: &ListenerConfig) -> bool {
     let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
     // A stream makes no requests: it is one, for any client.
-    let stream = matches!(listener.protocol, Protocol::Tcp | Protocol::Udp);
-    listener.affinity.is_some() && binding != Binding::OnDemand || binding == Binding::PerSession && !stream
+    let stream = matches!(listener.protocol, ListenerProtocol::Tcp | ListenerProtocol::Udp);
+    listener.affinity.is_some() && binding != BindingMode::OnDemand
+        || binding == BindingMode::PerSession && !stream
 }
 
 /// Returns the differences between the model of a group and the balancer.
-fn notes(group: &Group, config: &Config) -> Vec<String> {
+fn notes(group: &GroupConfig, config: &Config) -> Vec<String> {
     let strategy = group.strategy.name();
     let mut all = Vec::new();
     let (own, instead) = routing(group, config);
@@ -167,50 +174,57 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
     if let Some(drawn) = drawn.filter(|drawn| *drawn > 2.0 && group.members.len() > 2) {
         all.push(format!("{strategy} draws {drawn} members, the model's power_of_two draws 2"));
     }
-    let mut tables = group.members.iter().map(Member::table);
+    let mut tables = group.members.iter().map(MemberEntry::table);
     if group.max_connections.is_some() || tables.any(|own| own.max_connections.is_some()) {
         let (queue, time) = (group.queue, group.queue_timeout);
         all.push(match queue {
-            0 => "what finds every member at its max_connections is refused (queue = 0); in the model it waits at a member"
+            0 => "what finds every member at its max_connections is refused (queue = 0); in the model it \
+                waits at a member"
                 .to_owned(),
             _ => format!(
-                "{queue} requests wait for room at the balancer, each for at most {time}; in the model any number waits at the \
+                "{queue} requests wait for room at the balancer, each for at most {time}; in the model any \
+                 number waits at the \
                  members, without end"
             ),
         });
     }
     if group.max_rate.is_some() {
         all.push(
-            "max_rate is left out, and what waits for it (queue, queue_timeout): in the model members get as much as comes"
+            "max_rate is left out, and what waits for it (queue, queue_timeout): in the model members get as \
+             much as comes"
                 .to_owned(),
         );
     }
     if group.admission == Some(true) || group.admission.is_none() && strategy == "adaptive" {
         all.push(
-            "admission is left out: in the model nothing is refused because members have more than they can work on".to_owned(),
+            "admission is left out: in the model nothing is refused because members have more than they can \
+             work on"
+                .to_owned(),
         );
     }
-    if group.retry.attempts > 0 && !Modelled::new(group, config).told {
+    if group.retry.attempts > 0 && !ModelledGroup::new(group, config).is_handle_driven {
         all.push(match patience(group) {
-            Some(_) => "the retry budget (retry.budget, retry.min_per_second) is left out: in the model every try that retry.attempts \
+            Some(_) => "the retry budget (retry.budget, retry.min_per_second) is left out: in the model \
+                        every try that retry.attempts \
                         allows is made"
                 .to_owned(),
             None => "retry is left out: without per_try nothing fails in the model".to_owned(),
         });
     }
-    let told = Modelled::new(group, config).told;
-    for listener in led_to(group, config) {
-        if tells(listener) && !told {
+    let told = ModelledGroup::new(group, config).is_handle_driven;
+    for listener in group_listeners(group, config) {
+        if is_redirecting(listener) && !told {
             all.push(format!(
-                "clients of the {} listener at {} go to members by themselves; in the model they pass the balancer, as those of other \
+                "clients of the {} listener at {} go to members by themselves; in the model they pass the \
+                 balancer, as those of other \
                  listeners do",
                 listener.protocol.name(),
                 listener.address
             ));
         }
         let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
-        let bound = binding != Binding::PerRequest || listener.affinity.is_some();
-        if bound && own.policy != Policy::Sticky {
+        let bound = binding != BindingMode::PerRequest || listener.affinity.is_some();
+        if bound && own.policy != RoutingPolicy::Sticky {
             all.push(format!(
                 "clients of the listener at {} keep their member; the model chooses one for each request",
                 listener.address
@@ -223,25 +237,25 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
 /// Returns the same by a strategy's name; `age` is the time in seconds between two load reports, 0 without
 /// them.
 pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>) {
-    let now = |policy| Routing { policy, age: 0.0 };
+    let now = |policy| Routing { policy, max_age: 0.0 };
     match strategy {
-        "random" => (now(Policy::Random), None),
-        "lottery" => (now(Policy::Random), Some("random")),
-        "round_robin" => (now(Policy::RoundRobin), None),
-        "weighted_round_robin" => (now(Policy::Weighted), None),
-        "least_connections" => (now(Policy::LeastLoaded), None),
-        "rendezvous" | "maglev" => (now(Policy::Sticky), Some("sticky")),
-        "first_available" => (now(Policy::FirstAvailable), None),
-        "least_request" => (now(Policy::PowerOfTwo), None),
-        "peak_ewma" | "prequal" => (now(Policy::PowerOfTwo), Some("power_of_two")),
+        "random" => (now(RoutingPolicy::Random), None),
+        "lottery" => (now(RoutingPolicy::Random), Some("random")),
+        "round_robin" => (now(RoutingPolicy::RoundRobin), None),
+        "weighted_round_robin" => (now(RoutingPolicy::Weighted), None),
+        "least_connections" => (now(RoutingPolicy::LeastLoaded), None),
+        "rendezvous" | "maglev" => (now(RoutingPolicy::Sticky), Some("sticky")),
+        "first_available" => (now(RoutingPolicy::FirstAvailable), None),
+        "least_request" => (now(RoutingPolicy::PowerOfTwo), None),
+        "peak_ewma" | "prequal" => (now(RoutingPolicy::PowerOfTwo), Some("power_of_two")),
         // An overloaded member sheds later, in sessions that a model does not have.
-        "load_average" => (now(Policy::Random), Some("random, of which nothing is shed")),
+        "load_average" => (now(RoutingPolicy::Random), Some("random, of which nothing is shed")),
         // Loads come with reports.
         "least_loaded" | "load_minimum" | "minimum_dispersion" => (
-            Routing { policy: Policy::LeastLoaded, age },
+            Routing { policy: RoutingPolicy::LeastLoaded, max_age: age },
             (age > 0.0).then_some("least_loaded with loads as old as reports"),
         ),
-        _ => (now(Policy::LeastLoaded), Some("least_loaded")),
+        _ => (now(RoutingPolicy::LeastLoaded), Some("least_loaded")),
     }
 }
 
@@ -255,7 +269,7 @@ fn word(name: &str) -> String {
 }
 
 /// Returns a name of the grammar for each group.
-fn words(groups: &[Modelled<'_>]) -> Vec<String> {
+fn words(groups: &[ModelledGroup<'_>]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for known in groups {
         let mut own = word(&known.group.name.to_string());
@@ -268,14 +282,14 @@ fn words(groups: &[Modelled<'_>]) -> Vec<String> {
 }
 
 /// Returns the time that the balancer waits for a member, and the number of retries; `None` without a limit.
-fn patience(group: &Group) -> Option<(f64, u32)> {
+fn patience(group: &GroupConfig) -> Option<(f64, u32)> {
     let per_try = group.timeouts.per_try.0.as_secs_f64();
-    (per_try > 0.0).then(|| (per_try, group.retry.attempts.min(Patience::MOST)))
+    (per_try > 0.0).then(|| (per_try, group.retry.attempts.min(RetryPolicy::MAX_RETRIES)))
 }
 
 /// Returns the model in the short TOML of models. Requests that wait at the balancer, because members are at
 /// their connection limit, wait at the members there.
-fn toml(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
+fn toml(file: &str, threads: usize, groups: &[ModelledGroup<'_>]) -> String {
     let mut out = format!(
         "# The model of {}. Times are in seconds, or have a unit.\n",
         file.replace(['\n', '\r'], " ")
@@ -287,12 +301,14 @@ fn toml(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
     );
     let (words, processors) = (words(groups), processors(groups));
     for (at, (modelled, own)) in groups.iter().zip(&words).enumerate() {
-        let Modelled { group, routing, .. } = modelled;
+        let ModelledGroup { group, routing, .. } = modelled;
         let _ = writeln!(out, "\n[[clients]]\nname = \"{own}_clients\"\ngroup = \"{own}\"");
-        out += "number = 100   # clients; or rate = 100, requests per second\nthink = \"1s\"   # time for which one waits before its next request\n";
+        out += "number = 100   # clients; or rate = 100, requests per second\nthink = \"1s\"   # time for \
+            which one waits before its next request\n";
         let _ = writeln!(out, "\n[[group]]\nname = \"{own}\"\npolicy = \"{routing}\"");
-        out += "demand = \"10ms\"   # work of one request at a member of capacity 1\ncores = 1   # cores of a member\n";
-        if modelled.told {
+        out += "demand = \"10ms\"   # work of one request at a member of capacity 1\ncores = 1   # cores of \
+            a member\n";
+        if modelled.is_handle_driven {
             out += "asks = 0.01   # how often the balancer is asked for a member, for each request\n";
         }
         if let Some((timeout, retries)) = modelled.patience() {
@@ -318,7 +334,7 @@ fn toml(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
 }
 
 /// Returns the same model in the grammar of other tools, with a parameter for each guess.
-fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
+fn model(file: &str, threads: usize, groups: &[ModelledGroup<'_>]) -> String {
     let (words, shared) = (words(groups), processors(groups));
     let mut head = format!("# The model of {}. Times are in seconds.\n", file.replace(['\n', '\r'], " "));
     head += "# What the file does not say stands here: give what you measured.\n";
@@ -330,7 +346,7 @@ fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
     let _ = writeln!(processors, "  p plimsoll_cores f m {threads}");
     let _ = writeln!(tasks, "  t plimsoll i {balancer} -1 plimsoll_cores");
     for (at, (modelled, own)) in groups.iter().zip(&words).enumerate() {
-        let Modelled { group, routing, told } = modelled;
+        let ModelledGroup { group, routing, is_handle_driven: told } = modelled;
         let _ = writeln!(head, "${own}_clients = 100   # clients of group {}", group.name);
         let _ = writeln!(head, "${own}_think = 1   # time for which one waits before its next request");
         let _ = writeln!(head, "${own}_demand = 0.01   # work of one request at a member of capacity 1");
@@ -363,7 +379,7 @@ fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
         let _ =
             writeln!(entries, "  s {own}_client 0 -1\n  f {own}_client 1 -1\n  y {own}_client {asked} 1 -1");
         let _ = writeln!(entries, "  s {own} $balancer_demand -1");
-        let members: Vec<_> = group.members.iter().map(Member::table).collect();
+        let members: Vec<_> = group.members.iter().map(MemberEntry::table).collect();
         let all: f64 = members.iter().map(|member| member.capacity).sum();
         for (number, (member, known)) in members.iter().zip(&group.members).enumerate() {
             let one = format!("{own}_{}", number + 1);
@@ -412,7 +428,7 @@ mod tests {
         });
         let works = model.activities.iter().map(|own| {
             let calls: Vec<_> =
-                own.calls.iter().map(|call| (call.count, call.waits, call.patience)).collect();
+                own.calls.iter().map(|call| (call.count, call.waits, call.retry_policy)).collect();
             // An order matters only for calls.
             let order = (!calls.is_empty()).then_some(own.order);
             format!("work {:?}", (own.demand, own.variation, own.think, order, calls))
@@ -430,8 +446,10 @@ mod tests {
     fn both_formats_mean_the_same() {
         let config = |rest: &str| {
             let text = format!(
-                "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n[[listener]]\naddress = \"127.0.0.1:8082\"\n\
-                 group = \"api\"\n[[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nmax_connections = 5\n\
+                "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n[[listener]]\naddress = \
+                 \"127.0.0.1:8082\"\n\
+                 group = \"api\"\n[[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nmax_connections = \
+                 5\n\
                  members = [\"127.0.0.1:1\", {{ address = \"127.0.0.1:2\", capacity = 3 }}]\n{rest}\
                  [[group]]\nname = \"api\"\nmembers = [\"127.0.0.1:3\"]\n"
             );
@@ -439,7 +457,8 @@ mod tests {
         };
         for rest in ["", "[group.timeouts]\nper_try = \"250ms\"\n[group.retry]\nattempts = 3\n"] {
             let config = config(rest);
-            let groups: Vec<_> = config.groups.iter().map(|group| Modelled::new(group, &config)).collect();
+            let groups: Vec<_> =
+                config.groups.iter().map(|group| ModelledGroup::new(group, &config)).collect();
             let [lqn, toml] = [model, toml].map(|make| meaning(&make("x.toml", 2, &groups)));
             assert_eq!(lqn, toml, "{rest}");
             assert_eq!(
@@ -454,7 +473,8 @@ mod tests {
     fn handle_driven() -> Config {
         let text = "[[listener]]\naddress = \"127.0.0.1:2809\"\nprotocol = \"xds\"\ngroup = \"calls\"\n\
                     [[listener]]\naddress = \"127.0.0.1:8082\"\ngroup = \"web\"\n\
-                    [[group]]\nname = \"calls\"\nstrategy = \"round_robin\"\nmembers = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
+                    [[group]]\nname = \"calls\"\nstrategy = \"round_robin\"\nmembers = [\"127.0.0.1:1\", \
+                    \"127.0.0.1:2\"]\n\
                     [group.timeouts]\nper_try = \"250ms\"\n\
                     [[group]]\nname = \"web\"\nmembers = [{ address = \"127.0.0.1:2\", capacity = 3 }]\n";
         config::parse("x.toml", text.into()).unwrap_or_else(|why| panic!("{why}")).config
@@ -463,7 +483,7 @@ mod tests {
     #[test]
     fn clients_that_are_told_where_to_go_do_not_pass_the_balancer() {
         let config = handle_driven();
-        let groups: Vec<_> = config.groups.iter().map(|group| Modelled::new(group, &config)).collect();
+        let groups: Vec<_> = config.groups.iter().map(|group| ModelledGroup::new(group, &config)).collect();
         let [lqn, toml] = [model, toml].map(|make| make("x.toml", 2, &groups));
         assert_eq!(meaning(&lqn), meaning(&toml), "{lqn}\n{toml}");
         let read =
@@ -480,7 +500,7 @@ mod tests {
     #[test]
     fn an_address_that_several_groups_have_is_one_processor() {
         let config = handle_driven();
-        let groups: Vec<_> = config.groups.iter().map(|group| Modelled::new(group, &config)).collect();
+        let groups: Vec<_> = config.groups.iter().map(|group| ModelledGroup::new(group, &config)).collect();
         assert_eq!(processors(&groups), [vec![(0, 0), (0, 1)], vec![(0, 1)]]);
         let [lqn, toml] = [model, toml].map(|make| make("x.toml", 2, &groups));
         let on = |text: &str, name: &str| {
@@ -524,7 +544,8 @@ mod tests {
     fn who_fills_one_before_the_next_and_who_keeps_its_clients() {
         let of = |listener: &str, group: &str| {
             let text = format!(
-                "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n{listener}[[group]]\nname = \"web\"\n{group}\
+                "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n{listener}[[group]]\nname = \
+                 \"web\"\n{group}\
                  members = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n"
             );
             let file = config::parse("x.toml", text.into_bytes()).unwrap_or_else(|why| panic!("{why}"));

@@ -4,24 +4,27 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_lqn::simulate::TaskFinding;
-use plimsoll_lqn::write::Origin;
-use plimsoll_lqn::{Effort, Findings, Model, Plan, Stuck, plan, simulate_while};
+use plimsoll_lqn::simulate::TaskResults;
+use plimsoll_lqn::write::ResultOrigin;
+use plimsoll_lqn::{
+    CombinedEstimate, Model, ModelResults, SimulationEffort, SimulationError, combine_estimates,
+    simulate_while,
+};
 use serde_json::json;
 
-use super::{Which, part, print, short, simulate};
-use crate::command::{Failure, Globals};
+use super::{ModelArgs, part, print, short, simulate};
+use crate::command::{CliError, GlobalArgs};
 use crate::config::TimeSpan;
-use crate::control::text::{Cell, Tone, table};
+use crate::control::format::{TableCell, TextStyle, table};
 
 /// Answer in little time: a model is solved and, on all cores, simulated, and each number weighed from both
 ///
-/// Each number stands with half of its 95 % interval. The second table says for each task what was simulated, what was
-/// solved, and what part of the answer is the simulation's: the narrower its interval, the more.
+/// Each number stands with half of its 95 % interval. The second table says for each task what was simulated,
+/// what was solved, and what part of the answer is the simulation's: the narrower its interval, the more.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 
     /// Simulate for so long on each core
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = budget)]
@@ -37,16 +40,16 @@ pub(super) struct Args {
 }
 
 /// The number of events of a plan's simulations, which end by time.
-pub(super) const ENDLESS: u64 = u64::MAX / 4;
+pub(super) const UNLIMITED_EVENTS: u64 = u64::MAX / 4;
 /// The precision at which they end before.
 pub(super) const PRECISION: f64 = 0.001;
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let model = args.which.read(globals)?.model;
-    let effort = Effort { seed: args.seed, events: ENDLESS, precision: args.precision };
+    let effort = SimulationEffort { seed: args.seed, events: UNLIMITED_EVENTS, precision: args.precision };
     let cores = cores();
-    let (runs, stuck) = simulated(&model, &effort, args.budget);
-    let found = plan(&model, &runs);
+    let (runs, stuck) = simulate_on_cores(&model, &effort, args.budget);
+    let found = combine_estimates(&model, &runs);
     let json = json!({
         "schema": 1,
         "seed": args.seed,
@@ -57,39 +60,46 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         "simulated_parts": found.simulated_parts,
         "convergence": found.convergence,
         "stuck": stuck.as_ref().map(ToString::to_string),
-        "left_out": plimsoll_lqn::solve::left_out(&model),
+        "left_out": plimsoll_lqn::solve::ignored_parts(&model),
     });
-    let origin = Origin {
-        by: "plimsoll model plan",
-        valid: found.convergence.converged,
+    let origin = ResultOrigin {
+        program: "plimsoll model plan",
+        is_accurate: found.convergence.converged,
         convergence: found.convergence.residual,
         iterations: u64::from(found.convergence.iterations),
     };
-    print::print(&model, &found.findings, &origin, &json, || sources(&found, globals.color()), globals)?;
-    let left_out = print::left_out(std::iter::once(&model), globals);
-    let unseen = print::unseen(&found.findings, globals);
+    print::print(
+        &model,
+        &found.findings,
+        &origin,
+        &json,
+        || sources(&found, globals.stdout_has_color()),
+        globals,
+    )?;
+    let left_out = print::print_left_out(std::iter::once(&model), globals);
+    let unseen = print::print_unobserved(&found.findings, globals);
     if !found.convergence.converged {
-        globals.insist("warning: the solver did not converge; what is said is the simulation's\n");
+        globals.print_always("warning: the solver did not converge; what is said is the simulation's\n");
     }
     let events = found.simulated.as_ref().map_or(0, |simulated| simulated.events);
-    globals.say(&format!(
+    globals.print_message(&format!(
         "{events} events on {} cores, and solved in {} rounds\n",
         runs.len(),
         found.convergence.iterations
     ));
     match stuck {
         Some(why) if !found.convergence.converged => {
-            Err(Failure::failed(format_args!("this model can neither be simulated nor solved: {why}")))
+            Err(CliError::failed(format_args!("this model can neither be simulated nor solved: {why}")))
         }
-        Some(why) => Err(Failure::failed(format_args!(
+        Some(why) => Err(CliError::failed(format_args!(
             "it cannot be simulated to its end, and what is said is the formulas' alone: {why}"
         ))),
         // Limits, which formulas do not have, keep other queues from growing.
-        None if found.convergence.overloaded && left_out.is_empty() => Err(Failure::failed(
+        None if found.convergence.overloaded && left_out.is_empty() => Err(CliError::failed(
             "more comes from outside than can be served: what waits there grows without end",
         )),
         None if runs.is_empty() && !found.convergence.converged => {
-            Err(Failure::failed("this model can neither be simulated nor solved"))
+            Err(CliError::failed("this model can neither be simulated nor solved"))
         }
         None => Ok(if unseen { ExitCode::FAILURE } else { ExitCode::SUCCESS }),
     }
@@ -107,13 +117,17 @@ pub(super) fn cores() -> usize {
 
 /// Simulates on each core, for `budget`; returns the findings, and the reason why a run did not end. The
 /// effort's seed is that of the first.
-pub(super) fn simulated(model: &Model, effort: &Effort, budget: Duration) -> (Vec<Findings>, Option<Stuck>) {
+pub(super) fn simulate_on_cores(
+    model: &Model,
+    effort: &SimulationEffort,
+    budget: Duration,
+) -> (Vec<ModelResults>, Option<SimulationError>) {
     let until = Instant::now() + budget;
     let one = |core: usize| {
-        let effort = Effort { seed: effort.seed.wrapping_add(core as u64), ..*effort };
+        let effort = SimulationEffort { seed: effort.seed.wrapping_add(core as u64), ..*effort };
         simulate_while(model, &effort, &mut || Instant::now() < until)
     };
-    let results: Vec<Result<Findings, Stuck>> = thread::scope(|scope| {
+    let results: Vec<Result<ModelResults, SimulationError>> = thread::scope(|scope| {
         let others: Vec<_> = (1..cores()).map(|core| scope.spawn(move || one(core))).collect();
         let first = one(0);
         // A thread that cannot be joined has no numbers.
@@ -135,10 +149,10 @@ pub(super) fn simulated(model: &Model, effort: &Effort, budget: Duration) -> (Ve
 }
 
 /// Returns the sources of the numbers of each task.
-fn sources(plan: &Plan, color: bool) -> String {
+fn sources(plan: &CombinedEstimate, color: bool) -> String {
     let Some(simulated) = &plan.simulated else { return String::new() };
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("SOURCES"),
         number("SIMULATED"),
@@ -146,17 +160,17 @@ fn sources(plan: &Plan, color: bool) -> String {
         number("DIFFERENCE"),
         number("OF THE SIMULATION"),
     ]];
-    let of = |task: &TaskFinding| task.response.unwrap_or(task.throughput);
+    let of = |task: &TaskResults| task.response.unwrap_or(task.throughput);
     for ((own, other), part) in simulated.tasks.iter().zip(&plan.solved.tasks).zip(&plan.simulated_parts) {
         let what = if own.response.is_some() { "response" } else { "throughput" };
         let (run, solved) = (of(own), of(other));
         let off = if run.mean > 0.0 { 100.0 * (solved.mean / run.mean - 1.0) } else { 0.0 };
         rows.push(vec![
-            Cell::text(&format!("{} {what}", own.name)),
-            Cell::number(simulate::shown(&run)),
-            Cell::number(short(solved.mean)),
-            Cell::number(format!("{off:+.1} %")),
-            Cell::number(format!("{:.0} %", 100.0 * part)),
+            TableCell::text(&format!("{} {what}", own.name)),
+            TableCell::number(simulate::format_estimate(&run)),
+            TableCell::number(short(solved.mean)),
+            TableCell::number(format!("{off:+.1} %")),
+            TableCell::number(format!("{:.0} %", 100.0 * part)),
         ]);
     }
     format!("\n{}", table(&rows, color))

@@ -2,31 +2,31 @@
 
 use std::process::ExitCode;
 
-use plimsoll_lqn::draw::Picture;
+use plimsoll_lqn::draw::Diagram;
 use serde_json::json;
 
-use super::Which;
-use crate::command::{Failure, Globals};
-use crate::talk::{Output, write};
+use super::ModelArgs;
+use crate::command::{CliError, GlobalArgs};
+use crate::output::{OutputFormat, write_stdout};
 
 /// Show a model: layers of tasks with their entries, processors, and who asks whom how often
 ///
-/// In the terminal, or as SVG (-o svg) in the notation of the field: tasks are parallelograms, processors circles, calls
-/// arrows with their mean numbers.
+/// In the terminal, or as SVG (-o svg) in the notation of the field: tasks are parallelograms, processors
+/// circles, calls arrows with their mean numbers.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Svg];
+pub(super) const OUTPUTS: &[OutputFormat] = &[OutputFormat::Table, OutputFormat::Json, OutputFormat::Svg];
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let picture = Picture::of(&args.which.read(globals)?.model);
-    if globals.output == Output::Svg {
-        write(&picture.svg())?;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let picture = Diagram::of(&args.which.read(globals)?.model);
+    if globals.output == OutputFormat::Svg {
+        write_stdout(&picture.svg())?;
     } else {
-        globals.show(&json!({ "schema": 1, "picture": picture }), || picture.text())?;
+        globals.print_result(&json!({ "schema": 1, "picture": picture }), || picture.text())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,34 +5,35 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::thread;
 
-use plimsoll_lqn::ask::lines;
-use plimsoll_lqn::model::Copies;
-use plimsoll_lqn::simulate::Quantiles;
-use plimsoll_lqn::solve::overload;
-use plimsoll_lqn::write::Origin;
-use plimsoll_lqn::{Effort, Estimate, Findings, Model, Replication, simulate_on};
+use plimsoll_lqn::analysis::result_lines;
+use plimsoll_lqn::model::Multiplicity;
+use plimsoll_lqn::simulate::TimeQuantiles;
+use plimsoll_lqn::solve::overloaded_entry;
+use plimsoll_lqn::write::ResultOrigin;
+use plimsoll_lqn::{Estimate, Model, ModelResults, Replication, SimulationEffort, simulate_on};
 use serde_json::json;
 
 use super::plan::cores;
-use super::print::{print, unseen};
-use super::{Which, part, quoted, short};
-use crate::command::{Failure, Globals};
-use crate::control::text::{Cell, Tone, table};
+use super::print::{print, print_unobserved};
+use super::{ModelArgs, part, quoted, short};
+use crate::command::{CliError, GlobalArgs};
+use crate::control::format::{TableCell, TextStyle, table};
 
 /// Simulate a model: throughputs, response times and what is busy, each with its 95 % interval
 ///
-/// Times are in the unit of the model's demands, throughputs in requests per that unit. "Busy" of a task is its threads
-/// in use, of clients those that do not think, of a processor its cores in use, in the mean.
+/// Times are in the unit of the model's demands, throughputs in requests per that unit. "Busy" of a task is
+/// its threads in use, of clients those that do not think, of a processor its cores in use, in the mean.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 
     /// Same seed, same numbers
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// End when every throughput and response time has an interval of no more than this part of it to either side
+    /// End when every throughput and response time has an interval of no more than this part of it to either
+    /// side
     #[arg(long, value_name = "PART", default_value_t = 0.01, value_parser = part)]
     precision: f64,
 
@@ -45,14 +46,15 @@ pub(super) struct Args {
     threads: Option<u32>,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let model = args.which.read(globals)?.model;
-    let effort = Effort { seed: args.seed, events: args.events, precision: args.precision };
+    let effort = SimulationEffort { seed: args.seed, events: args.events, precision: args.precision };
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
-    let found = simulate_on(&model, &effort, &|all| each(all, threads)).map_err(Failure::failed)?;
-    let origin = Origin {
-        by: "plimsoll model simulate",
-        valid: found.precise,
+    let found =
+        simulate_on(&model, &effort, &|all| continue_replications(all, threads)).map_err(CliError::failed)?;
+    let origin = ResultOrigin {
+        program: "plimsoll model simulate",
+        is_accurate: found.precise,
         convergence: args.precision,
         iterations: found.batches as u64,
     };
@@ -60,19 +62,21 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     print(&model, &found, &origin, &json, String::new, globals)?;
     let doubt =
         if found.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
-    let overload = overload(&model);
+    let overload = overloaded_entry(&model);
     if let Some(entry) = &overload {
-        globals.insist(&format!(
-            "warning: more comes to `{entry}` from outside than can be served: what waits there grows without end, and times are as long as the \
+        globals.print_always(&format!(
+            "warning: more comes to `{entry}` from outside than can be served: what waits there grows \
+             without end, and times are as long as the \
              simulation\n"
         ));
     } else if !found.settled {
-        globals.insist(
-            "warning: what it began with is not over: numbers still changed when they were first counted; give more --events, \
+        globals.print_always(
+            "warning: what it began with is not over: numbers still changed when they were first counted; \
+             give more --events, \
              and look whether more comes than can be served\n",
         );
     }
-    globals.say(&format!(
+    globals.print_message(&format!(
         "{} events in {} batches of {} runs, {} of the model's time after {}{doubt}\n",
         found.events,
         found.batches,
@@ -80,12 +84,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         short(found.time),
         short(found.warm_up)
     ));
-    let unseen = unseen(&found, globals);
+    let unseen = print_unobserved(&found, globals);
     Ok(if unseen || overload.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Continues each replication: any free thread of so many takes the next.
-fn each(all: &mut [Replication<'_>], threads: usize) {
+fn continue_replications(all: &mut [Replication<'_>], threads: usize) {
     let threads = threads.min(all.len());
     let next = Mutex::new(all.iter_mut());
     let work = || {
@@ -93,7 +97,7 @@ fn each(all: &mut [Replication<'_>], threads: usize) {
             // A thread that panicked had released it before.
             let one = next.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
             let Some(one) = one else { return };
-            one.go_on();
+            one.run_step();
         }
     };
     thread::scope(|scope| {
@@ -102,16 +106,19 @@ fn each(all: &mut [Replication<'_>], threads: usize) {
     });
 }
 
-pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
-    let many = |copies: Copies| match copies {
-        Copies::Some(count) => Cell::number(count),
-        Copies::Infinite => Cell::number("∞"),
+pub(super) fn render(model: &Model, found: &ModelResults, color: bool) -> String {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+    let many = |copies: Multiplicity| match copies {
+        Multiplicity::Finite(count) => TableCell::number(count),
+        Multiplicity::Infinite => TableCell::number("∞"),
     };
-    let quantiles = |own: Option<Quantiles>| {
+    let quantiles = |own: Option<TimeQuantiles>| {
         let own = own.map(|own| [own.p50, own.p95, own.p99]);
-        own.map_or_else(|| [(); 3].map(|()| Cell::number("-")), |own| own.map(|one| Cell::number(short(one))))
+        own.map_or_else(
+            || [(); 3].map(|()| TableCell::number("-")),
+            |own| own.map(|one| TableCell::number(short(one))),
+        )
     };
     let mut tasks = vec![vec![
         heading("TASK"),
@@ -125,11 +132,11 @@ pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
     ]];
     for (task, own) in model.tasks.iter().zip(&found.tasks) {
         let mut row = vec![
-            Cell::text(&own.name),
+            TableCell::text(&own.name),
             many(task.copies),
-            Cell::number(shown(&own.throughput)),
-            Cell::number(shown(&own.busy)),
-            Cell::number(own.response.as_ref().map_or_else(|| "-".to_owned(), shown)),
+            TableCell::number(format_estimate(&own.throughput)),
+            TableCell::number(format_estimate(&own.busy)),
+            TableCell::number(own.response.as_ref().map_or_else(|| "-".to_owned(), format_estimate)),
         ];
         row.extend(quantiles(own.percentiles));
         tasks.push(row);
@@ -151,12 +158,12 @@ pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
             continue;
         }
         let mut row = vec![
-            Cell::text(&own.name),
-            Cell::text(&task.name),
-            Cell::number(shown(&own.throughput)),
-            Cell::number(shown(&own.waiting)),
-            Cell::number(shown(&own.service)),
-            Cell::number(own.response.as_ref().map_or_else(|| "-".to_owned(), shown)),
+            TableCell::text(&own.name),
+            TableCell::text(&task.name),
+            TableCell::number(format_estimate(&own.throughput)),
+            TableCell::number(format_estimate(&own.waiting)),
+            TableCell::number(format_estimate(&own.service)),
+            TableCell::number(own.response.as_ref().map_or_else(|| "-".to_owned(), format_estimate)),
         ];
         row.extend(quantiles(own.percentiles));
         entries.push(row);
@@ -165,14 +172,14 @@ pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
         vec![vec![heading("PROCESSOR"), number("CORES"), number("BUSY"), number("UTILISATION")]];
     for (processor, own) in model.processors.iter().zip(&found.processors) {
         let used = match processor.copies {
-            Copies::Some(cores) => format!("{:.1} %", 100.0 * own.busy.mean / f64::from(cores)),
-            Copies::Infinite => "-".to_owned(),
+            Multiplicity::Finite(cores) => format!("{:.1} %", 100.0 * own.busy.mean / f64::from(cores)),
+            Multiplicity::Infinite => "-".to_owned(),
         };
         processors.push(vec![
-            Cell::text(&own.name),
+            TableCell::text(&own.name),
             many(processor.copies),
-            Cell::number(shown(&own.busy)),
-            Cell::number(used),
+            TableCell::number(format_estimate(&own.busy)),
+            TableCell::number(used),
         ]);
     }
     let mut parts = vec![tasks, entries, processors];
@@ -182,9 +189,9 @@ pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
 
 /// Returns a table of failures, if calls can fail: the shares of requests without an answer, and the good
 /// answers.
-fn failures(model: &Model, found: &Findings) -> Option<Vec<Vec<Cell>>> {
-    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
-    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+fn failures(model: &Model, found: &ModelResults) -> Option<Vec<Vec<TableCell>>> {
+    let heading = |text: &str| TableCell::text(text).tone(TextStyle::Strong);
+    let number = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
     let mut rows = vec![vec![
         heading("FAILURES OF"),
         number("OFFERED"),
@@ -193,11 +200,12 @@ fn failures(model: &Model, found: &Findings) -> Option<Vec<Vec<Cell>>> {
         number("AGAIN"),
         number("GOODPUT"),
     ]];
-    let or_none =
-        |estimate: Option<Estimate>| Cell::number(estimate.as_ref().map_or_else(|| "-".to_owned(), shown));
+    let or_none = |estimate: Option<Estimate>| {
+        TableCell::number(estimate.as_ref().map_or_else(|| "-".to_owned(), format_estimate))
+    };
     for own in found.tasks.iter().filter(|own| own.goodput.is_some()) {
-        let none = || Cell::number("-");
-        rows.push(vec![Cell::text(&own.name), none(), none(), none(), none(), or_none(own.goodput)]);
+        let none = || TableCell::number("-");
+        rows.push(vec![TableCell::text(&own.name), none(), none(), none(), none(), or_none(own.goodput)]);
     }
     for (entry, own) in model.entries.iter().zip(&found.entries) {
         let Some(failures) = own.failures else { continue };
@@ -208,10 +216,10 @@ fn failures(model: &Model, found: &Findings) -> Option<Vec<Vec<Cell>>> {
         if model.tasks[entry.task.0].is_client() || parts == [0.0; 3] && own.goodput.is_none() {
             continue;
         }
-        let mut row = vec![Cell::text(&own.name), Cell::number(shown(&failures.offered))];
+        let mut row = vec![TableCell::text(&own.name), TableCell::number(format_estimate(&failures.offered))];
         row.extend(parts.map(|part| {
             let part = if offered > 0.0 { 100.0 * part / offered } else { 0.0 };
-            Cell::number(format!("{} %", short(part)))
+            TableCell::number(format!("{} %", short(part)))
         }));
         row.push(or_none(own.goodput));
         rows.push(row);
@@ -220,16 +228,16 @@ fn failures(model: &Model, found: &Findings) -> Option<Vec<Vec<Cell>>> {
 }
 
 /// Returns one number a line: kind, name, metric, mean, half of the interval.
-pub(super) fn csv(model: &Model, found: &Findings) -> String {
+pub(super) fn csv(model: &Model, found: &ModelResults) -> String {
     let mut out = "kind,name,metric,mean,half_width\n".to_owned();
-    for line in lines(model, found) {
+    for line in result_lines(model, found) {
         let (name, own) = (quoted(&line.name), line.value);
         let _ = writeln!(out, "{},{name},{},{},{}", line.kind, line.metric, own.mean, own.half_width);
     }
     out
 }
 
-pub(super) fn shown(estimate: &Estimate) -> String {
+pub(super) fn format_estimate(estimate: &Estimate) -> String {
     // A constant has an interval of rounding errors.
     if estimate.half_width <= 1e-9 * estimate.mean.abs() {
         return short(estimate.mean);

@@ -3,48 +3,50 @@
 use std::process::ExitCode;
 
 use plimsoll_lqn::solve;
-use plimsoll_lqn::write::Origin;
+use plimsoll_lqn::write::ResultOrigin;
 use serde_json::json;
 
-use super::{Which, print};
-use crate::command::{Failure, Globals};
+use super::{ModelArgs, print};
+use crate::command::{CliError, GlobalArgs};
 
 /// Solve a model by formulas: the numbers of a simulation in a thousandth of the time, typically within 3 %
 ///
-/// Times are in the unit of the model's demands, throughputs in requests per that unit. Numbers have no intervals, and there
-/// are no percentiles: those come from `simulate`. What is off, and by how much, `plan` says.
+/// Times are in the unit of the model's demands, throughputs in requests per that unit. Numbers have no
+/// intervals, and there are no percentiles: those come from `simulate`. What is off, and by how much, `plan`
+/// says.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    which: Which,
+    which: ModelArgs,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let model = args.which.read(globals)?.model;
     let (found, convergence) = solve(&model);
-    let left_out = solve::left_out(&model);
+    let left_out = solve::ignored_parts(&model);
     let json = json!({ "schema": 1, "convergence": convergence, "findings": found, "left_out": left_out });
-    let origin = Origin {
-        by: "plimsoll model solve",
-        valid: convergence.converged,
+    let origin = ResultOrigin {
+        program: "plimsoll model solve",
+        is_accurate: convergence.converged,
         convergence: convergence.residual,
         iterations: u64::from(convergence.iterations),
     };
     print::print(&model, &found, &origin, &json, String::new, globals)?;
-    print::left_out(std::iter::once(&model), globals);
+    print::print_left_out(std::iter::once(&model), globals);
     if convergence.overloaded {
-        globals.insist(
+        globals.print_always(
             "warning: more comes from outside than can be served: what waits there grows without end\n",
         );
         return Ok(ExitCode::FAILURE);
     }
     if !convergence.converged {
-        globals.insist(&format!(
-            "warning: not converged: after {} rounds numbers still change by {:.2e} of themselves; simulate it instead\n",
+        globals.print_always(&format!(
+            "warning: not converged: after {} rounds numbers still change by {:.2e} of themselves; simulate \
+             it instead\n",
             convergence.iterations, convergence.residual
         ));
         return Ok(ExitCode::FAILURE);
     }
-    globals.say(&format!("converged in {} rounds\n", convergence.iterations));
+    globals.print_message(&format!("converged in {} rounds\n", convergence.iterations));
     Ok(ExitCode::SUCCESS)
 }

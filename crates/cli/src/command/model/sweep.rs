@@ -5,111 +5,116 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use plimsoll_bench::plot::{self, Chart, Series};
-use plimsoll_lqn::ask::bottleneck::resources;
-use plimsoll_lqn::ask::metric::Metric;
-use plimsoll_lqn::ask::sweep::{Axis, MOST, points, values};
-use plimsoll_lqn::ask::{Line, lines};
-use plimsoll_lqn::solve::overload;
-use plimsoll_lqn::{Findings, Model, Stuck};
+use plimsoll_bench::plot::{self, Chart, ChartSeries};
+use plimsoll_lqn::analysis::bottleneck::busiest_resources;
+use plimsoll_lqn::analysis::metric::MetricSelector;
+use plimsoll_lqn::analysis::sweep::{MAX_POINTS, SweepAxis, parse_values, sweep_points};
+use plimsoll_lqn::analysis::{ResultLine, result_lines};
+use plimsoll_lqn::solve::overloaded_entry;
+use plimsoll_lqn::{Model, ModelResults, SimulationError};
 use serde_json::{Map, Value, json};
 
-use super::method::How;
-use super::points::{Course, Found, find};
-use super::{Text, quoted, short};
-use crate::command::{Exit, Failure, Globals};
-use crate::control::text::{Cell, Tone, table};
-use crate::talk::{Output, write};
+use super::solver::SolveOptions;
+use super::sweep_grid::{GridFindings, SweepGrid, solve_all};
+use super::{ModelText, quoted, short};
+use crate::command::{CliError, CliExitCode, GlobalArgs};
+use crate::control::format::{TableCell, TextStyle, table};
+use crate::output::{OutputFormat, write_stdout};
 
 /// Solve a model for many values of its numbers
 ///
-/// Every combination of values is a point; all points are drawn alike (the same seed), so that their differences are those
-/// of the models. Without --set, the values that stand in the model are taken ($n = [1, 2, 4]). Of up to 20 points each has a
-/// plan; of more five are simulated, and correct the formulas at all others, which have no percentiles then.
+/// Every combination of values is a point; all points are drawn alike (the same seed), so that their
+/// differences are those of the models. Without --set, the values that stand in the model are taken ($n = [1,
+/// 2, 4]). Of up to 20 points each has a plan; of more five are simulated, and correct the formulas at all
+/// others, which have no percentiles then.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// A model, LQNX or .lqn; - for standard input
     #[arg(value_name = "MODEL")]
     file: PathBuf,
 
-    /// A parameter, or a number such as client.threads or cpu.cores, and its values: 4, 1,2,4, 1..50, 0.1..1:0.1
-    /// (in steps of 0.1), 1..64*2 (each twice the last); several times for every combination
+    /// A parameter, or a number such as client.threads or cpu.cores, and its values: 4, 1,2,4, 1..50,
+    /// 0.1..1:0.1 (in steps of 0.1), 1..64*2 (each twice the last); several times for every combination
     #[arg(long, value_name = "NAME=VALUES", value_parser = axis)]
-    set: Vec<Axis>,
+    set: Vec<SweepAxis>,
 
     /// What the plot (-o svg) shows: response, throughput, utilization, p95 ..., or that of one (client.p95)
-    #[arg(long, value_name = "METRIC", default_value = "response", value_parser = Metric::parse)]
-    metric: Metric,
+    #[arg(long, value_name = "METRIC", default_value = "response", value_parser = MetricSelector::parse)]
+    metric: MetricSelector,
 
     #[command(flatten)]
-    how: How,
+    how: SolveOptions,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv, Output::Svg];
+pub(super) const OUTPUTS: &[OutputFormat] =
+    &[OutputFormat::Table, OutputFormat::Json, OutputFormat::Csv, OutputFormat::Svg];
 
 /// A combination and its result.
-struct Point {
+struct SweepPoint {
     values: Vec<f64>,
-    found: Result<(Model, Findings), Stuck>,
+    outcome: Result<(Model, ModelResults), SimulationError>,
 }
 
-pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let text = Text::of(&args.file)?;
+pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let text = ModelText::open(&args.file)?;
     let mut axes = args.set.clone();
     let fixed: Vec<(String, f64)> = axes.iter().map(|axis| (axis.name.clone(), axis.values[0])).collect();
     let first = text.read(&fixed)?;
-    text.say(&first, globals);
+    text.print_left_out(&first, globals);
     // The model's own arrays come first, as in other tools.
     let own = first
         .parameters
         .iter()
         .filter(|(name, values)| values.len() > 1 && !args.set.iter().any(|axis| axis.name == *name));
-    axes.splice(0..0, own.map(|(name, values)| Axis { name: name.clone(), values: values.clone() }));
+    axes.splice(0..0, own.map(|(name, values)| SweepAxis { name: name.clone(), values: values.clone() }));
     if axes.iter().all(|axis| axis.values.len() == 1) {
         let what = "nothing changes: give a number several values, such as --set client.threads=1..50";
-        return Err(Failure::new(Exit::Usage, what));
+        return Err(CliError::new(CliExitCode::Usage, what));
     }
-    let all = points(&axes);
-    let all =
-        all.ok_or_else(|| Failure::new(Exit::Usage, format_args!("these are more than {MOST} points")))?;
+    let all = sweep_points(&axes);
+    let all = all.ok_or_else(|| {
+        CliError::new(CliExitCode::Usage, format_args!("these are more than {MAX_POINTS} points"))
+    })?;
     let (points, anchors) = solve(&text, &axes, all, args, globals)?;
-    let stuck: Vec<&Point> = points.iter().filter(|point| point.found.is_err()).collect();
-    if let Some(Point { values, found: Err(why) }) = stuck.first() {
-        let at = at(&axes, values);
+    let stuck: Vec<&SweepPoint> = points.iter().filter(|point| point.outcome.is_err()).collect();
+    if let Some(SweepPoint { values, outcome: Err(why) }) = stuck.first() {
+        let at = point_label(&axes, values);
         if stuck.len() == points.len() {
-            return Err(Failure::failed(format_args!("no point can be solved; {at}: {why}")));
+            return Err(CliError::failed(format_args!("no point can be solved; {at}: {why}")));
         }
-        globals.say(&format!(
+        globals.print_message(&format!(
             "{} of {} points cannot be solved; the first, {at}: {why}\n",
             stuck.len(),
             points.len()
         ));
     }
     if !anchors.is_empty() {
-        let places: Vec<String> = anchors.iter().map(|place| at(&axes, &points[*place].values)).collect();
-        globals.say(&format!(
+        let places: Vec<String> =
+            anchors.iter().map(|place| point_label(&axes, &points[*place].values)).collect();
+        globals.print_message(&format!(
             "simulated at {}, which corrects the formulas at the others; percentiles: --method simulate\n",
             places.join("; ")
         ));
     }
-    let models = points.iter().filter_map(|point| Some(&point.found.as_ref().ok()?.0));
-    let left_out = args.how.left_out(models, globals);
+    let models = points.iter().filter_map(|point| Some(&point.outcome.as_ref().ok()?.0));
+    let left_out = args.how.print_left_out(models, globals);
     let unseen =
-        points.iter().filter(|point| point.found.as_ref().is_ok_and(|(_, own)| !own.unseen.is_empty()));
+        points.iter().filter(|point| point.outcome.as_ref().is_ok_and(|(_, own)| !own.unseen.is_empty()));
     let mut unseen = unseen.peekable();
-    if let Some(Point { values, found: Ok((_, found)) }) = unseen.peek().copied() {
-        globals.insist(&format!(
-            "warning: at {} of {} points nothing came to an end in what was simulated of some (give more --events, a plan a longer --budget); the first, \
+    if let Some(SweepPoint { values, outcome: Ok((_, found)) }) = unseen.peek().copied() {
+        globals.print_always(&format!(
+            "warning: at {} of {} points nothing came to an end in what was simulated of some (give more \
+             --events, a plan a longer --budget); the first, \
              {}: {}\n",
             unseen.count(),
             points.len(),
-            at(&axes, values),
+            point_label(&axes, values),
             found.unseen.join(", ")
         ));
     }
     match globals.output {
-        Output::Csv => write(&csv(&axes, &points))?,
-        Output::Svg => write(&chart(&axes, &points, &args.metric, &text.name).svg())?,
+        OutputFormat::Csv => write_stdout(&csv(&axes, &points))?,
+        OutputFormat::Svg => write_stdout(&chart(&axes, &points, &args.metric, &text.name).svg())?,
         _ => {
             let shown: Vec<Value> = points.iter().map(|point| document(&axes, point)).collect();
             let json = json!({
@@ -119,24 +124,24 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
                 "points": shown,
                 "left_out": left_out,
             });
-            globals.show(&json, || render(&axes, &points, globals.color()))?;
+            globals.print_result(&json, || render(&axes, &points, globals.stdout_has_color()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Parses an axis: `n=3`, `$n=1,2,4`
-fn axis(text: &str) -> Result<Axis, String> {
+fn axis(text: &str) -> Result<SweepAxis, String> {
     let (name, list) = text.split_once('=').ok_or("expected a name and values, such as n=1..50")?;
     let name = name.strip_prefix('$').unwrap_or(name).trim();
     if name.is_empty() {
         return Err("expected a name and values, such as n=1..50".to_owned());
     }
-    Ok(Axis { name: name.to_owned(), values: values(list)? })
+    Ok(SweepAxis { name: name.to_owned(), values: parse_values(list)? })
 }
 
 /// Returns the values of a point: `n = 3, cpu.cores = 2`
-fn at(axes: &[Axis], values: &[f64]) -> String {
+fn point_label(axes: &[SweepAxis], values: &[f64]) -> String {
     let each = axes.iter().zip(values).map(|(axis, value)| format!("{} = {value}", axis.name));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -144,40 +149,42 @@ fn at(axes: &[Axis], values: &[f64]) -> String {
 /// Solves all points; returns the places of those that correct the others. A text that is not a valid model
 /// with some values ends the sweep.
 fn solve(
-    text: &Text,
-    axes: &[Axis],
+    text: &ModelText,
+    axes: &[SweepAxis],
     all: Vec<Vec<f64>>,
     args: &Args,
-    globals: &Globals,
-) -> Result<(Vec<Point>, Vec<usize>), Failure> {
+    globals: &GlobalArgs,
+) -> Result<(Vec<SweepPoint>, Vec<usize>), CliError> {
     let models = all.iter().map(|values| {
         let set: Vec<_> = axes.iter().map(|axis| axis.name.clone()).zip(values.iter().copied()).collect();
         text.read(&set).map(|read| read.model)
     });
-    let models = models.collect::<Result<Vec<Model>, Failure>>()?;
+    let models = models.collect::<Result<Vec<Model>, CliError>>()?;
     let smooth = axes.iter().all(|axis| axis.values.is_sorted() || axis.values.iter().rev().is_sorted());
-    let course = Course::of(&axes.iter().map(|axis| axis.values.len()).collect::<Vec<_>>(), smooth);
+    let course = SweepGrid::for_axes(&axes.iter().map(|axis| axis.values.len()).collect::<Vec<_>>(), smooth);
     // A picture may be of a number that formulas do not have.
-    let each = globals.output == Output::Svg && args.metric.is_played();
-    let Found { of, anchors } = find(&models, &args.how, (!each).then_some(&course), globals);
+    let each = globals.output == OutputFormat::Svg && args.metric.needs_simulation();
+    let GridFindings { findings: of, anchors } =
+        solve_all(&models, &args.how, (!each).then_some(&course), globals);
     let points = all.into_iter().zip(models).zip(of);
     let points = points.map(|((values, model), found)| {
-        let found = found.and_then(|found| match overload(&model) {
+        let found = found.and_then(|found| match overloaded_entry(&model) {
             // Times there are infinite, and those of a simulation only reflect its length.
-            Some(_) => Err(Stuck::Overload),
+            Some(_) => Err(SimulationError::Overload),
             None => Ok((model, found)),
         });
-        Point { values, found }
+        SweepPoint { values, outcome: found }
     });
     Ok((points.collect(), anchors))
 }
 
 /// Returns the table of the points: each client and requests from outside, and the busiest resource.
-fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
-    let heading = |text: &str| Cell::number(text).tone(Tone::Strong);
-    let asked = |lines: &[Line]| -> Vec<Line> {
-        let with = |metric| Metric { name: None, metric }.of(lines).into_iter().cloned();
-        let mut all: Vec<Line> = with("throughput").chain(with("response")).chain(with("p95")).collect();
+fn render(axes: &[SweepAxis], points: &[SweepPoint], color: bool) -> String {
+    let heading = |text: &str| TableCell::number(text).tone(TextStyle::Strong);
+    let asked = |lines: &[ResultLine]| -> Vec<ResultLine> {
+        let with = |metric| MetricSelector { name: None, metric }.select(lines).into_iter().cloned();
+        let mut all: Vec<ResultLine> =
+            with("throughput").chain(with("response")).chain(with("p95")).collect();
         // Numbers of one name stand together.
         let mut names: Vec<(&str, String)> = Vec::new();
         for line in &all {
@@ -188,48 +195,48 @@ fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
         all.sort_by_key(|line| names.iter().position(|own| own.0 == line.kind && own.1 == line.name));
         all
     };
-    let solved = points.iter().find_map(|point| point.found.as_ref().ok());
-    let columns = solved.map(|(model, found)| asked(&lines(model, found))).unwrap_or_default();
-    let mut head: Vec<Cell> = axes.iter().map(|axis| heading(&axis.name)).collect();
+    let solved = points.iter().find_map(|point| point.outcome.as_ref().ok());
+    let columns = solved.map(|(model, found)| asked(&result_lines(model, found))).unwrap_or_default();
+    let mut head: Vec<TableCell> = axes.iter().map(|axis| heading(&axis.name)).collect();
     head.extend(columns.iter().map(|line| heading(&format!("{}.{}", line.name, line.metric))));
-    head.extend([Cell::text("BUSIEST").tone(Tone::Strong), heading("UTILIZATION")]);
+    head.extend([TableCell::text("BUSIEST").tone(TextStyle::Strong), heading("UTILIZATION")]);
     let mut rows = vec![head];
     for point in points {
-        let mut row: Vec<Cell> = point.values.iter().map(Cell::number).collect();
-        match &point.found {
+        let mut row: Vec<TableCell> = point.values.iter().map(TableCell::number).collect();
+        match &point.outcome {
             Ok((model, found)) => {
                 // A number may be missing at a point, if its event never happens there.
-                let all = lines(model, found);
+                let all = result_lines(model, found);
                 row.extend(columns.iter().map(|column| {
-                    let same = |line: &&Line| {
+                    let same = |line: &&ResultLine| {
                         (line.kind, &line.name, line.metric) == (column.kind, &column.name, column.metric)
                     };
                     let line = all.iter().find(same);
-                    Cell::number(line.map_or_else(|| "-".to_owned(), |line| short(line.value.mean)))
+                    TableCell::number(line.map_or_else(|| "-".to_owned(), |line| short(line.value.mean)))
                 }));
-                if let Some((busiest, part)) = resources(model, found).first() {
+                if let Some((busiest, part)) = busiest_resources(model, found).first() {
                     row.extend([
-                        Cell::text(busiest.name(model)),
-                        Cell::number(format!("{:.1} %", 100.0 * part)),
+                        TableCell::text(busiest.name(model)),
+                        TableCell::number(format!("{:.1} %", 100.0 * part)),
                     ]);
                 }
             }
-            Err(_) => row.extend(columns.iter().map(|_| Cell::number("-"))),
+            Err(_) => row.extend(columns.iter().map(|_| TableCell::number("-"))),
         }
         rows.push(row);
     }
     table(&rows, color)
 }
 
-fn named(axes: &[Axis], values: &[f64]) -> Map<String, Value> {
+fn named(axes: &[SweepAxis], values: &[f64]) -> Map<String, Value> {
     axes.iter().zip(values).map(|(axis, value)| (axis.name.clone(), json!(value))).collect()
 }
 
-fn document(axes: &[Axis], point: &Point) -> Value {
+fn document(axes: &[SweepAxis], point: &SweepPoint) -> Value {
     let values = named(axes, &point.values);
-    match &point.found {
+    match &point.outcome {
         Ok((model, found)) => {
-            json!({ "values": values, "lines": lines(model, found), "unseen": found.unseen })
+            json!({ "values": values, "lines": result_lines(model, found), "unseen": found.unseen })
         }
         Err(why) => json!({ "values": values, "error": why.to_string() }),
     }
@@ -237,10 +244,10 @@ fn document(axes: &[Axis], point: &Point) -> Value {
 
 /// Returns a row for each point: its values, and every number; for all but percentiles half of the interval,
 /// too.
-fn csv(axes: &[Axis], points: &[Point]) -> String {
-    let cells = |point: &Point| -> Vec<(String, f64)> {
-        let Ok((model, found)) = &point.found else { return Vec::new() };
-        let each = lines(model, found).into_iter().flat_map(|line| {
+fn csv(axes: &[SweepAxis], points: &[SweepPoint]) -> String {
+    let cells = |point: &SweepPoint| -> Vec<(String, f64)> {
+        let Ok((model, found)) = &point.outcome else { return Vec::new() };
+        let each = result_lines(model, found).into_iter().flat_map(|line| {
             let name = format!("{}.{}.{}", line.kind, line.name, line.metric);
             let half = !matches!(line.metric, "p50" | "p95" | "p99");
             let half = half.then(|| (format!("{name}.half_width"), line.value.half_width));
@@ -267,30 +274,30 @@ fn csv(axes: &[Axis], points: &[Point]) -> String {
 }
 
 /// Returns a line for each number of this metric and each combination of all axes but the first that changes.
-fn chart(axes: &[Axis], points: &[Point], metric: &Metric, title: &str) -> Chart {
+fn chart(axes: &[SweepAxis], points: &[SweepPoint], metric: &MetricSelector, title: &str) -> Chart {
     let across = axes.iter().position(|axis| axis.values.len() > 1).unwrap_or(0);
-    let mut series: Vec<Series> = Vec::new();
+    let mut series: Vec<ChartSeries> = Vec::new();
     for point in points {
-        let Ok((model, found)) = &point.found else { continue };
+        let Ok((model, found)) = &point.outcome else { continue };
         let others = axes.iter().zip(&point.values).enumerate();
         let others = others.filter(|(place, (axis, _))| *place != across && axis.values.len() > 1);
         let others = others.map(|(_, (axis, value))| format!("{} = {value}", axis.name));
         let others = others.collect::<Vec<_>>().join(", ");
-        for line in metric.of(&lines(model, found)) {
+        for line in metric.select(&result_lines(model, found)) {
             let name = if others.is_empty() { line.name.clone() } else { format!("{}, {others}", line.name) };
             let (mean, half) = (line.value.mean, line.value.half_width);
             let range = (half > 0.0).then_some((mean - half, mean + half));
-            let own = plot::Point { x: point.values[across], y: mean, range };
+            let own = plot::ChartPoint { x: point.values[across], y: mean, range };
             match series.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push(own),
-                None => series.push(Series { name, points: vec![own], ..Series::default() }),
+                None => series.push(ChartSeries { name, points: vec![own], ..ChartSeries::default() }),
             }
         }
     }
     Chart {
         title: title.to_owned(),
-        x: plot::Axis { label: axes[across].name.clone(), ..plot::Axis::default() },
-        y: plot::Axis { label: metric.metric.to_owned(), zero: true, ..plot::Axis::default() },
+        x: plot::ChartAxis { label: axes[across].name.clone(), ..plot::ChartAxis::default() },
+        y: plot::ChartAxis { label: metric.metric.to_owned(), zero: true, ..plot::ChartAxis::default() },
         series,
         notes: Vec::new(),
     }

@@ -5,30 +5,30 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use plimsoll_admin::{Admin, Audit, Subject as _, UpgradeWish};
+use plimsoll_admin::{AdminServer, AuditLog, BalancerBackend as _, UpgradeRequest};
 use plimsoll_cluster::corba::LoadManager;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::scale::Scalers;
-use super::{Exit, Failure, discover, follow, spans};
-use crate::config::count;
-use crate::doors::note;
-use crate::running::names;
-use crate::running::{Running, notify};
+use super::scale::ScalerTasks;
+use super::{CliError, CliExitCode, discovery, lottery_members, trace_export};
+use crate::admin_endpoints::audit_signal;
+use crate::config::pluralize;
+use crate::runtime::name_resolution;
+use crate::runtime::{BalancerRuntime, notify_systemd};
 
 /// The time for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
-pub(super) struct Signals {
+pub(super) struct BalancerSignals {
     hangup: Signal,
     terminate: Signal,
     interrupt: Signal,
     upgrade: Signal,
 }
 
-impl Signals {
+impl BalancerSignals {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
@@ -41,55 +41,56 @@ impl Signals {
 
 /// Waits for signals and for the end, and ends the balancer.
 pub(super) async fn serve(
-    running: &Arc<Running>,
-    mut signals: Signals,
+    running: &Arc<BalancerRuntime>,
+    mut signals: BalancerSignals,
     load_manager: Option<LoadManager>,
-    audit: Option<Arc<Audit>>,
-    sources: discover::Followers,
-    admin: &mut Option<Admin>,
-) -> Result<ExitCode, Failure> {
-    let sources = tokio::spawn(sources.all(Arc::clone(running)));
+    audit: Option<Arc<AuditLog>>,
+    sources: discovery::DiscoveryTasks,
+    admin: &mut Option<AdminServer>,
+) -> Result<ExitCode, CliError> {
+    let sources = tokio::spawn(sources.apply_changes(Arc::clone(running)));
     let ears = Arc::clone(running);
-    let ears = tokio::spawn(async move { ears.listen().await });
-    let followers = tokio::spawn(follow::all(Arc::clone(running)));
-    let names = tokio::spawn(names::all(Arc::clone(running)));
-    let scalers = Scalers::start(Arc::clone(running));
+    let ears = tokio::spawn(async move { ears.forward_load_reports().await });
+    let followers = tokio::spawn(lottery_members::follow_all(Arc::clone(running)));
+    let names = tokio::spawn(name_resolution::run_lookups(Arc::clone(running)));
+    let scalers = ScalerTasks::start(Arc::clone(running));
     let no_more = Arc::new(Notify::new());
-    let exporter = tokio::spawn(spans::export(Arc::clone(running), Arc::clone(&no_more)));
+    let exporter = tokio::spawn(trace_export::export(Arc::clone(running), Arc::clone(&no_more)));
     let handed_over = loop {
         tokio::select! {
             _ = signals.upgrade.recv() => {
                 let (running, audit) = (Arc::clone(running), audit.clone());
                 drop(tokio::task::spawn_blocking(move || {
-                    let outcome = running.hand_over(&UpgradeWish::default());
+                    let outcome = running.hand_over(&UpgradeRequest::default());
                     if let Err(why) = &outcome {
                         tracing::warn!("SIGUSR2: {why}");
                     }
-                    note(audit.as_deref(), "SIGUSR2", "upgrade", outcome.as_ref().map(drop).map_err(String::as_str));
+                    audit_signal(audit.as_deref(), "SIGUSR2", "upgrade", outcome.as_ref().map(drop).map_err(String::as_str));
                 }));
             }
-            () = taken(running) => break true,
+            () = wait_for_takeover(running) => break true,
             _ = signals.hangup.recv() => {
                 let (running, audit) = (Arc::clone(running), audit.clone());
                 // The result is an event, and so in the log.
                 drop(tokio::task::spawn_blocking(move || {
                     let outcome = running.reload();
-                    note(audit.as_deref(), "SIGHUP", "reload", outcome.as_ref().map(drop).map_err(String::as_str));
+                    audit_signal(audit.as_deref(), "SIGHUP", "reload", outcome.as_ref().map(drop).map_err(String::as_str));
                 }));
             }
             _ = signals.terminate.recv() => {
-                note(audit.as_deref(), "SIGTERM", "stop", Ok(()));
+                audit_signal(audit.as_deref(), "SIGTERM", "stop", Ok(()));
                 break false;
             }
             _ = signals.interrupt.recv() => {
-                note(audit.as_deref(), "SIGINT", "stop", Ok(()));
+                audit_signal(audit.as_deref(), "SIGINT", "stop", Ok(()));
                 break false;
             }
-            () = running.stopped() => break false,
+            () = running.stop_requested() => break false,
         }
     };
     // The message to end may have come at the same moment.
-    let handed_over = handed_over || running.elder().is_some_and(|elder| elder.heir().is_some());
+    let handed_over =
+        handed_over || running.handoff_source().is_some_and(|elder| elder.successor_pid().is_some());
     if !handed_over {
         scalers.halt().await;
     }
@@ -99,7 +100,7 @@ pub(super) async fn serve(
     sources.abort();
     running.store().close();
     if !handed_over {
-        notify(&[NotifyState::Stopping]);
+        notify_systemd(&[NotifyState::Stopping]);
         let own = Arc::clone(running);
         // The sockets are released before anything is closed here. A panic there has been reported by the
         // panic hook.
@@ -109,34 +110,34 @@ pub(super) async fn serve(
     drop(load_manager);
     if handed_over && let Some(admin) = admin.take() {
         // The other process answers now.
-        admin.leave();
+        admin.hand_over();
     }
     let (scalers, left) = match handed_over {
-        true => (None, Some(tokio::spawn(scalers.leave()))),
+        true => (None, Some(tokio::spawn(scalers.detach()))),
         false => (Some(scalers), None),
     };
     let cut = tokio::select! {
-        cut = end(running, handed_over) => Some(cut),
+        cut = drain_connections(running, handed_over) => Some(cut),
         _ = signals.terminate.recv() => None,
         _ = signals.interrupt.recv() => None,
     };
     let cut = match cut {
         Some(cut) => cut,
-        None if !handed_over => return Err(at_once()),
+        None if !handed_over => return Err(interrupted_failure()),
         None => {
             // A step that may take long after an upgrade may not when the process is to end.
             tracing::info!("told to end: connections have until the drain deadline");
             tokio::select! {
                 cut = running.engine().stop() => cut,
-                _ = signals.terminate.recv() => return Err(at_once()),
-                _ = signals.interrupt.recv() => return Err(at_once()),
+                _ = signals.terminate.recv() => return Err(interrupted_failure()),
+                _ = signals.interrupt.recv() => return Err(interrupted_failure()),
             }
         }
     };
     if cut > 0 {
         tracing::warn!(
             "{} cut at the drain deadline",
-            count(usize::try_from(cut).unwrap_or(usize::MAX), "connection")
+            pluralize(usize::try_from(cut).unwrap_or(usize::MAX), "connection")
         );
     }
     running.leave_fleet();
@@ -146,7 +147,7 @@ pub(super) async fn serve(
     }
     if let Some(scalers) = scalers {
         // The members that the scalers started are not needed any more.
-        scalers.end().await;
+        scalers.stop_members().await;
     }
     if let Some(left) = left {
         // A panic there has been reported by the panic hook.
@@ -156,34 +157,34 @@ pub(super) async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-fn at_once() -> Failure {
-    Failure::new(Exit::Interrupted, "stopped at once")
+fn interrupted_failure() -> CliError {
+    CliError::new(CliExitCode::Interrupted, "stopped at once")
 }
 
 /// Returns once another process has taken over.
-async fn taken(running: &Running) {
-    match running.elder() {
-        Some(elder) => elder.taken().await,
+async fn wait_for_takeover(running: &BalancerRuntime) {
+    match running.handoff_source() {
+        Some(elder) => elder.taken_over().await,
         None => std::future::pending().await,
     }
 }
 
 /// Lets connections end; returns the number that were cut. A process that took over still gets the counts.
-async fn end(running: &Arc<Running>, handed_over: bool) -> u64 {
+async fn drain_connections(running: &Arc<BalancerRuntime>, handed_over: bool) -> u64 {
     if !handed_over {
         return running.engine().stop().await;
     }
     let (ended, over) = mpsc::channel::<()>();
     let teller = Arc::clone(running);
     let told = tokio::task::spawn_blocking(move || {
-        if let Some(elder) = teller.elder() {
+        if let Some(elder) = teller.handoff_source() {
             let over = |wait| over.recv_timeout(wait) != Err(mpsc::RecvTimeoutError::Timeout);
-            elder.tell_the_rest(teller.engine(), over);
+            elder.send_remaining_counts(teller.engine(), over);
         }
     });
     let cut = running.engine().retire().await;
     // This process gets the counts of its predecessor, and passes them on to the next.
-    running.predecessor_told().await;
+    running.predecessor_reported().await;
     drop(ended);
     let _ = told.await;
     cut

@@ -4,35 +4,38 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use plimsoll_cluster::discover::{Family, KUBERNETES, KubernetesApi, KubernetesSource, ServicePort};
+use plimsoll_cluster::discover::{
+    AddressFamily, KUBERNETES_ENABLED, KubernetesApi, KubernetesSource, ServicePort,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::place::Spot;
-use crate::config::problem::Problem;
+use crate::config::diagnostic::ConfigDiagnostic;
 use crate::config::root::yes;
-use crate::config::text::{Text, text};
-use crate::config::{Folder, LogPath, MemberAddress};
+use crate::config::spans::SpanTree;
+use crate::config::text::{TextValue, text};
+use crate::config::{FilePath, FolderPath, MemberAddress};
 
-/// A service of Kubernetes, and whom to ask for its endpoints: the API as the cluster tells it to each pod, or as a kubeconfig has it.
+/// A service of Kubernetes, and whom to ask for its endpoints: the API as the cluster tells it to each pod,
+/// or as a kubeconfig has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KubernetesService {
     /// Its name.
-    pub(crate) service: Label,
+    pub(crate) service: KubernetesName,
 
     /// Where it is. Default: what `namespace` in the folder `account` says, or the context of the kubeconfig.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) namespace: Option<Label>,
+    pub(crate) namespace: Option<KubernetesName>,
 
-    /// Which port of the endpoints: as it is called in the service, or its number at the endpoints (the `targetPort`, not what the service
-    /// is asked at). Default: the only one there is.
+    /// Which port of the endpoints: as it is called in the service, or its number at the endpoints (the
+    /// `targetPort`, not what the service is asked at). Default: the only one there is.
     #[schemars(extend("examples" = ["http", 8080]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<EndpointPort>,
 
-    /// Host and port of the API server. Default: what `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT` say, which the cluster sets in
-    /// each pod, or else `kubernetes.default.svc:443`.
+    /// Host and port of the API server. Default: what `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`
+    /// say, which the cluster sets in each pod, or else `kubernetes.default.svc:443`.
     #[schemars(extend("examples" = ["10.0.0.1:6443"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<MemberAddress>,
@@ -41,14 +44,15 @@ pub(crate) struct KubernetesService {
     #[serde(default = "yes")]
     pub(crate) tls: bool,
 
-    /// Folder with `token`, `ca.crt` and `namespace`, as the cluster puts it into each pod. The token is read for each request.
+    /// Folder with `token`, `ca.crt` and `namespace`, as the cluster puts it into each pod. The token is read
+    /// for each request.
     #[serde(default = "account")]
-    pub(crate) account: Folder,
+    pub(crate) account: FolderPath,
 
     /// A file for `kubectl` that says whom to ask, in place of `server`, `tls` and `account`.
     #[schemars(extend("examples" = ["/etc/plimsoll/kubeconfig"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kubeconfig: Option<LogPath>,
+    pub(crate) kubeconfig: Option<FilePath>,
 
     /// Which of its contexts. Default: its current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,24 +64,24 @@ pub(crate) struct KubernetesService {
 #[serde(untagged)]
 pub(crate) enum EndpointPort {
     /// As it is called in the service.
-    Name(Label),
+    Name(KubernetesName),
     /// As it is at the endpoints.
     Number(#[schemars(range(min = 1, max = 65_535))] u16),
 }
 
 /// A name in Kubernetes: of services, namespaces and ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Label(pub(crate) String);
+pub(crate) struct KubernetesName(pub(crate) String);
 
 text! {
-    Label,
+    KubernetesName,
     format: "plimsoll-kubernetes-name",
     what: "a name of Kubernetes",
     example: "web",
     pattern: "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
 }
 
-impl FromStr for Label {
+impl FromStr for KubernetesName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -95,7 +99,7 @@ impl FromStr for Label {
     }
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for KubernetesName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
     }
@@ -103,7 +107,7 @@ impl fmt::Display for Label {
 
 impl KubernetesService {
     /// Returns the source's settings.
-    pub(super) fn source(&self, family: Family, timeout: Duration) -> KubernetesSource {
+    pub(super) fn source(&self, family: AddressFamily, timeout: Duration) -> KubernetesSource {
         let port = |port: &EndpointPort| match port {
             EndpointPort::Name(name) => ServicePort::Name(name.0.clone()),
             EndpointPort::Number(number) => ServicePort::Number(*number),
@@ -127,11 +131,11 @@ impl KubernetesService {
     }
 
     /// Checks the table; `spot` is that of the source.
-    pub(super) fn check(&self, spot: &Spot, found: &mut Vec<Problem>) {
-        if !KUBERNETES {
+    pub(super) fn check(&self, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+        if !KUBERNETES_ENABLED {
             let message = "this plimsoll was built without Kubernetes";
             let hint = "take it out, or build with: cargo build --release -p plimsoll --features kubernetes";
-            found.push(Problem::error(spot.name("kubernetes"), message).hint(hint));
+            found.push(ConfigDiagnostic::error(spot.key_span("kubernetes"), message).hint(hint));
             return;
         }
         let table = spot.key("kubernetes");
@@ -140,7 +144,7 @@ impl KubernetesService {
         {
             let message = format!("`port` is called \"{name}\", and names of ports have a letter");
             let hint = format!("write port = {name} for the number");
-            found.push(Problem::error(table.key("port").value(), message).hint(hint));
+            found.push(ConfigDiagnostic::error(table.key("port").value_span(), message).hint(hint));
         }
         if self.kubeconfig.is_some() {
             // The list of the other keys has their defaults in it, too.
@@ -150,18 +154,22 @@ impl KubernetesService {
                 ("account", self.account != account()),
             ];
             for (key, _) in others.into_iter().filter(|(_, said)| *said) {
-                let problem =
-                    Problem::error(table.name(key), format!("either `kubeconfig` or `{key}`, not both"));
-                found.push(problem.also(table.name("kubeconfig"), "it says whom to ask"));
+                let problem = ConfigDiagnostic::error(
+                    table.key_span(key),
+                    format!("either `kubeconfig` or `{key}`, not both"),
+                );
+                found.push(problem.with_related(table.key_span("kubeconfig"), "it says whom to ask"));
             }
-        } else if table.has("context") && !table.broken("kubeconfig") {
-            let problem =
-                Problem::error(table.name("context"), "`context` is of a `kubeconfig`, and there is none");
+        } else if table.has_key("context") && !table.is_broken("kubeconfig") {
+            let problem = ConfigDiagnostic::error(
+                table.key_span("context"),
+                "`context` is of a `kubeconfig`, and there is none",
+            );
             found.push(problem.hint("add kubeconfig = \"/etc/plimsoll/kubeconfig\""));
         }
     }
 }
 
-fn account() -> Folder {
-    Folder("/var/run/secrets/kubernetes.io/serviceaccount".into())
+fn account() -> FolderPath {
+    FolderPath("/var/run/secrets/kubernetes.io/serviceaccount".into())
 }

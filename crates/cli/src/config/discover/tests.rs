@@ -1,5 +1,5 @@
 use insta::assert_snapshot;
-use plimsoll_cluster::discover::KUBERNETES;
+use plimsoll_cluster::discover::KUBERNETES_ENABLED;
 
 use super::super::parse;
 use super::super::tests::all;
@@ -32,28 +32,28 @@ fn every_key_reaches_the_sources() {
         "registered etcd /plimsoll/",
     ];
     assert_eq!(kinds[1..6], others);
-    assert_eq!(kinds.len(), if KUBERNETES { 8 } else { 6 });
+    assert_eq!(kinds.len(), if KUBERNETES_ENABLED { 8 } else { 6 });
     let dns = &discovery.sources[1];
-    assert_eq!((dns.allow_empty, dns.hold.as_secs()), (true, 36));
-    let Kind::Dns(settings) = &dns.kind else { panic!("{dns:?}") };
+    assert_eq!((dns.allow_empty, dns.hold_time.as_secs()), (true, 36));
+    let SourceKind::Dns(settings) = &dns.kind else { panic!("{dns:?}") };
     assert_snapshot!(format!("{settings:?}"), @r#"DnsSettings { host: "web.example.", port: 32, family: V4, resolver: ResolverSettings { servers: [127.0.0.1:5353, [::1]:53], timeout: 330ms }, min: 34s, max: 35s }"#);
-    let Kind::File(settings) = &discovery.sources[0].kind else { panic!("{:?}", discovery.sources[0]) };
+    let SourceKind::File(settings) = &discovery.sources[0].kind else { panic!("{:?}", discovery.sources[0]) };
     assert_eq!(settings.interval.as_secs(), 2);
-    let Kind::Http(settings) = &discovery.sources[3].kind else { panic!("{:?}", discovery.sources[3]) };
+    let SourceKind::Http(settings) = &discovery.sources[3].kind else { panic!("{:?}", discovery.sources[3]) };
     assert_eq!((settings.interval.as_secs(), settings.timeout.as_secs()), (5, 3));
-    let Kind::Etcd(settings) = &discovery.sources[4].kind else { panic!("{:?}", discovery.sources[4]) };
+    let SourceKind::Etcd(settings) = &discovery.sources[4].kind else { panic!("{:?}", discovery.sources[4]) };
     let etcd = &settings.etcd;
     let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
     assert_eq!(endpoints, ["https://a:41", "http://[::1]:2379"]);
     assert_eq!((etcd.timeout.as_secs(), etcd.user.as_ref().unwrap().0.as_str()), (42, "lb"));
-    assert!(etcd.tls.ca.is_some() && etcd.tls.own.is_some() && !discovery.sources[4].allow_empty);
+    assert!(etcd.tls.ca.is_some() && etcd.tls.client_identity.is_some() && !discovery.sources[4].allow_empty);
     assert!(discovery.sources[5].allow_empty);
-    if !KUBERNETES {
+    if !KUBERNETES_ENABLED {
         return;
     }
     assert_eq!(kinds[6..], ["kubernetes shop/web:http", "kubernetes web:83"]);
     let found = |index: usize| match &discovery.sources[index].kind {
-        Kind::Kubernetes(settings) => settings.clone(),
+        SourceKind::Kubernetes(settings) => settings.clone(),
         other => panic!("{other:?}"),
     };
     assert_snapshot!(format!("{:?}", found(6)), @r#"KubernetesSource { service: "web", namespace: Some("shop"), port: Some(Name("http")), family: V6, api: Account { server: Some(("api", 81)), tls: false, folder: "/tmp/account" }, timeout: 52s }"#);
@@ -63,7 +63,7 @@ fn every_key_reaches_the_sources() {
 #[test]
 fn services_of_kubernetes_are_taken_by_a_build_that_has_it() {
     let rest = "discover = [{ kubernetes = { service = \"web\" } }]\n";
-    if !KUBERNETES {
+    if !KUBERNETES_ENABLED {
         assert_snapshot!(wrong(rest), @r#"
         error: plimsoll.toml:6:15: this plimsoll was built without Kubernetes
             6 | discover = [{ kubernetes = { service = "web" } }]
@@ -73,7 +73,7 @@ fn services_of_kubernetes_are_taken_by_a_build_that_has_it() {
         return;
     }
     let file = parse("plimsoll.toml", text(rest).into_bytes()).unwrap();
-    let Kind::Kubernetes(settings) = &file.discoveries()[0].sources[0].kind else { panic!("{rest}") };
+    let SourceKind::Kubernetes(settings) = &file.discoveries()[0].sources[0].kind else { panic!("{rest}") };
     assert_snapshot!(format!("{settings:?}"), @r#"KubernetesSource { service: "web", namespace: None, port: None, family: Any, api: Account { server: None, tls: true, folder: "/var/run/secrets/kubernetes.io/serviceaccount" }, timeout: 3s }"#);
     assert_snapshot!(wrong(
         "discover = [{ kubernetes = { service = \"Web_1\" } },\n{ kubernetes = {} },\n\
@@ -137,7 +137,8 @@ fn what_is_wrong_with_sources() {
     3 errors
     "#);
     assert_snapshot!(wrong(
-        "discover = [{ dns = \"web\" },\n{ dns = \"web:80\", resolver = [\"dns.example:53\"], min = \"1h\" },\n\
+        "discover = \
+         [{ dns = \"web\" },\n{ dns = \"web:80\", resolver = [\"dns.example:53\"], min = \"1h\" },\n\
          { http = \"https://a/\" },\n{ file = \"/a\", family = \"v4\" },\n{ srv = \"a..b\", hold = \"2h\" }]\n"
     ), @r#"
     error: plimsoll.toml:6:21: `dns`: `web` has no port
@@ -173,7 +174,8 @@ fn what_is_wrong_with_sources() {
 
 #[test]
 fn keys_that_have_no_effect_are_told() {
-    let rest = "discover = [{ file = \"/a\", min = \"1s\", resolver = [\"10.0.0.1:53\"] }, { dns = \"web:80\", interval = \"1s\" }]\n";
+    let rest = "discover = [{ file = \"/a\", min = \"1s\", resolver = [\"10.0.0.1:53\"] }, \
+        { dns = \"web:80\", interval = \"1s\" }]\n";
     let file = parse("plimsoll.toml", text(rest).into_bytes()).unwrap();
     assert_snapshot!(file.warnings, @r#"
     warning: plimsoll.toml:6:28: `min` has no effect: the source is of the kind `file`
@@ -198,8 +200,8 @@ fn a_look_at_the_files() {
     let source = |name: &str| format!("{{ file = \"{}\" }}", folder.join(name).display());
     let rest = format!("discover = [{}, {}, {}]\n", source("good"), source("bad.json"), source("none"));
     let file = parse("plimsoll.toml", text(&rest).into_bytes()).unwrap();
-    let (wrong, count) = file.look_at_members();
-    assert_eq!((count, wrong.list().len(), wrong.fatal()), (2, 2, false), "{wrong}");
+    let (wrong, count) = file.read_member_files();
+    assert_eq!((count, wrong.list().len(), wrong.has_errors()), (2, 2, false), "{wrong}");
     let said = wrong.to_string();
     assert!(said.contains("bad.json:1:4: `a` has no port") && said.contains("cannot read it"), "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
@@ -220,7 +222,7 @@ fn the_examples_of_the_guide_are_right() {
         };
         let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{whole}");
         let parsed = parse("discovery.md", text.into_bytes());
-        if block.contains("kubernetes") && !KUBERNETES {
+        if block.contains("kubernetes") && !KUBERNETES_ENABLED {
             assert!(parsed.unwrap_err().to_string().contains("built without Kubernetes"));
             continue;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use plimsoll_cluster::discover::Stated;
+use plimsoll_cluster::discover::UnresolvedMember;
 use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -15,7 +15,7 @@ use super::super::root::one;
 /// One of them, with more than its address.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Table {
+pub(super) struct MemberRecord {
     /// Host name or IP address, and port.
     address: MemberAddress,
 
@@ -30,22 +30,22 @@ pub(super) struct Table {
     max_connections: Option<u32>,
 }
 
-impl Table {
-    pub(super) fn stated(self) -> Stated {
+impl MemberRecord {
+    pub(super) fn into_stated(self) -> UnresolvedMember {
         let MemberAddress { host, port } = self.address;
-        Stated { host, port, capacity: self.capacity, limit: self.max_connections }
+        UnresolvedMember { host, port, capacity: self.capacity, limit: self.max_connections }
     }
 }
 
-pub(super) fn bare(address: MemberAddress) -> Stated {
-    Table { address, capacity: 1.0, max_connections: None }.stated()
+pub(super) fn from_address(address: MemberAddress) -> UnresolvedMember {
+    MemberRecord { address, capacity: 1.0, max_connections: None }.into_stated()
 }
 
 /// Reads a file of JSON: a list, or an object whose `members` are one. Unknown keys are errors.
 ///
 /// # Errors
 /// Fails with the mistake on one line, with its place.
-pub(in super::super) fn json(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
+pub(in super::super) fn json(name: &str, text: &[u8]) -> Result<Vec<UnresolvedMember>, String> {
     read(name, text, true)
 }
 
@@ -53,7 +53,7 @@ pub(in super::super) fn json(name: &str, text: &[u8]) -> Result<Vec<Stated>, Str
 ///
 /// # Errors
 /// Fails with the mistake on one line, with its place.
-pub(in super::super) fn answer(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
+pub(in super::super) fn answer(name: &str, text: &[u8]) -> Result<Vec<UnresolvedMember>, String> {
     read(name, text, false)
 }
 
@@ -62,10 +62,10 @@ pub(in super::super) fn answer(name: &str, text: &[u8]) -> Result<Vec<Stated>, S
 ///
 /// # Errors
 /// Fails with the mistake on one line, with the key.
-pub(in super::super) fn value(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
+pub(in super::super) fn value(name: &str, text: &[u8]) -> Result<Vec<UnresolvedMember>, String> {
     let text = text.trim_ascii();
     if text.starts_with(b"{") || text.starts_with(b"\"") {
-        return parse(name, text, One(false)).map(|one| vec![one]);
+        return parse(name, text, MemberVisitor(false)).map(|one| vec![one]);
     }
     let text = String::from_utf8_lossy(text);
     let wrong = |why: String| {
@@ -73,14 +73,14 @@ pub(in super::super) fn value(name: &str, text: &[u8]) -> Result<Vec<Stated>, St
         format!("{name}: `{shown}` {}", why.replace(char::is_control, " "))
     };
     let address = text.parse::<MemberAddress>().map_err(wrong)?;
-    Ok(vec![bare(address)])
+    Ok(vec![from_address(address)])
 }
 
-fn read(name: &str, text: &[u8], strict: bool) -> Result<Vec<Stated>, String> {
-    let stated = parse(name, text, Whole(strict))?;
+fn read(name: &str, text: &[u8], strict: bool) -> Result<Vec<UnresolvedMember>, String> {
+    let stated = parse(name, text, ListDocument(strict))?;
     let mut seen = BTreeSet::new();
     match stated.iter().find(|one| !seen.insert((&one.host, one.port))) {
-        Some(one) => Err(format!("{name}: {}", twice(one))),
+        Some(one) => Err(format!("{name}: {}", duplicate_error(one))),
         None => Ok(stated),
     }
 }
@@ -100,43 +100,45 @@ fn parse<'de, S: DeserializeSeed<'de>>(name: &str, text: &'de [u8], seed: S) -> 
     Ok(value)
 }
 
-pub(super) fn twice(one: &Stated) -> String {
+pub(super) fn duplicate_error(one: &UnresolvedMember) -> String {
     let address = MemberAddress { host: one.host.clone(), port: one.port };
     format!("member {address} is there twice")
 }
 
 /// The list, or the object that has it. It is read by hand, because an untagged enum of serde loses the
 /// places.
-struct Whole(bool);
+struct ListDocument(bool);
 
-impl<'de> DeserializeSeed<'de> for Whole {
-    type Value = Vec<Stated>;
+impl<'de> DeserializeSeed<'de> for ListDocument {
+    type Value = Vec<UnresolvedMember>;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<Stated>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<UnresolvedMember>, D::Error> {
         from.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Whole {
-    type Value = Vec<Stated>;
+impl<'de> Visitor<'de> for ListDocument {
+    type Value = Vec<UnresolvedMember>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of members, or an object with `members`")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Stated>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<UnresolvedMember>, A::Error> {
         let mut stated = Vec::new();
-        while let Some(one) = list.next_element_seed(One(self.0))? {
+        while let Some(one) = list.next_element_seed(MemberVisitor(self.0))? {
             stated.push(one);
         }
         Ok(stated)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Vec<Stated>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Vec<UnresolvedMember>, A::Error> {
         let mut members = None;
         while let Some(key) = object.next_key::<String>()? {
             match key.as_str() {
-                "members" if members.is_none() => members = Some(object.next_value_seed(List(self.0))?),
+                "members" if members.is_none() => {
+                    members = Some(object.next_value_seed(MemberListSeed(self.0))?)
+                }
                 "members" => return Err(A::Error::duplicate_field("members")),
                 other if self.0 => return Err(A::Error::unknown_field(other, &["members"])),
                 _ => drop(object.next_value::<IgnoredAny>()?),
@@ -147,30 +149,30 @@ impl<'de> Visitor<'de> for Whole {
 }
 
 /// The list, and nothing else.
-struct List(bool);
+struct MemberListSeed(bool);
 
-impl<'de> DeserializeSeed<'de> for List {
-    type Value = Vec<Stated>;
+impl<'de> DeserializeSeed<'de> for MemberListSeed {
+    type Value = Vec<UnresolvedMember>;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<Stated>, D::Error> {
-        from.deserialize_seq(Whole(self.0))
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<UnresolvedMember>, D::Error> {
+        from.deserialize_seq(ListDocument(self.0))
     }
 }
 
 /// A member.
-struct One(bool);
+struct MemberVisitor(bool);
 
-impl<'de> DeserializeSeed<'de> for One {
-    type Value = Stated;
+impl<'de> DeserializeSeed<'de> for MemberVisitor {
+    type Value = UnresolvedMember;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Stated, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<UnresolvedMember, D::Error> {
         from.deserialize_any(self)
     }
 }
 
 /// A member in an answer, with other keys that are ignored.
 #[derive(Deserialize)]
-struct Loose {
+struct LenientMember {
     #[serde(alias = "Addr")]
     address: MemberAddress,
     #[serde(default = "one")]
@@ -179,24 +181,24 @@ struct Loose {
     max_connections: Option<u32>,
 }
 
-impl<'de> Visitor<'de> for One {
-    type Value = Stated;
+impl<'de> Visitor<'de> for MemberVisitor {
+    type Value = UnresolvedMember;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a member: \"host:port\", or an object with its `address`")
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Stated, E> {
-        text.parse().map(bare).map_err(|why| E::custom(format_args!("`{text}` {why}")))
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<UnresolvedMember, E> {
+        text.parse().map(from_address).map_err(|why| E::custom(format_args!("`{text}` {why}")))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Stated, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<UnresolvedMember, A::Error> {
         let from = MapAccessDeserializer::new(object);
         let table = if self.0 {
-            Table::deserialize(from)?
+            MemberRecord::deserialize(from)?
         } else {
-            let Loose { address, capacity, max_connections } = Loose::deserialize(from)?;
-            Table { address, capacity, max_connections }
+            let LenientMember { address, capacity, max_connections } = LenientMember::deserialize(from)?;
+            MemberRecord { address, capacity, max_connections }
         };
         // The bounds are those of the schema.
         if !(0.001..=1e6).contains(&table.capacity) {
@@ -205,6 +207,6 @@ impl<'de> Visitor<'de> for One {
         if !table.max_connections.is_none_or(|most| (1..=1_000_000).contains(&most)) {
             return Err(A::Error::custom("`max_connections` must be from 1 to 1000000"));
         }
-        Ok(table.stated())
+        Ok(table.into_stated())
     }
 }

@@ -5,7 +5,7 @@
 //! The fuzz target `members` tries it on invented bytes, the test below on the committed corpus and on
 //! mutations of it.
 
-use plimsoll_cluster::discover::Stated;
+use plimsoll_cluster::discover::UnresolvedMember;
 
 use super::json::{answer, json, value};
 use crate::config::MemberAddress;
@@ -28,7 +28,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
     strict.is_ok() || loose.is_ok() || single.is_ok()
 }
 
-fn list_obeys(list: &[Stated]) {
+fn list_obeys(list: &[UnresolvedMember]) {
     let mut written = Vec::new();
     for (index, one) in list.iter().enumerate() {
         assert!(one.port != 0 && (0.001..=1e6).contains(&one.capacity), "{one:?}");

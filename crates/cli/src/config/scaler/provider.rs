@@ -5,40 +5,41 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use plimsoll_cluster::scaler::{
-    DockerSettings, ExecSettings, Kind, KubernetesSettings, Place, ProcessSettings, SystemdSettings,
-    WebhookSettings,
+    AddressRange, DockerSettings, ExecSettings, KubernetesSettings, ProcessSettings, ProviderKind,
+    SystemdSettings, WebhookSettings,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Scaler;
-use crate::config::place::Spot;
-use crate::config::problem::Problem;
+use super::ScalerConfig;
+use crate::config::diagnostic::ConfigDiagnostic;
 use crate::config::root::millis;
-use crate::config::text::{Text, text};
-use crate::config::{Folder, LogPath, MonitorUrl, Name, TimeSpan, Variable};
+use crate::config::spans::SpanTree;
+use crate::config::text::{TextValue, text};
+use crate::config::{ConfigName, EnvironmentVariable, FilePath, FolderPath, MonitorUrl, TimeSpan};
 
-/// Processes of this machine, made of a template. In its words `{port}`, `{host}`, `{address}`, `{index}` and `{group}` stand for
-/// what they say.
+/// Processes of this machine, made of a template. In its words `{port}`, `{host}`, `{address}`, `{index}` and
+/// `{group}` stand for what they say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Process {
+pub(crate) struct ProcessProvider {
     /// Program and arguments; no shell.
     #[schemars(length(min = 1), extend("examples" = [["/usr/bin/web", "--listen", "{address}"]]))]
     pub(crate) command: Vec<String>,
 
     /// Variables beside those of the balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) environment: Vec<Variable>,
+    pub(crate) environment: Vec<EnvironmentVariable>,
 
     /// Where it runs. Default: where the balancer does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) folder: Option<Folder>,
+    pub(crate) folder: Option<FolderPath>,
 
-    /// File to the end of which goes what it says; the same words stand for something in its name. Default: what it says is lost.
+    /// File to the end of which goes what it says; the same words stand for something in its name. Default:
+    /// what it says is lost.
     #[schemars(extend("examples" = ["/var/log/web-{index}.log"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) log: Option<LogPath>,
+    pub(crate) log: Option<FilePath>,
 
     /// IP address where it listens.
     #[serde(default = "here")]
@@ -53,18 +54,19 @@ pub(crate) struct Process {
     #[serde(default = "millis::<10000>")]
     pub(crate) patience: TimeSpan,
 
-    /// File that says which processes there are, so that a balancer that was killed, or left them, finds them again.
+    /// File that says which processes there are, so that a balancer that was killed, or left them, finds them
+    /// again.
     #[schemars(extend("examples" = ["/var/lib/plimsoll/web.processes"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) state: Option<LogPath>,
+    pub(crate) state: Option<FilePath>,
 }
 
 /// Units of systemd of one template, which are numbered from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Systemd {
+pub(crate) struct SystemdProvider {
     /// The template: `web@.service`.
-    pub(crate) unit: Template,
+    pub(crate) unit: UnitTemplate,
 
     /// Of the manager of the user that the balancer runs as (`systemctl --user`).
     #[serde(default)]
@@ -80,7 +82,7 @@ pub(crate) struct Systemd {
 
     /// The program that is asked.
     #[serde(default = "systemctl")]
-    pub(crate) systemctl: LogPath,
+    pub(crate) systemctl: FilePath,
 
     /// For one call of it.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
@@ -88,11 +90,12 @@ pub(crate) struct Systemd {
     pub(crate) timeout: TimeSpan,
 }
 
-/// A program that starts and stops members: it gets `{"action": "start", "group", "index", "why"}` or `{"action": "stop", "group",
-/// "index", "id", "address", "why"}` on its standard input, and answers a start with `{"address": "10.0.0.3:80", "id": "…"}`.
+/// A program that starts and stops members: it gets `{"action": "start", "group", "index", "why"}` or
+/// `{"action": "stop", "group", "index", "id", "address", "why"}` on its standard input, and answers a start
+/// with `{"address": "10.0.0.3:80", "id": "…"}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Exec {
+pub(crate) struct ExecProvider {
     /// Program and arguments; no shell.
     #[schemars(length(min = 1), extend("examples" = [["/usr/local/bin/members"]]))]
     pub(crate) command: Vec<String>,
@@ -103,10 +106,11 @@ pub(crate) struct Exec {
     pub(crate) timeout: TimeSpan,
 }
 
-/// A server that starts and stops members: it gets by POST what a program of `exec` gets, and answers likewise.
+/// A server that starts and stops members: it gets by POST what a program of `exec` gets, and answers
+/// likewise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Webhook {
+pub(crate) struct WebhookProvider {
     /// Where it is.
     pub(crate) url: MonitorUrl,
 
@@ -119,7 +123,7 @@ pub(crate) struct Webhook {
 /// Containers of one image. Their port is published at a free one of this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Docker {
+pub(crate) struct DockerProvider {
     /// The image; it is there already, nothing is pulled.
     #[schemars(length(min = 1), extend("examples" = ["web:1.2"]))]
     pub(crate) image: String,
@@ -134,7 +138,7 @@ pub(crate) struct Docker {
 
     /// Variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) environment: Vec<Variable>,
+    pub(crate) environment: Vec<EnvironmentVariable>,
 
     /// IP address of this machine where the port is published.
     #[serde(default = "here")]
@@ -151,7 +155,7 @@ pub(crate) struct Docker {
 
     /// The Engine's socket.
     #[serde(default = "socket")]
-    pub(crate) socket: LogPath,
+    pub(crate) socket: FilePath,
 
     /// For one request to it.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
@@ -162,17 +166,17 @@ pub(crate) struct Docker {
 /// A deployment of Kubernetes, whose replicas are set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kubernetes {
+pub(crate) struct KubernetesProvider {
     /// Its name.
-    pub(crate) name: Name,
+    pub(crate) name: ConfigName,
 
     /// What it is.
     #[serde(default)]
-    pub(crate) resource: Replicated,
+    pub(crate) resource: ReplicatedKind,
 
     /// Where it is. Default: what `namespace` in the folder `account` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) namespace: Option<Name>,
+    pub(crate) namespace: Option<ConfigName>,
 
     /// Host and port of the API server.
     #[serde(default = "api")]
@@ -184,7 +188,7 @@ pub(crate) struct Kubernetes {
 
     /// Folder with `token`, `ca.crt` and `namespace`, as the cluster puts it into each pod.
     #[serde(default = "account")]
-    pub(crate) account: Folder,
+    pub(crate) account: FolderPath,
 
     /// For one request.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
@@ -195,7 +199,7 @@ pub(crate) struct Kubernetes {
 /// What has replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Replicated {
+pub(crate) enum ReplicatedKind {
     /// A Deployment.
     #[default]
     Deployment,
@@ -269,17 +273,17 @@ impl fmt::Display for PortRange {
 
 /// A template of units: `web@.service`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Template(pub(crate) String);
+pub(crate) struct UnitTemplate(pub(crate) String);
 
 text! {
-    Template,
+    UnitTemplate,
     format: "plimsoll-unit-template",
     what: "the template of units",
     example: "web@.service",
     pattern: "^[A-Za-z0-9:_.-]+@\\.service$",
 }
 
-impl FromStr for Template {
+impl FromStr for UnitTemplate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -293,17 +297,17 @@ impl FromStr for Template {
     }
 }
 
-impl fmt::Display for Template {
+impl fmt::Display for UnitTemplate {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}@.service", self.0)
     }
 }
 
-fn place(host: HostAddress, ports: Option<PortRange>) -> Place {
-    Place { ip: host.0, ports: ports.map(|PortRange(first, last)| (first, last)) }
+fn place(host: HostAddress, ports: Option<PortRange>) -> AddressRange {
+    AddressRange { ip: host.0, ports: ports.map(|PortRange(first, last)| (first, last)) }
 }
 
-impl Process {
+impl ProcessProvider {
     /// Returns a process with all defaults but the command.
     pub(super) fn of(command: Vec<String>) -> Self {
         Self {
@@ -318,23 +322,23 @@ impl Process {
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        let pair = |variable: &Variable| (variable.name.clone(), variable.value.clone());
-        Kind::Process(ProcessSettings {
+    pub(super) fn kind(&self) -> ProviderKind {
+        let pair = |variable: &EnvironmentVariable| (variable.name.clone(), variable.value.clone());
+        ProviderKind::Process(ProcessSettings {
             command: self.command.clone(),
             environment: self.environment.iter().map(pair).collect(),
             folder: self.folder.as_ref().map(|folder| folder.0.clone()),
             log: self.log.as_ref().map(|log| log.0.clone()),
-            place: place(self.host, self.ports),
-            patience: self.patience.0,
-            state: self.state.as_ref().map(|state| state.0.clone()),
+            listen: place(self.host, self.ports),
+            stop_timeout: self.patience.0,
+            state_file: self.state.as_ref().map(|state| state.0.clone()),
         })
     }
 }
 
-impl Systemd {
-    pub(super) fn kind(&self) -> Kind {
-        Kind::Systemd(SystemdSettings {
+impl SystemdProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        ProviderKind::Systemd(SystemdSettings {
             systemctl: self.systemctl.to_string(),
             template: self.unit.0.clone(),
             user: self.user,
@@ -345,42 +349,42 @@ impl Systemd {
     }
 }
 
-impl Exec {
-    pub(super) fn kind(&self) -> Kind {
-        Kind::Exec(ExecSettings { command: self.command.clone(), timeout: self.timeout.0 })
+impl ExecProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        ProviderKind::Exec(ExecSettings { command: self.command.clone(), timeout: self.timeout.0 })
     }
 }
 
-impl Webhook {
-    pub(super) fn kind(&self) -> Kind {
+impl WebhookProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
         let MonitorUrl { host, port, path } = self.url.clone();
-        Kind::Webhook(WebhookSettings { host, port, path, timeout: self.timeout.0 })
+        ProviderKind::Webhook(WebhookSettings { host, port, path, timeout: self.timeout.0 })
     }
 }
 
-impl Docker {
-    pub(super) fn kind(&self) -> Kind {
-        Kind::Docker(DockerSettings {
+impl DockerProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        ProviderKind::Docker(DockerSettings {
             socket: self.socket.0.clone(),
             image: self.image.clone(),
             command: self.command.clone(),
             environment: self.environment.iter().map(ToString::to_string).collect(),
             port: self.port,
-            place: place(self.host, self.ports),
-            patience: self.patience.0,
+            publish: place(self.host, self.ports),
+            stop_timeout: self.patience.0,
             timeout: self.timeout.0,
         })
     }
 }
 
-impl Kubernetes {
-    pub(super) fn kind(&self) -> Kind {
+impl KubernetesProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
         let resource = match self.resource {
-            Replicated::Deployment => "deployments",
-            Replicated::StatefulSet => "statefulsets",
-            Replicated::ReplicaSet => "replicasets",
+            ReplicatedKind::Deployment => "deployments",
+            ReplicatedKind::StatefulSet => "statefulsets",
+            ReplicatedKind::ReplicaSet => "replicasets",
         };
-        Kind::Kubernetes(KubernetesSettings {
+        ProviderKind::Kubernetes(KubernetesSettings {
             host: self.server.host.clone(),
             port: self.server.port,
             tls: self.tls,
@@ -394,13 +398,16 @@ impl Kubernetes {
 }
 
 /// Checks the provider.
-pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check(scaler: &ScalerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
     let process = scaler.process();
     let process = process.as_deref();
     let commands = [process.map(|one| &one.command), scaler.exec.as_ref().map(|one| &one.command)];
     for command in commands.into_iter().flatten() {
         if command.first().is_some_and(String::is_empty) {
-            found.push(Problem::error(spot.key("command").item(0).value(), "`command` has no program"));
+            found.push(ConfigDiagnostic::error(
+                spot.key("command").item(0).value_span(),
+                "`command` has no program",
+            ));
         }
     }
     if let Some(process) = process
@@ -410,12 +417,12 @@ pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
             .iter()
             .all(|one| !one.value.contains("{port}") && !one.value.contains("{address}"))
         && scaler.max > 1
-        && !spot.broken("command")
+        && !spot.is_broken("command")
     {
         let message =
             "`command` has neither `{port}` nor `{address}`: all processes would listen at one port";
         found.push(
-            Problem::error(spot.key("command").value(), message)
+            ConfigDiagnostic::error(spot.key("command").value_span(), message)
                 .hint("write where it is to listen, such as \"--port={port}\""),
         );
     }
@@ -423,20 +430,20 @@ pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
     for PortRange(first, last) in ports.into_iter().flatten() {
         let count = u32::from(last - first) + 1;
         if count < scaler.max {
-            let members = crate::config::count(scaler.max as usize, "member");
+            let members = crate::config::pluralize(scaler.max as usize, "member");
             let message = format!("`ports` are {count}, fewer than the {members} that there may be");
-            found.push(Problem::warning(spot.key("ports").value(), message));
+            found.push(ConfigDiagnostic::warning(spot.key("ports").value_span(), message));
         }
     }
     if let Some(systemd) = &scaler.systemd
         && u32::from(systemd.first_port) + scaler.max > 65_536
     {
-        let members = crate::config::count(scaler.max as usize, "member");
+        let members = crate::config::pluralize(scaler.max as usize, "member");
         let message = format!("from `first_port` there are fewer ports than the {members} that there may be");
-        found.push(Problem::error(spot.key("first_port").value(), message));
+        found.push(ConfigDiagnostic::error(spot.key("first_port").value_span(), message));
     }
     if let Some(process) = &scaler.process()
-        && scaler.on_stop == super::OnStop::Leave
+        && scaler.on_stop == super::StopPolicy::Leave
         && process.state.is_none()
     {
         let message = "processes that are left would be found by nobody: there is no `state`";
@@ -444,7 +451,7 @@ pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
             Some(_) => "add state = \"/var/lib/plimsoll/web.processes\"",
             None => "write process = { command = [\"…\"], state = \"/var/lib/plimsoll/web.processes\" }",
         };
-        found.push(Problem::error(spot.value(), message).hint(hint));
+        found.push(ConfigDiagnostic::error(spot.value_span(), message).hint(hint));
     }
 }
 
@@ -452,18 +459,18 @@ fn here() -> HostAddress {
     HostAddress(IpAddr::from([127, 0, 0, 1]))
 }
 
-fn systemctl() -> LogPath {
-    LogPath("systemctl".into())
+fn systemctl() -> FilePath {
+    FilePath("systemctl".into())
 }
 
-fn socket() -> LogPath {
-    LogPath("/var/run/docker.sock".into())
+fn socket() -> FilePath {
+    FilePath("/var/run/docker.sock".into())
 }
 
 fn api() -> crate::config::MemberAddress {
     crate::config::MemberAddress { host: "kubernetes.default.svc".into(), port: 443 }
 }
 
-fn account() -> Folder {
-    Folder("/var/run/secrets/kubernetes.io/serviceaccount".into())
+fn account() -> FolderPath {
+    FolderPath("/var/run/secrets/kubernetes.io/serviceaccount".into())
 }

@@ -1,13 +1,14 @@
 use std::time::Duration;
 
-use plimsoll_brain::scale::Target;
-use plimsoll_cluster::scaler::Kind;
+use plimsoll_brain::autoscale::ScaleTarget;
+use plimsoll_cluster::scaler::ProviderKind;
 
 use super::super::parse;
 
 fn text(group: &str, scaler: &str) -> String {
     format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n{group}\n[group.scaler]\n{scaler}\n"
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \
+         \"web\"\n{group}\n[group.scaler]\n{scaler}\n"
     )
 }
 
@@ -26,12 +27,12 @@ fn what_is_left_out_has_defaults() {
     let scaler = format!("{PLAIN}\nprocess = {{ command = [\"serve\", \"{{port}}\"] }}");
     let file = parse("x", text(HEALTH, &scaler).into_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
     let [one] = <[_; 1]>::try_from(file.scalings()).unwrap();
-    assert_eq!((one.rules.min, one.rules.max, one.rules.target), (1, 3, Target::HeadRoom(0.3)));
-    assert_eq!((one.rules.step_up, one.rules.step_down, one.rules.unit), (4, 1, 1.0));
+    assert_eq!((one.rules.min, one.rules.max, one.rules.target), (1, 3, ScaleTarget::HeadRoom(0.3)));
+    assert_eq!((one.rules.step_up, one.rules.step_down, one.rules.unit_capacity), (4, 1, 1.0));
     assert_eq!((one.rules.cool_up, one.rules.cool_down), (Duration::ZERO, Duration::from_secs(60)));
-    assert_eq!((one.interval, one.leave, one.dry_run), (Duration::from_secs(1), false, false));
-    let Kind::Process(process) = &one.kind else { panic!("{:?}", one.kind) };
-    assert_eq!((process.place.ports, process.patience.as_secs()), (None, 10));
+    assert_eq!((one.interval, one.leaves_members, one.dry_run), (Duration::from_secs(1), false, false));
+    let ProviderKind::Process(process) = &one.provider else { panic!("{:?}", one.provider) };
+    assert_eq!((process.listen.ports, process.stop_timeout.as_secs()), (None, 10));
     // The scaler is a source of members.
     let [found] = <[_; 1]>::try_from(file.discoveries()).unwrap();
     assert_eq!(found.sources[0].kind.to_string(), "scaler process");

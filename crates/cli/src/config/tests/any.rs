@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 
-use super::super::{Listener, parse};
+use super::super::{ListenerConfig, parse};
 use super::{ALL, HERE, nowhere};
 
 /// Asserts that any bytes are a configuration, or errors that can be placed and shown.
 fn no_surprise(bytes: &[u8]) {
     match parse("x", bytes.to_vec()) {
         Ok(file) => {
-            let reads = |listener: &Listener| listener.tls.is_some() || listener.affinity.is_some();
+            let reads = |listener: &ListenerConfig| listener.tls.is_some() || listener.affinity.is_some();
             let certificates = file.config.listeners.iter().any(reads)
                 || file.config.groups.iter().any(|group| group.tls.is_some());
             match file.settings(HERE, nowhere) {
@@ -18,10 +18,10 @@ fn no_surprise(bytes: &[u8]) {
             }
         }
         Err(problems) => {
-            assert!(problems.fatal());
+            assert!(problems.has_errors());
             let lines = String::from_utf8_lossy(bytes).matches('\n').count() + 1;
             for problem in problems.list() {
-                assert!(problem.at.start <= problem.at.end, "{problem:?}");
+                assert!(problem.span.start <= problem.span.end, "{problem:?}");
                 assert!(!problem.message.contains('\n'), "{problem:?}");
             }
             for row in serde_json::to_value(problems.to_json()).unwrap().as_array().unwrap() {

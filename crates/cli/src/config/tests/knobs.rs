@@ -40,7 +40,7 @@ fn knobs_that_cannot_go_together() {
         assert_eq!(read(&strategy(fine)).unwrap().warnings.to_string(), "", "{fine}");
     }
     // An operator writes it like this.
-    let said = crate::config::strategy("{ least_loaded = { reject = 2, critical = 2 } }").unwrap_err();
+    let said = crate::config::parse_strategy("{ least_loaded = { reject = 2, critical = 2 } }").unwrap_err();
     assert!(said.contains("`critical` (2) must be above `reject` (2)"), "{said}");
 }
 

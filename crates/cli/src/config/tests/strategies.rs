@@ -7,14 +7,14 @@ fn strategies_come_from_the_brain() {
     let with = |strategy: &str| format!("{LEAST}strategy = {strategy}\n");
     for strategy in plimsoll_brain::strategy::ALL {
         assert!(read(&with(&format!("\"{}\"", strategy.name))).is_ok(), "{}", strategy.name);
-        for knob in strategy.knobs {
+        for knob in strategy.params {
             let set =
                 |value: f64| with(&format!("{{ {} = {{ {} = {value:?} }} }}", strategy.name, knob.name));
             for value in [knob.min, knob.default, knob.max] {
                 let file = read(&set(value)).expect("a value within the bounds");
                 let settings = file.settings(HERE, nowhere).unwrap();
-                let index = strategy.knobs.iter().position(|other| other.name == knob.name).unwrap();
-                assert_eq!(settings.groups[0].spec.knobs.0[index], value);
+                let index = strategy.params.iter().position(|other| other.name == knob.name).unwrap();
+                assert_eq!(settings.groups[0].spec.params.0[index], value);
             }
             assert!(errors(&set(knob.max * 2.0 + 1.0)).contains("must be at most"), "{}", knob.name);
             assert!(errors(&set(knob.min - 1.0)).contains("must be at least"), "{}", knob.name);
@@ -32,11 +32,11 @@ fn strategies_come_from_the_brain() {
         "{error}"
     );
     // An operator writes it like this.
-    let said = strategy("{").unwrap_err();
+    let said = parse_strategy("{").unwrap_err();
     assert!(said.starts_with("{, column 2: ") && said.contains("such as random, or {"), "{said}");
-    let said = strategy("{ random = x }").unwrap_err();
+    let said = parse_strategy("{ random = x }").unwrap_err();
     assert!(said.starts_with("{ random = x }, column 12: "), "{said}");
-    let said = strategy("rnadom").unwrap_err();
+    let said = parse_strategy("rnadom").unwrap_err();
     assert!(said.starts_with("unknown strategy `rnadom`: did you mean `random`?"), "{said}");
     let error = errors(&with("{ random = {}, round_robin = {} }"));
     assert!(error.contains("exactly one strategy"), "{error}");
@@ -49,7 +49,7 @@ fn expressions_are_checked_where_they_stand() {
     let file = read(&weight("\"capacity / (1 + cpu)\"")).unwrap();
     let (strategy, _) = file.config.groups[0].strategy.find().unwrap();
     assert_eq!(strategy.name, "expression");
-    let watched = file.watched(&file.settings(HERE, nowhere).unwrap());
+    let watched = file.watched_groups(&file.settings(HERE, nowhere).unwrap());
     assert_eq!(watched[0].weight.as_ref().unwrap().text(), "capacity / (1 + cpu)");
     assert_snapshot!(errors(&weight("\"capacity / / cpu\"")), @r#"
     error: plimsoll.toml:7:50: `capacity / / cpu` is not an expression: unexpected `/`

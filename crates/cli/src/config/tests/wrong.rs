@@ -207,7 +207,8 @@ members = [{ address = "x:1", public = "http://x" }, "y:1", "z:1"]
 fn members_of_http2_cannot_send_one_of_many_clients_away() {
     let text = |rebind: &str, protocol: &str| {
         format!(
-            "[[listener]]\naddress = \"127.0.0.1:80\"\ngroup = \"a\"\nbinding = \"on_demand\"\nrebind = \"{rebind}\"\n\
+            "[[listener]]\naddress = \"127.0.0.1:80\"\ngroup = \"a\"\nbinding = \"on_demand\"\nrebind = \
+             \"{rebind}\"\n\
              [[group]]\nname = \"a\"\nmembers = [\"127.0.0.1:1\"]\nprotocol = \"{protocol}\"\n\
              monitor = {{ source = \"push\", metric = \"cpu\" }}\n"
         )
@@ -307,7 +308,8 @@ fn control_over_tls_is_held_against_what_it_needs() {
         ),
         (
             format!(
-                "{over}{tls}access = {{ file = \"/x\", grant = [{{ identity = \"jwt:a\", role = \"viewer\" }}] }}\n"
+                "{over}{tls}access = {{ file = \"/x\", grant = [{{ identity = \"jwt:a\", role = \"viewer\" \
+                 }}] }}\n"
             ),
             "and here as well",
         ),
@@ -315,13 +317,15 @@ fn control_over_tls_is_held_against_what_it_needs() {
         (format!("{over}{tls}{}", grant.replace("jwt:a", "alice")), "neither spiffe://"),
         (
             format!(
-                "{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\ngroups = \"all\"\n"
+                "{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\ngroups = \
+                 \"all\"\n"
             ),
             "there is a role `admin` already",
         ),
         (
             format!(
-                "{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\", \"stop\"]\ngroups = [\"web\"]\n"
+                "{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\", \
+                 \"stop\"]\ngroups = [\"web\"]\n"
             ),
             "is about the whole process",
         ),
@@ -334,7 +338,8 @@ fn control_over_tls_is_held_against_what_it_needs() {
         (format!("{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\" }}\n{grant}"), "no keys by which"),
         (
             format!(
-                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_url = \"https://x/\" }}\n{grant}"
+                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_url = \
+                 \"https://x/\" }}\n{grant}"
             ),
             "and at `jwks_url` as well",
         ),
@@ -346,7 +351,8 @@ fn control_over_tls_is_held_against_what_it_needs() {
         ),
         (
             format!(
-                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_ca = \"/y\" }}\n{grant}"
+                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_ca = \"/y\" \
+                 }}\n{grant}"
             ),
             "`jwks_ca` has no effect",
         ),
@@ -376,8 +382,10 @@ fn control_over_tls_is_held_against_what_it_needs() {
 #[test]
 fn tickets_are_taken_by_a_build_that_has_kerberos() {
     let said = match read(&format!(
-        "{LEAST}[admin]\ncontrol = \"tls://127.0.0.1:9905\"\ntls = {{ certificate = \"/a.pem\", key = \"/a.key\" }}\n\
-         kerberos = {{ keytab = \"/k\" }}\n[[admin.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \"viewer\"\n"
+        "{LEAST}[admin]\ncontrol = \"tls://127.0.0.1:9905\"\ntls = {{ certificate = \"/a.pem\", key = \
+         \"/a.key\" }}\n\
+         kerberos = {{ keytab = \"/k\" }}\n[[admin.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \
+         \"viewer\"\n"
     )) {
         Ok(file) => file.warnings.to_string(),
         Err(problems) => problems.to_string(),

@@ -4,18 +4,18 @@
 ///
 /// `FromStr` gives the reason for people when it fails, so that it reads after the key: "`interval` has no
 /// unit".
-pub(crate) trait Text: std::str::FromStr<Err = String> + std::fmt::Display {
+pub(crate) trait TextValue: std::str::FromStr<Err = String> + std::fmt::Display {
     /// Its name in the schema, by which [`check`](super::check) finds it.
     const FORMAT: &'static str;
     /// Whether it may hold a secret, so that messages do not quote it.
     const SECRET: bool = false;
 }
 
-/// Derives the serde and schema sides of a [`Text`] type from its `FromStr` and `Display`.
+/// Derives the serde and schema sides of a [`TextValue`] type from its `FromStr` and `Display`.
 macro_rules! text {
     ($type:ty, format: $format:literal, what: $what:literal, example: $example:literal
      $(, pattern: $pattern:literal)? $(, secret: $secret:literal)? $(,)?) => {
-        impl Text for $type {
+        impl TextValue for $type {
             const FORMAT: &'static str = $format;
             $(const SECRET: bool = $secret;)?
         }
@@ -29,7 +29,7 @@ macro_rules! text {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let text = <String as serde::Deserialize>::deserialize(from)?;
-                text.parse().map_err(|why| match <Self as Text>::SECRET {
+                text.parse().map_err(|why| match <Self as TextValue>::SECRET {
                     // The error may be written to a log.
                     true => serde::de::Error::custom(format_args!("the value {why}")),
                     false => serde::de::Error::custom(format_args!("`{text}` {why}")),

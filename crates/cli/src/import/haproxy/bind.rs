@@ -3,60 +3,63 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::super::From;
-use super::super::draft::{Draft, Listener, Tls};
-use super::super::fit::SYSTEM;
-use super::super::loss::{Class, Rule};
+use super::super::ImportSource;
+use super::super::intermediate::{DraftListener, DraftTls, ImportDraft};
+use super::super::loss::{AccessRule, LossClass};
+use super::super::normalize::SYSTEM_CA;
 use super::super::value;
-use super::section::{Line, Section};
-use super::{OfListeners, protocol, why};
+use super::section::{HaproxySection, SharedStatement};
+use super::{FrontendSettings, protocol, unsupported};
 
 /// The number of ports of a range that become listeners.
 const RANGE: u16 = 64;
 
 /// Returns the listeners of a section.
 pub(super) fn listeners(
-    section: &Section,
+    section: &HaproxySection,
     groups: &BTreeMap<String, String>,
-    of_listeners: &OfListeners,
+    of_listeners: &FrontendSettings,
     refusing: &BTreeSet<&str>,
-    draft: &mut Draft,
+    draft: &mut ImportDraft,
 ) {
-    if section.disabled() {
+    if section.is_disabled() {
         draft.note(section.line, &section.name, "it is disabled");
-        return section.leave();
+        return section.mark_all_used();
     }
     let Some(target) = target(section, groups, draft) else {
-        shut(section, draft);
-        return section.leave();
+        record_restrictions(section, draft);
+        return section.mark_all_used();
     };
     if let Some(most) = section.first("maxconn") {
         let why = "max_connections is of the whole process";
         draft.note(section.line_of("maxconn"), format!("maxconn {most}"), why);
     }
-    let mut barred = section.barred.clone();
-    barred.extend(section.uses.iter().filter(|line| refuses(section, line, refusing)).map(|line| Rule {
-        line: line.line,
-        said: line.said.clone(),
-        plain: false,
-    }));
+    let mut barred = section.access_rules.clone();
+    barred.extend(
+        section
+            .use_backends
+            .iter()
+            .filter(|line| is_refusing(section, line, refusing))
+            .map(|line| AccessRule { line: line.line, text: line.text.clone(), is_https_redirect: false }),
+    );
     if section.binds.is_empty() {
         draft.note(section.line, &section.name, "it does not say where to listen");
     }
     for bind in &section.binds {
-        let Some((places, params)) = bind.take()[1..].split_first() else {
-            draft.note(bind.line, &bind.said, "it is not complete");
+        let Some((places, params)) = bind.consume()[1..].split_first() else {
+            draft.note(bind.line, &bind.text, "it is not complete");
             continue;
         };
         for place in places.split(',') {
             let addresses = addresses(place);
             if addresses.is_empty() {
-                let why = "is no IP address with a port (names, sockets in the file system and variables are not carried over)";
+                let why = "is no IP address with a port (names, sockets in the file system and variables are \
+                    not carried over)";
                 draft.note(bind.line, format!("bind {place}"), why);
             }
             for address in addresses {
-                let mut listener = Listener::new(bind.line, address, protocol(section), &target);
-                listener.barred.clone_from(&barred);
+                let mut listener = DraftListener::new(bind.line, address, protocol(section), &target);
+                listener.access_rules.clone_from(&barred);
                 timeouts(&mut listener, section);
                 listener.forwarded = section.http()
                     && (section.option("forwardfor") || of_listeners.forwarded.contains(&target));
@@ -72,30 +75,34 @@ pub(super) fn listeners(
 }
 
 /// Remembers the demands for certificates at the places of a section that is left out.
-fn shut(section: &Section, draft: &mut Draft) {
+fn record_restrictions(section: &HaproxySection, draft: &mut ImportDraft) {
     // The notes on these lines exist already.
-    let mut quiet = Draft::default();
+    let mut quiet = ImportDraft::default();
     for bind in &section.binds {
-        let Some((places, params)) = bind.look()[1..].split_first() else { continue };
+        let Some((places, params)) = bind.peek()[1..].split_first() else { continue };
         for address in places.split(',').flat_map(addresses) {
-            let mut listener = Listener::new(bind.line, address, protocol(section), "");
+            let mut listener = DraftListener::new(bind.line, address, protocol(section), "");
             parameters(&mut listener, params, bind.line, &mut quiet);
-            if listener.asks().is_some() {
-                draft.shut.push(listener);
+            if listener.client_ca().is_some() {
+                draft.restricted.push(listener);
             }
         }
     }
 }
 
 /// Returns the group of clients that meet no condition.
-fn target(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draft) -> Option<String> {
-    let always = section.uses.iter().find(|line| line.look().len() == 2);
+fn target(
+    section: &HaproxySection,
+    groups: &BTreeMap<String, String>,
+    draft: &mut ImportDraft,
+) -> Option<String> {
+    let always = section.use_backends.iter().find(|line| line.peek().len() == 2);
     let named = always
-        .and_then(|line| line.look().get(1).map(String::as_str))
+        .and_then(|line| line.peek().get(1).map(String::as_str))
         .or_else(|| section.first("default_backend"));
     let named = match named {
         Some(name) => name,
-        None if section.kind.serves() && !section.servers.is_empty() => &section.name,
+        None if section.kind.has_servers() && !section.servers.is_empty() => &section.name,
         None => {
             let why = "it has no default_backend: a listener needs a group for who meets no condition";
             draft.note(section.line, format!("frontend {}", section.name), why);
@@ -128,7 +135,7 @@ fn addresses(place: &str) -> Vec<SocketAddr> {
     (from..=to).filter_map(|port| value::listen(&format!("{before}:{port}"), false)).collect()
 }
 
-fn timeouts(listener: &mut Listener, section: &Section) {
+fn timeouts(listener: &mut DraftListener, section: &HaproxySection) {
     if section.http() {
         listener.head = section.timeout(&["http-request", "client"]);
         listener.idle = section.timeout(&["http-keep-alive", "http-request", "client"]);
@@ -140,15 +147,15 @@ fn timeouts(listener: &mut Listener, section: &Section) {
 }
 
 /// Reads the parameters behind the address.
-fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &mut Draft) {
-    let mut tls = Tls::default();
+fn parameters(listener: &mut DraftListener, params: &[String], line: usize, draft: &mut ImportDraft) {
+    let mut tls = DraftTls::default();
     let (mut secure, mut verified, mut ca) = (false, None, None);
     let mut words = params.iter().map(String::as_str).peekable();
     while let Some(word) = words.next() {
-        let barred = &mut listener.barred;
+        let barred = &mut listener.access_rules;
         let mut otherwise = |what: String, why: &str| {
             let what = format!("bind … {what}");
-            barred.extend(Rule::of(From::Haproxy, line, &what));
+            barred.extend(AccessRule::of(ImportSource::Haproxy, line, &what));
             draft.note(line, what, why);
         };
         match word {
@@ -159,26 +166,26 @@ fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &m
                 tls.certificates.push((file.clone(), file));
             }
             "ca-file" => {
-                ca = words.next().map(|file| if file == "@system-ca" { SYSTEM } else { file }.to_owned())
+                ca = words.next().map(|file| if file == "@system-ca" { SYSTEM_CA } else { file }.to_owned())
             }
             "verify" => verified = words.next(),
             "alpn" => {
                 let list = words.next().unwrap_or_default();
-                if !list.contains("h2") && listener.protocol == super::Protocol::Http {
+                if !list.contains("h2") && listener.protocol == super::DraftProtocol::Http {
                     otherwise(format!("alpn {list}"), "https listeners speak HTTP/2, too");
-                } else if listener.protocol != super::Protocol::Http {
+                } else if listener.protocol != super::DraftProtocol::Http {
                     otherwise(format!("alpn {list}"), "listeners of tcp agree on no protocol");
                 }
             }
             "ssl-min-ver" => match words.next() {
-                Some("TLSv1.3") => tls.only_13 = true,
+                Some("TLSv1.3") => tls.tls13_only = true,
                 Some("TLSv1.2") => {}
                 other => otherwise(
                     format!("ssl-min-ver {}", other.unwrap_or_default()),
                     "1.2 and 1.3 are spoken, and nothing older",
                 ),
             },
-            "no-tlsv12" | "force-tlsv13" => tls.only_13 = true,
+            "no-tlsv12" | "force-tlsv13" => tls.tls13_only = true,
             "accept-proxy" => listener.accept_proxy = true,
             "backlog" => {
                 let word = words.next().unwrap_or_default();
@@ -194,9 +201,9 @@ fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &m
                     "a listener takes both versions of HTTP as clients begin",
                 );
             }
-            word if why::HARMLESS_OF_BIND.contains(&word) => {}
-            word if why::HARMLESS_VALUES_OF_BIND.contains(&word) => drop(words.next()),
-            word if why::FLAGS_OF_BIND.contains(&word) => {
+            word if unsupported::HARMLESS_OF_BIND.contains(&word) => {}
+            word if unsupported::HARMLESS_VALUES_OF_BIND.contains(&word) => drop(words.next()),
+            word if unsupported::BIND_FLAGS.contains(&word) => {
                 otherwise(word.to_owned(), "there is nothing like it here")
             }
             other => {
@@ -245,17 +252,17 @@ fn known(word: &str) -> bool {
         "proto",
     ];
     read.contains(&word)
-        || why::HARMLESS_OF_BIND.contains(&word)
-        || why::HARMLESS_VALUES_OF_BIND.contains(&word)
-        || why::FLAGS_OF_BIND.contains(&word)
+        || unsupported::HARMLESS_OF_BIND.contains(&word)
+        || unsupported::HARMLESS_VALUES_OF_BIND.contains(&word)
+        || unsupported::BIND_FLAGS.contains(&word)
 }
 
 /// Reads `use_backend b if { ssl_fc_sni name }`, or an acl of that, as names of a listener with TLS.
-fn names(listener: &mut Listener, section: &Section, groups: &BTreeMap<String, String>) {
+fn names(listener: &mut DraftListener, section: &HaproxySection, groups: &BTreeMap<String, String>) {
     let Some(tls) = &mut listener.tls else { return };
     // The first match counts; rules behind one without a condition have no effect.
-    for line in section.uses.iter().take_while(|line| line.look().len() != 2) {
-        let Some((backend, asked)) = by_name(section, line) else { continue };
+    for line in section.use_backends.iter().take_while(|line| line.peek().len() != 2) {
+        let Some((backend, asked)) = sni_rule(section, line) else { continue };
         if let Some(group) = groups.get(backend) {
             tls.names.extend(asked.into_iter().map(|name| (name, group.clone())));
         }
@@ -263,8 +270,8 @@ fn names(listener: &mut Listener, section: &Section, groups: &BTreeMap<String, S
 }
 
 /// Returns backend and names, if a line depends on nothing but the name that TLS asks for.
-fn by_name<'s>(section: &'s Section, line: &'s Line) -> Option<(&'s str, Vec<String>)> {
-    let [_, backend, condition, test @ ..] = line.look() else { return None };
+fn sni_rule<'s>(section: &'s HaproxySection, line: &'s SharedStatement) -> Option<(&'s str, Vec<String>)> {
+    let [_, backend, condition, test @ ..] = line.peek() else { return None };
     if condition != "if" {
         return None;
     }
@@ -272,16 +279,16 @@ fn by_name<'s>(section: &'s Section, line: &'s Line) -> Option<(&'s str, Vec<Str
         // Several acls of one name are alternatives.
         [acl] => {
             let all: Option<Vec<_>> =
-                section.acls.get(acl)?.iter().map(|one| names_of(one.look().get(2..)?)).collect();
+                section.acls.get(acl)?.iter().map(|one| sni_names(one.peek().get(2..)?)).collect();
             Some((backend, all?.concat()))
         }
-        [open, inside @ .., close] if open == "{" && close == "}" => Some((backend, names_of(inside)?)),
+        [open, inside @ .., close] if open == "{" && close == "}" => Some((backend, sni_names(inside)?)),
         _ => None,
     }
 }
 
 /// Returns the names of a test for nothing else.
-fn names_of(test: &[String]) -> Option<Vec<String>> {
+fn sni_names(test: &[String]) -> Option<Vec<String>> {
     let [fetch, values @ ..] = test else { return None };
     if !["ssl_fc_sni", "req.ssl_sni", "req_ssl_sni"].contains(&&**fetch) {
         return None;
@@ -293,19 +300,24 @@ fn names_of(test: &[String]) -> Option<Vec<String>> {
 
 /// Returns whether a line sends clients, by a condition that is not carried over, to a backend that refuses
 /// some of them.
-fn refuses(section: &Section, line: &Line, refusing: &BTreeSet<&str>) -> bool {
-    let words = line.look();
-    words.len() > 2 && refusing.contains(&*words[1]) && by_name(section, line).is_none()
+fn is_refusing(section: &HaproxySection, line: &SharedStatement, refusing: &BTreeSet<&str>) -> bool {
+    let words = line.peek();
+    words.len() > 2 && refusing.contains(&*words[1]) && sni_rule(section, line).is_none()
 }
 
 /// Notes the rules that were not carried over, each once.
-fn rules(section: &Section, groups: &BTreeMap<String, String>, refusing: &BTreeSet<&str>, draft: &mut Draft) {
-    let secure = section.binds.iter().any(|bind| bind.look().iter().any(|word| word == "ssl"));
+fn rules(
+    section: &HaproxySection,
+    groups: &BTreeMap<String, String>,
+    refusing: &BTreeSet<&str>,
+    draft: &mut ImportDraft,
+) {
+    let secure = section.binds.iter().any(|bind| bind.peek().iter().any(|word| word == "ssl"));
     let mut always = false;
     let mut used: BTreeSet<&str> = BTreeSet::new();
-    for line in &section.uses {
-        let words = line.take();
-        let named = by_name(section, line).filter(|_| secure && !always);
+    for line in &section.use_backends {
+        let words = line.consume();
+        let named = sni_rule(section, line).filter(|_| secure && !always);
         let why = match &named {
             _ if always => "a line before it sends everything elsewhere",
             Some((backend, _)) if !groups.contains_key(*backend) => "there is no backend of this name",
@@ -321,10 +333,12 @@ fn rules(section: &Section, groups: &BTreeMap<String, String>, refusing: &BTreeS
                 "names of TLS are told apart by listeners with certificates only"
             }
             None => {
-                "clients are not sent to groups by what they ask for: give each group a listener, or a name of its own (tls names)"
+                "clients are not sent to groups by what they ask for: give each group a listener, or a name \
+                 of its own (tls names)"
             }
         };
-        let class = if refuses(section, line, refusing) { Class::Security } else { Class::Changed };
+        let class =
+            if is_refusing(section, line, refusing) { LossClass::Security } else { LossClass::Changed };
         draft.note_as(class, line.line, words.join(" "), why);
     }
     if always && let Some(name) = section.first("default_backend") {
@@ -332,6 +346,6 @@ fn rules(section: &Section, groups: &BTreeMap<String, String>, refusing: &BTreeS
         draft.note(section.line_of("default_backend"), format!("default_backend {name}"), why);
     }
     for (_, lines) in section.acls.iter().filter(|(name, _)| used.contains(&***name)) {
-        lines.iter().for_each(|line| line.settle());
+        lines.iter().for_each(|line| line.mark_used());
     }
 }

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::super::From;
-use super::super::draft::Draft;
-use super::super::fit::YEAR;
-use super::super::loss::Rule;
+use super::super::ImportSource;
+use super::super::intermediate::ImportDraft;
+use super::super::loss::AccessRule;
+use super::super::normalize::UNBOUNDED;
 use super::super::value;
 use super::UNIT;
-use super::why;
-use super::words::words;
+use super::tokenizer::words;
+use super::unsupported;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SectionKind {
     Global,
     Defaults,
     Frontend,
@@ -23,100 +23,100 @@ pub(super) enum Kind {
     Listen,
 }
 
-impl Kind {
-    pub(super) fn accepts(self) -> bool {
+impl SectionKind {
+    pub(super) fn has_binds(self) -> bool {
         matches!(self, Self::Frontend | Self::Listen)
     }
 
-    pub(super) fn serves(self) -> bool {
+    pub(super) fn has_servers(self) -> bool {
         matches!(self, Self::Backend | Self::Listen)
     }
 }
 
 /// A line that is kept for later. The code that carries it over marks it; the rest is noted in the end.
 #[derive(Debug)]
-pub(super) struct Statement {
+pub(super) struct ConfigStatement {
     pub(super) line: usize,
     /// The text of the line.
-    pub(super) said: String,
+    pub(super) text: String,
     words: Vec<String>,
-    taken: Cell<bool>,
+    is_used: Cell<bool>,
 }
 
-impl Statement {
+impl ConfigStatement {
     /// Returns its words, of which the first is the keyword, for a caller that handles all of them.
-    pub(super) fn take(&self) -> &[String] {
-        self.settle();
+    pub(super) fn consume(&self) -> &[String] {
+        self.mark_used();
         &self.words
     }
 
     /// Marks the line as handled.
-    pub(super) fn settle(&self) {
-        self.taken.set(true);
+    pub(super) fn mark_used(&self) {
+        self.is_used.set(true);
     }
 
     /// Returns its words, for a caller that only reads them.
-    pub(super) fn look(&self) -> &[String] {
+    pub(super) fn peek(&self) -> &[String] {
         &self.words
     }
 }
 
 /// A line, which sections on top of the same defaults share.
-pub(super) type Line = Rc<Statement>;
+pub(super) type SharedStatement = Rc<ConfigStatement>;
 
 /// A section, or defaults on top of which one begins.
 #[derive(Clone, Debug)]
-pub(super) struct Section {
-    pub(super) kind: Kind,
+pub(super) struct HaproxySection {
+    pub(super) kind: SectionKind,
     pub(super) name: String,
     pub(super) line: usize,
     /// The lines that count once, by their words: `mode`, `balance`, `timeout client`, `option httpchk` …
-    set: BTreeMap<String, Line>,
+    settings: BTreeMap<String, SharedStatement>,
     /// The lines that may occur several times.
-    pub(super) binds: Vec<Line>,
-    pub(super) servers: Vec<Line>,
-    pub(super) default_server: Vec<Line>,
-    pub(super) uses: Vec<Line>,
+    pub(super) binds: Vec<SharedStatement>,
+    pub(super) servers: Vec<SharedStatement>,
+    pub(super) default_server: Vec<SharedStatement>,
+    pub(super) use_backends: Vec<SharedStatement>,
     /// The acls; several of one name are alternatives.
-    pub(super) acls: BTreeMap<String, Vec<Line>>,
-    pub(super) checks: Vec<Line>,
-    pub(super) sticks: Vec<Line>,
+    pub(super) acls: BTreeMap<String, Vec<SharedStatement>>,
+    pub(super) checks: Vec<SharedStatement>,
+    pub(super) stick_rules: Vec<SharedStatement>,
     /// Access rules, none of which is carried over.
-    pub(super) barred: Vec<Rule>,
+    pub(super) access_rules: Vec<AccessRule>,
     /// All of its own lines.
-    own: Vec<Line>,
+    own_lines: Vec<SharedStatement>,
 }
 
-impl Section {
-    fn new(kind: Kind, name: &str, line: usize) -> Self {
+impl HaproxySection {
+    fn new(kind: SectionKind, name: &str, line: usize) -> Self {
         Self {
             kind,
             name: name.to_owned(),
             line,
-            set: BTreeMap::new(),
+            settings: BTreeMap::new(),
             binds: Vec::new(),
             servers: Vec::new(),
             default_server: Vec::new(),
-            uses: Vec::new(),
+            use_backends: Vec::new(),
             acls: BTreeMap::new(),
             checks: Vec::new(),
-            sticks: Vec::new(),
-            barred: Vec::new(),
-            own: Vec::new(),
+            stick_rules: Vec::new(),
+            access_rules: Vec::new(),
+            own_lines: Vec::new(),
         }
     }
 
     /// Returns the words behind a key, for a caller that handles all of them.
     pub(super) fn get(&self, key: &str) -> Option<&[String]> {
-        self.set.get(key).map(|line| &line.take()[words_of(key)..])
+        self.settings.get(key).map(|line| &line.consume()[words_of(key)..])
     }
 
-    fn look(&self, key: &str) -> Option<&str> {
-        self.set.get(key)?.look().get(words_of(key)).map(String::as_str)
+    fn peek(&self, key: &str) -> Option<&str> {
+        self.settings.get(key)?.peek().get(words_of(key)).map(String::as_str)
     }
 
     pub(super) fn line_of(&self, key: &str) -> usize {
-        self.set.get(key).map_or(self.line, |line| line.line)
+        self.settings.get(key).map_or(self.line, |line| line.line)
     }
 
     pub(super) fn first(&self, key: &str) -> Option<&str> {
@@ -125,53 +125,54 @@ impl Section {
 
     /// Returns a number, and marks its line if it is one.
     pub(super) fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
-        let number = self.look(key)?.parse().ok()?;
-        self.set[key].settle();
+        let number = self.peek(key)?.parse().ok()?;
+        self.settings[key].mark_used();
         Some(number)
     }
 
     pub(super) fn http(&self) -> bool {
-        match self.look("mode") {
+        match self.peek("mode") {
             Some(mode @ ("http" | "tcp")) => {
-                self.set["mode"].settle();
+                self.settings["mode"].mark_used();
                 mode == "http"
             }
             _ => false,
         }
     }
 
-    /// Returns the first of these timeouts that is set; a time of 0 is none. If all are 0 it is [`YEAR`].
+    /// Returns the first of these timeouts that is set; a time of 0 is none. If all are 0 it is
+    /// [`UNBOUNDED`].
     pub(super) fn timeout(&self, which: &[&str]) -> Option<Duration> {
         let mut none = None;
         for which in which {
             let key = format!("timeout {which}");
-            let Some(time) = self.look(&key).and_then(|word| value::time(word, UNIT)) else { continue };
-            self.set[&key].settle();
+            let Some(time) = self.peek(&key).and_then(|word| value::time(word, UNIT)) else { continue };
+            self.settings[&key].mark_used();
             if !time.is_zero() {
                 return Some(time);
             }
-            none = Some(YEAR);
+            none = Some(UNBOUNDED);
         }
         none
     }
 
     /// Returns a timeout, for a caller that only reads it; a time of 0 is none.
-    pub(super) fn look_timeout(&self, which: &str) -> Option<Duration> {
-        let time = value::time(self.look(&format!("timeout {which}"))?, UNIT)?;
+    pub(super) fn peek_timeout(&self, which: &str) -> Option<Duration> {
+        let time = value::time(self.peek(&format!("timeout {which}"))?, UNIT)?;
         Some(time).filter(|time| !time.is_zero())
     }
 
     pub(super) fn option(&self, name: &str) -> bool {
-        self.set.get(&format!("option {name}")).inspect(|line| line.settle()).is_some()
+        self.settings.get(&format!("option {name}")).inspect(|line| line.mark_used()).is_some()
     }
 
-    pub(super) fn disabled(&self) -> bool {
+    pub(super) fn is_disabled(&self) -> bool {
         self.get("disabled").is_some()
     }
 
     /// Marks the lines of a section that is left out, which is noted.
-    pub(super) fn leave(&self) {
-        self.own.iter().for_each(|line| line.settle());
+    pub(super) fn mark_all_used(&self) {
+        self.own_lines.iter().for_each(|line| line.mark_used());
     }
 }
 
@@ -182,36 +183,37 @@ fn words_of(key: &str) -> usize {
 
 /// All sections, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Sections {
-    pub(super) list: Vec<Section>,
+pub(super) struct HaproxySections {
+    pub(super) list: Vec<HaproxySection>,
     /// Whether members need no certificate, unless they set it otherwise.
-    pub(super) unproved: bool,
+    pub(super) skips_verification: bool,
     /// The folders of certificates and authorities without a whole path.
     pub(super) crt_base: Option<String>,
     pub(super) ca_base: Option<String>,
     /// The lines of defaults.
-    of_defaults: Vec<Line>,
+    defaults_lines: Vec<SharedStatement>,
 }
 
-impl Sections {
+impl HaproxySections {
     /// Notes the lines without a mark.
-    pub(super) fn rest(&self, draft: &mut Draft) {
-        for line in self.of_defaults.iter().chain(self.list.iter().flat_map(|section| &section.own)) {
-            if !line.taken.get() && !draft.has_note(line.line) {
+    pub(super) fn note_unused(&self, draft: &mut ImportDraft) {
+        for line in self.defaults_lines.iter().chain(self.list.iter().flat_map(|section| &section.own_lines))
+        {
+            if !line.is_used.get() && !draft.has_note(line.line) {
                 let words: Vec<&str> = line.words.iter().map(String::as_str).collect();
-                draft.note(line.line, &line.said, why::unused(&words));
+                draft.note(line.line, &line.text, unsupported::unused_reason(&words));
             }
         }
     }
 }
 
 /// Gathers sections; lines outside of them, or of no use, are noted.
-pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
-    let mut sections = Sections::default();
+pub(super) fn read(text: &str, draft: &mut ImportDraft) -> HaproxySections {
+    let mut sections = HaproxySections::default();
     // The defaults in force for the following sections, and those with a name.
-    let mut defaults = Section::new(Kind::Defaults, "", 0);
-    let mut named: BTreeMap<String, Section> = BTreeMap::new();
-    let mut now: Option<Section> = None;
+    let mut defaults = HaproxySection::new(SectionKind::Defaults, "", 0);
+    let mut named: BTreeMap<String, HaproxySection> = BTreeMap::new();
+    let mut now: Option<HaproxySection> = None;
     let mut foreign = false;
     // Whether the lines of the section are indented more than its name.
     let mut indented = false;
@@ -220,15 +222,15 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
         let (words, closed) = words(line);
         let Some(first) = words.first() else { continue };
         if !closed {
-            draft.breaks(number, line.trim(), "a quote is not closed");
+            draft.mark_incomplete(number, line.trim(), "a quote is not closed");
         }
         let outside = !line.starts_with([' ', '\t']);
         let kind = match &**first {
-            "global" => Some(Kind::Global),
-            "defaults" => Some(Kind::Defaults),
-            "frontend" => Some(Kind::Frontend),
-            "backend" => Some(Kind::Backend),
-            "listen" => Some(Kind::Listen),
+            "global" => Some(SectionKind::Global),
+            "defaults" => Some(SectionKind::Defaults),
+            "frontend" => Some(SectionKind::Frontend),
+            "backend" => Some(SectionKind::Backend),
+            "listen" => Some(SectionKind::Listen),
             "resolvers" | "peers" | "userlist" | "mailers" | "cache" | "program" | "ring" | "log-forward"
             | "http-errors" | "fcgi-app" | "crt-store" | "traces" | "log-profile" | "acme"
                 if outside =>
@@ -239,7 +241,7 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
                 continue;
             }
             // The name is mistyped: the lines below it are not of the section before.
-            other if outside && indented && !why::is_known(other) => {
+            other if outside && indented && !unsupported::is_known(other) => {
                 end(now.take(), &mut sections, &mut defaults, &mut named);
                 (foreign, indented) = (true, false);
                 draft.note(
@@ -264,7 +266,7 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
         indented = !outside;
         let said = line.trim();
         match &mut now {
-            Some(section) if section.kind == Kind::Global => {
+            Some(section) if section.kind == SectionKind::Global => {
                 global(&mut sections, number, &words, said, draft);
             }
             Some(section) => proxy(section, number, &words, said, draft),
@@ -276,96 +278,106 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
 }
 
 fn begin(
-    kind: Kind,
+    kind: SectionKind,
     words: &[String],
     line: usize,
-    defaults: &Section,
-    named: &BTreeMap<String, Section>,
-) -> Section {
+    defaults: &HaproxySection,
+    named: &BTreeMap<String, HaproxySection>,
+) -> HaproxySection {
     let name = words.get(1).map_or("", String::as_str);
     let from = words.iter().position(|word| word == "from").and_then(|at| named.get(words.get(at + 1)?));
     let mut section = match (kind, from) {
-        (Kind::Global, _) | (Kind::Defaults, None) => Section::new(kind, name, line),
-        (_, Some(from)) => Section { kind, line, own: Vec::new(), ..from.clone() },
-        (_, None) => Section { kind, line, own: Vec::new(), ..defaults.clone() },
+        (SectionKind::Global, _) | (SectionKind::Defaults, None) => HaproxySection::new(kind, name, line),
+        (_, Some(from)) => HaproxySection { kind, line, own_lines: Vec::new(), ..from.clone() },
+        (_, None) => HaproxySection { kind, line, own_lines: Vec::new(), ..defaults.clone() },
     };
     name.clone_into(&mut section.name);
     // `listen name :80` is the old form.
-    if kind.accepts() && from.is_none() && words.len() > 2 {
+    if kind.has_binds() && from.is_none() && words.len() > 2 {
         let mut bind = vec!["bind".to_owned()];
         bind.extend_from_slice(&words[2..]);
         let said = bind.join(" ");
-        let bind = Rc::new(Statement { line, said, words: bind, taken: Cell::new(false) });
-        section.own.push(bind.clone());
+        let bind = Rc::new(ConfigStatement { line, text: said, words: bind, is_used: Cell::new(false) });
+        section.own_lines.push(bind.clone());
         section.binds.push(bind);
     }
     section
 }
 
 fn end(
-    section: Option<Section>,
-    sections: &mut Sections,
-    defaults: &mut Section,
-    named: &mut BTreeMap<String, Section>,
+    section: Option<HaproxySection>,
+    sections: &mut HaproxySections,
+    defaults: &mut HaproxySection,
+    named: &mut BTreeMap<String, HaproxySection>,
 ) {
     match section {
         None => {}
-        Some(section) if section.kind == Kind::Defaults => {
+        Some(section) if section.kind == SectionKind::Defaults => {
             if !section.name.is_empty() {
                 named.insert(section.name.clone(), section.clone());
             }
-            sections.of_defaults.extend(section.own.iter().cloned());
+            sections.defaults_lines.extend(section.own_lines.iter().cloned());
             *defaults = section;
         }
-        Some(section) if section.kind == Kind::Global => {}
+        Some(section) if section.kind == SectionKind::Global => {}
         Some(section) => sections.list.push(section),
     }
 }
 
-fn global(sections: &mut Sections, number: usize, words: &[String], said: &str, draft: &mut Draft) {
+fn global(
+    sections: &mut HaproxySections,
+    number: usize,
+    words: &[String],
+    said: &str,
+    draft: &mut ImportDraft,
+) {
     let (first, value) = (&*words[0], words.get(1).and_then(|word| word.parse::<u64>().ok()));
     match (first, value) {
         ("maxconn", Some(most @ 16..=10_000_000)) => draft.max_connections = Some(most),
         ("nbthread", Some(threads @ 1..=1024)) => draft.threads = Some(threads),
         ("maxconn" | "nbthread", _) => draft.note(number, said, "there is no such number here"),
         ("ssl-server-verify", _) if words.get(1).is_some_and(|word| word == "none") => {
-            sections.unproved = true
+            sections.skips_verification = true
         }
         ("ssl-server-verify", _) if words.get(1).is_some_and(|word| word == "required") => {
-            sections.unproved = false
+            sections.skips_verification = false
         }
         ("crt-base", _) => sections.crt_base = words.get(1).cloned(),
         ("ca-base", _) => sections.ca_base = words.get(1).cloned(),
-        _ if why::HARMLESS_OF_PROCESS.contains(&first) => {}
-        _ => draft.note(number, said, why::of_process(first)),
+        _ if unsupported::HARMLESS_GLOBALS.contains(&first) => {}
+        _ => draft.note(number, said, unsupported::process_reason(first)),
     }
 }
 
-fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, draft: &mut Draft) {
-    let keep = |section: &mut Section| {
-        let line =
-            Statement { line: number, said: said.to_owned(), words: words.to_vec(), taken: Cell::new(false) };
+fn proxy(section: &mut HaproxySection, number: usize, words: &[String], said: &str, draft: &mut ImportDraft) {
+    let keep = |section: &mut HaproxySection| {
+        let line = ConfigStatement {
+            line: number,
+            text: said.to_owned(),
+            words: words.to_vec(),
+            is_used: Cell::new(false),
+        };
         let line = Rc::new(line);
-        section.own.push(line.clone());
+        section.own_lines.push(line.clone());
         line
     };
-    let set = |section: &mut Section, key: &str| {
+    let set = |section: &mut HaproxySection, key: &str| {
         let line = keep(section);
         // A repeated line replaces the first one.
-        if let Some(before) = section.set.insert(key.to_owned(), line) {
-            before.settle();
+        if let Some(before) = section.settings.insert(key.to_owned(), line) {
+            before.mark_used();
         }
     };
     // The last kind of check counts; defaults may have another.
-    let other_check = |section: &mut Section, name: &str| {
-        for before in why::CHECKS.iter().filter(|one| **one != name) {
-            if let Some(before) = section.set.remove(&format!("option {before}")) {
-                before.settle();
+    let other_check = |section: &mut HaproxySection, name: &str| {
+        for before in unsupported::CHECKS.iter().filter(|one| **one != name) {
+            if let Some(before) = section.settings.remove(&format!("option {before}")) {
+                before.mark_used();
             }
         }
     };
     let first = &*words[0];
-    section.barred.extend(Rule::of(From::Haproxy, number, said));
+    section.access_rules.extend(AccessRule::of(ImportSource::Haproxy, number, said));
     match (first, words.get(1).map(String::as_str)) {
         ("bind", _) => {
             let line = keep(section);
@@ -381,7 +393,7 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
         }
         ("use_backend", _) => {
             let line = keep(section);
-            section.uses.push(line);
+            section.use_backends.push(line);
         }
         ("http-check" | "tcp-check", _) => {
             let line = keep(section);
@@ -389,7 +401,7 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
         }
         ("stick", _) => {
             let line = keep(section);
-            section.sticks.push(line);
+            section.stick_rules.push(line);
         }
         ("acl", Some(name)) => {
             let line = keep(section);
@@ -397,10 +409,10 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
         }
         ("timeout", Some(which)) if words.len() > 2 => set(section, &format!("timeout {which}")),
         ("option", Some(name)) => {
-            if why::CHECKS.contains(&name) {
+            if unsupported::CHECKS.contains(&name) {
                 other_check(section, name);
             }
-            if why::OPTIONS.contains(&name) {
+            if unsupported::OPTIONS.contains(&name) {
                 set(section, &format!("option {name}"));
                 if name == "forwardfor" && words.len() > 2 {
                     draft.note(
@@ -409,25 +421,25 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
                         "the addresses are added (X-Forwarded-For) for all, under this name",
                     );
                 }
-            } else if !why::HARMLESS_OPTIONS.contains(&name) {
-                draft.note(number, said, why::of_option(name));
+            } else if !unsupported::HARMLESS_OPTIONS.contains(&name) {
+                draft.note(number, said, unsupported::option_reason(name));
             }
         }
         // The line takes back one of the defaults.
         ("no", Some("option")) if words.len() == 3 => {
-            match section.set.remove(&format!("option {}", words[2])) {
-                Some(before) => before.settle(),
-                None if why::ABSENT.contains(&&*words[2]) => {}
-                None => draft.note(number, said, why::of_option(&words[2])),
+            match section.settings.remove(&format!("option {}", words[2])) {
+                Some(before) => before.mark_used(),
+                None if unsupported::ABSENT_OPTIONS.contains(&&*words[2]) => {}
+                None => draft.note(number, said, unsupported::option_reason(&words[2])),
             }
         }
         ("enabled", _) => {
-            if let Some(before) = section.set.remove("disabled") {
-                before.settle();
+            if let Some(before) = section.settings.remove("disabled") {
+                before.mark_used();
             }
         }
-        _ if why::SET.contains(&first) => set(section, first),
-        _ if why::HARMLESS.contains(&first) => {}
-        _ => draft.note(number, said, why::of_proxy(first)),
+        _ if unsupported::SINGLE_KEYS.contains(&first) => set(section, first),
+        _ if unsupported::HARMLESS.contains(&first) => {}
+        _ => draft.note(number, said, unsupported::proxy_reason(first)),
     }
 }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::super::draft::{Draft, Group, Member, MemberTls, Strategy};
-use super::super::fit::SYSTEM;
+use super::super::intermediate::{DraftGroup, DraftMember, DraftMemberTls, DraftStrategy, ImportDraft};
+use super::super::normalize::SYSTEM_CA;
 use super::super::value;
-use super::section::{self, Section, Sections};
-use super::{OfListeners, UNIT, check, why};
+use super::section::{self, HaproxySection, HaproxySections};
+use super::{FrontendSettings, UNIT, health_check, unsupported};
 
 /// The settings of one server; those of the group here have to be alike in all.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Server {
+pub(super) struct HaproxyServer {
     pub(super) line: usize,
     pub(super) name: String,
     address: String,
@@ -27,11 +27,11 @@ pub(super) struct Server {
     /// The setting `proto`, which precedes the agreement of TLS.
     h2: Option<bool>,
     /// The setting `alpn`, with `ssl`.
-    agreed: Agreed,
+    alpn: AlpnOffer,
     check_tls: bool,
     /// The setting `ssl`; without it other settings of TLS have no effect.
-    secure: bool,
-    proof: MemberTls,
+    uses_tls: bool,
+    member_tls: DraftMemberTls,
     /// The interval of its checks.
     pub(super) interval: Option<Duration>,
     pub(super) rise: Option<u64>,
@@ -42,77 +42,81 @@ pub(super) struct Server {
 
 /// The protocols that are offered to members for the agreement of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Agreed {
+enum AlpnOffer {
     #[default]
     Http1,
     Http2,
     Either,
 }
 
-impl Server {
+impl HaproxyServer {
     fn h2(&self) -> bool {
-        self.h2.unwrap_or(self.secure && self.agreed == Agreed::Http2)
+        self.h2.unwrap_or(self.uses_tls && self.alpn == AlpnOffer::Http2)
     }
 
-    fn tls(&self) -> Option<&MemberTls> {
-        self.secure.then_some(&self.proof)
+    fn tls(&self) -> Option<&DraftMemberTls> {
+        self.uses_tls.then_some(&self.member_tls)
     }
 }
 
 /// Returns the group of a section; `None` if it has no servers.
 pub(super) fn group(
-    section: &Section,
-    sections: &Sections,
+    section: &HaproxySection,
+    sections: &HaproxySections,
     groups: &BTreeMap<String, String>,
-    draft: &mut Draft,
-    of_listeners: &mut OfListeners,
-) -> Option<Group> {
+    draft: &mut ImportDraft,
+    of_listeners: &mut FrontendSettings,
+) -> Option<DraftGroup> {
     if section.servers.is_empty() {
-        if section.kind == section::Kind::Backend {
+        if section.kind == section::SectionKind::Backend {
             draft.note(section.line, format!("backend {}", section.name), "it has no servers");
-            section.leave();
+            section.mark_all_used();
         }
         return None;
     }
-    if section.kind == section::Kind::Backend && section.disabled() {
+    if section.kind == section::SectionKind::Backend && section.is_disabled() {
         draft.note(section.line, format!("backend {}", section.name), "it is disabled");
-        section.leave();
+        section.mark_all_used();
         return None;
     }
     let name = groups.get(&section.name)?.clone();
-    let mut group = Group { line: section.line, name, ..Group::default() };
+    let mut group = DraftGroup { line: section.line, name, ..DraftGroup::default() };
     let servers = servers(section, sections, draft);
     strategy(&mut group, section, draft);
-    let servers = in_use(&mut group, servers, draft);
-    alike(&mut group, &servers, draft);
-    check::health(&mut group, section, &servers, draft);
+    let servers = active_servers(&mut group, servers, draft);
+    apply_common(&mut group, &servers, draft);
+    health_check::health(&mut group, section, &servers, draft);
     timeouts(&mut group, section);
-    sticks(&mut group, section, &servers, draft, of_listeners);
+    read_stickiness(&mut group, section, &servers, draft, of_listeners);
     if section.http() && section.option("forwardfor") {
         of_listeners.forwarded.insert(group.name.clone());
     }
     Some(group)
 }
 
-fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Server> {
+fn servers(
+    section: &HaproxySection,
+    sections: &HaproxySections,
+    draft: &mut ImportDraft,
+) -> Vec<HaproxyServer> {
     let port = usual_port(section, sections);
     // HAProxy verifies members, unless it is configured not to.
-    let proof = MemberTls { verify: !sections.unproved, ..MemberTls::default() };
-    let mut usual = Server { weight: 1, proof, ..Server::default() };
+    let proof = DraftMemberTls { verify: !sections.skips_verification, ..DraftMemberTls::default() };
+    let mut usual = HaproxyServer { weight: 1, member_tls: proof, ..HaproxyServer::default() };
     // Each counts for the servers below it.
     let mut usually = section.default_server.iter().peekable();
     let mut servers = Vec::new();
     for line in &section.servers {
         while let Some(before) = usually.next_if(|one| one.line < line.line) {
             (usual.line, usual.name) = (before.line, DEFAULT.to_owned());
-            parameters(&mut usual, before.take()[1..].iter().map(String::as_str), draft);
+            parameters(&mut usual, before.consume()[1..].iter().map(String::as_str), draft);
         }
-        let words: Vec<&str> = line.take().iter().map(String::as_str).collect();
+        let words: Vec<&str> = line.consume().iter().map(String::as_str).collect();
         let (template, name, address, rest) = match words.as_slice() {
             ["server-template", prefix, _, address, rest @ ..] => (true, prefix, address, rest),
             ["server", name, address, rest @ ..] => (false, name, address, rest),
             _ => {
-                draft.note(line.line, &line.said, "it is not complete");
+                draft.note(line.line, &line.text, "it is not complete");
                 continue;
             }
         };
@@ -122,10 +126,10 @@ fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Ser
         };
         let host = found.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
         if template && host.parse::<IpAddr>().is_ok() {
-            draft.note(line.line, &line.said, "it is no name that has addresses");
+            draft.note(line.line, &line.text, "it is no name that has addresses");
             continue;
         }
-        let mut server = Server {
+        let mut server = HaproxyServer {
             line: line.line,
             name: format!("server {name}"),
             address: found,
@@ -139,18 +143,18 @@ fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Ser
 }
 
 /// Returns the port of a server without one: that of the clients, if there is only one.
-fn usual_port(section: &Section, sections: &Sections) -> Option<u16> {
-    let leads = |one: &&Section| {
-        one.kind.accepts()
+fn usual_port(section: &HaproxySection, sections: &HaproxySections) -> Option<u16> {
+    let leads = |one: &&HaproxySection| {
+        one.kind.has_binds()
             && (one.name == section.name || one.first("default_backend") == Some(&section.name))
     };
     let binds = sections.list.iter().filter(leads).flat_map(|one| &one.binds);
-    let places = binds.filter_map(|bind| value::listen(bind.look().get(1)?, false));
+    let places = binds.filter_map(|bind| value::listen(bind.peek().get(1)?, false));
     let ports: std::collections::BTreeSet<u16> = places.map(|address| address.port()).collect();
     if ports.len() == 1 { ports.first().copied() } else { None }
 }
 
-fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, draft: &mut Draft) {
+fn parameters<'w>(server: &mut HaproxyServer, words: impl Iterator<Item = &'w str>, draft: &mut ImportDraft) {
     let mut words = words;
     let (line, name) = (server.line, server.name.clone());
     while let Some(word) = words.next() {
@@ -174,22 +178,22 @@ fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, dra
             "no-send-proxy" | "no-send-proxy-v2" | "no-send-proxy-v2-ssl" | "no-send-proxy-v2-ssl-cn" => {
                 server.send_proxy = None;
             }
-            "ssl" => server.secure = true,
-            "no-ssl" => server.secure = false,
-            "verify" => server.proof.verify = value() != "none",
+            "ssl" => server.uses_tls = true,
+            "no-ssl" => server.uses_tls = false,
+            "verify" => server.member_tls.verify = value() != "none",
             "ca-file" => {
                 let file = value();
-                server.proof.ca = Some(if file == "@system-ca" { SYSTEM } else { file }.to_owned());
+                server.member_tls.ca = Some(if file == "@system-ca" { SYSTEM_CA } else { file }.to_owned());
             }
             "crt" => {
                 let file = value();
-                server.proof.own = Some((file.to_owned(), file.to_owned()));
+                server.member_tls.client_certificate = Some((file.to_owned(), file.to_owned()));
             }
-            "verifyhost" => server.proof.server_name = Some(value().to_owned()),
+            "verifyhost" => server.member_tls.server_name = Some(value().to_owned()),
             "sni" => {
                 let asked = value();
                 match asked.strip_prefix("str(").and_then(|rest| rest.strip_suffix(')')) {
-                    Some(name) => server.proof.server_name = Some(name.to_owned()),
+                    Some(name) => server.member_tls.server_name = Some(name.to_owned()),
                     None => otherwise(&format!("sni {asked}"), "members are asked by one name: server_name"),
                 }
             }
@@ -202,9 +206,9 @@ fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, dra
                 let list = value();
                 let offers = |name: &str| list.split(',').any(|one| one == name);
                 match (offers("h2"), offers("http/1.1")) {
-                    (true, true) => server.agreed = Agreed::Either,
-                    (true, false) => server.agreed = Agreed::Http2,
-                    (false, true) => server.agreed = Agreed::Http1,
+                    (true, true) => server.alpn = AlpnOffer::Either,
+                    (true, false) => server.alpn = AlpnOffer::Http2,
+                    (false, true) => server.alpn = AlpnOffer::Http1,
                     (false, false) => {
                         otherwise(&format!("{word} {list}"), "members speak HTTP/1.1 or HTTP/2")
                     }
@@ -223,11 +227,13 @@ fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, dra
             "slowstart" => some(&mut server.slow_start, word, value::time(value(), UNIT), &mut otherwise),
             "cookie" => server.cookie = !value().is_empty(),
             "id" => drop(value()),
-            word if why::HARMLESS_OF_SERVER.contains(&word) => {}
+            word if unsupported::HARMLESS_OF_SERVER.contains(&word) => {}
             _ => {
-                if let Some((_, why)) = why::FLAGS_OF_SERVER.iter().find(|(known, _)| *known == word) {
+                if let Some((_, why)) = unsupported::SERVER_FLAGS.iter().find(|(known, _)| *known == word) {
                     otherwise(word, why);
-                } else if let Some((_, why)) = why::OF_SERVER.iter().find(|(known, _)| *known == word) {
+                } else if let Some((_, why)) =
+                    unsupported::SERVER_VALUES.iter().find(|(known, _)| *known == word)
+                {
                     let value = value();
                     otherwise(&format!("{word} {value}"), why);
                 } else {
@@ -236,7 +242,7 @@ fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, dra
             }
         }
     }
-    if server.check_tls && !server.secure && server.name != DEFAULT {
+    if server.check_tls && !server.uses_tls && server.name != DEFAULT {
         draft.note(
             line,
             format!("{name} … check-ssl"),
@@ -264,7 +270,11 @@ fn some<T>(place: &mut Option<T>, word: &str, value: Option<T>, otherwise: &mut 
 
 /// Returns the servers that get work. One with spares behind it is filled in their order; several with spares
 /// are not.
-fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Server> {
+fn active_servers(
+    group: &mut DraftGroup,
+    servers: Vec<HaproxyServer>,
+    draft: &mut ImportDraft,
+) -> Vec<HaproxyServer> {
     let mut kept = Vec::new();
     for server in servers {
         if server.disabled {
@@ -275,7 +285,8 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
             kept.push(server);
         }
     }
-    let (spares, first): (Vec<Server>, Vec<Server>) = kept.into_iter().partition(|server| server.backup);
+    let (spares, first): (Vec<HaproxyServer>, Vec<HaproxyServer>) =
+        kept.into_iter().partition(|server| server.backup);
     let mut used = first;
     let several = used.iter().chain(&spares).any(|server| server.template);
     if used.len() <= 1 && !spares.is_empty() && !several {
@@ -283,7 +294,7 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
             let why = "what is more than that goes to the spare, where there it waits";
             draft.note(first.line, format!("{} … maxconn", first.name), why);
         }
-        group.strategy = Strategy::FirstAvailable;
+        group.strategy = DraftStrategy::FirstAvailable;
         used.extend(spares);
     } else {
         for spare in spares {
@@ -294,12 +305,12 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
     for server in &used {
         if server.template {
             group.dns.push(server.address.clone());
-            of_found(group, server, &used, draft);
+            apply_to_resolved(group, server, &used, draft);
             continue;
         }
         let weight = server.weight as f64;
-        let capacity = if group.strategy == Strategy::FirstAvailable { 1.0 } else { weight };
-        group.members.push(Member { address: server.address.clone(), capacity, limit: server.limit });
+        let capacity = if group.strategy == DraftStrategy::FirstAvailable { 1.0 } else { weight };
+        group.members.push(DraftMember { address: server.address.clone(), capacity, limit: server.limit });
     }
     // Weights that are all equal are no weights.
     if let Some(weight) = group.members.first().map(|member| member.capacity)
@@ -311,7 +322,12 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
 }
 
 /// Applies a server's settings to the group, for members that are found by a name.
-fn of_found(group: &mut Group, server: &Server, used: &[Server], draft: &mut Draft) {
+fn apply_to_resolved(
+    group: &mut DraftGroup,
+    server: &HaproxyServer,
+    used: &[HaproxyServer],
+    draft: &mut ImportDraft,
+) {
     if used.iter().all(|other| other.limit == server.limit) {
         group.limit = server.limit;
     } else {
@@ -326,7 +342,7 @@ fn of_found(group: &mut Group, server: &Server, used: &[Server], draft: &mut Dra
 }
 
 /// Applies the settings that are the group's here, and should be alike in all of its servers.
-fn alike(group: &mut Group, servers: &[Server], draft: &mut Draft) {
+fn apply_common(group: &mut DraftGroup, servers: &[HaproxyServer], draft: &mut ImportDraft) {
     let Some(first) = servers.first() else { return };
     (group.send_proxy, group.h2, group.tls) = (first.send_proxy, first.h2(), first.tls().cloned());
     group.slow_start = first.slow_start;
@@ -334,7 +350,7 @@ fn alike(group: &mut Group, servers: &[Server], draft: &mut Draft) {
         let why = "its certificate must be for the host in its address, too, or for another: tls.server_name";
         draft.note(first.line, format!("{} … verify required", first.name), why);
     }
-    if first.h2.is_none() && first.secure && first.agreed == Agreed::Either {
+    if first.h2.is_none() && first.uses_tls && first.alpn == AlpnOffer::Either {
         let why = "members are spoken to by HTTP/1.1, or all of them by HTTP/2: protocol = \"h2\"";
         draft.note(first.line, format!("{} … alpn h2,http/1.1", first.name), why);
     }
@@ -350,29 +366,29 @@ fn alike(group: &mut Group, servers: &[Server], draft: &mut Draft) {
     }
 }
 
-fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
+fn strategy(group: &mut DraftGroup, section: &HaproxySection, draft: &mut ImportDraft) {
     let balance = section.get("balance").unwrap_or_default();
     let line = section.line_of("balance");
     let words: Vec<&str> = balance.iter().map(String::as_str).collect();
     let by = |key: &str| {
         let bound = section.number::<f64>("hash-balance-factor");
-        (Strategy::Rendezvous(bound.map_or(0.0, |percent| percent / 100.0)), Some(key.to_owned()))
+        (DraftStrategy::Rendezvous(bound.map_or(0.0, |percent| percent / 100.0)), Some(key.to_owned()))
     };
     let (strategy, key) = match words.as_slice() {
-        [] | ["roundrobin" | "static-rr", ..] => (Strategy::Turns, None),
-        ["leastconn", ..] => (Strategy::LeastConnections, None),
-        ["first", ..] => (Strategy::FirstAvailable, None),
+        [] | ["roundrobin" | "static-rr", ..] => (DraftStrategy::RoundRobin, None),
+        ["leastconn", ..] => (DraftStrategy::LeastConnections, None),
+        ["first", ..] => (DraftStrategy::FirstAvailable, None),
         ["source", ..] => by("client"),
         ["uri", ..] => by("path"),
         [word, ..] if word.starts_with("random") => {
             let draws = word.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')')?.parse().ok());
             match draws {
-                Some(1) => (Strategy::Random, None),
+                Some(1) => (DraftStrategy::Random, None),
                 None if *word != "random" => {
                     draft.note(line, format!("balance {word}"), "it is no number: the better of two gets it");
-                    (Strategy::LeastRequest(2), None)
+                    (DraftStrategy::LeastRequest(2), None)
                 }
-                draws => (Strategy::LeastRequest(draws.unwrap_or(2)), None),
+                draws => (DraftStrategy::LeastRequest(draws.unwrap_or(2)), None),
             }
         }
         [word, ..] if word.starts_with("hdr(") => {
@@ -386,7 +402,7 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
                 what,
                 "there is no such key here: members take turns (client, path, header and cookie are keys)",
             );
-            (Strategy::Turns, None)
+            (DraftStrategy::RoundRobin, None)
         }
     };
     if key.is_some() {
@@ -404,14 +420,14 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
     (group.strategy, group.key) = (strategy, key);
 }
 
-fn timeouts(group: &mut Group, section: &Section) {
+fn timeouts(group: &mut DraftGroup, section: &HaproxySection) {
     group.connect = section.timeout(&["connect"]);
     // A session of tcp ends by its listener's timeout. A value here has no effect there, or is the same; or
     // it is noted.
-    let tunnel = section.look_timeout("tunnel");
+    let tunnel = section.peek_timeout("tunnel");
     if section.http() {
         group.idle = section.timeout(&["server"]);
-    } else if tunnel.is_some() || section.look_timeout("server") == section.look_timeout("client") {
+    } else if tunnel.is_some() || section.peek_timeout("server") == section.peek_timeout("client") {
         section.timeout(&["server"]);
     }
     group.queue_timeout = section.timeout(&["queue", "connect"]);
@@ -424,12 +440,12 @@ fn timeouts(group: &mut Group, section: &Section) {
 }
 
 /// Reads the rules that keep clients at a server: a cookie, or a table.
-fn sticks(
-    group: &mut Group,
-    section: &Section,
-    servers: &[Server],
-    draft: &mut Draft,
-    of_listeners: &mut OfListeners,
+fn read_stickiness(
+    group: &mut DraftGroup,
+    section: &HaproxySection,
+    servers: &[HaproxyServer],
+    draft: &mut ImportDraft,
+    of_listeners: &mut FrontendSettings,
 ) {
     let line = section.line_of("cookie");
     if section.http()
@@ -441,7 +457,8 @@ fn sticks(
             draft.note(
                 line,
                 format!("cookie {name} {}", rest.join(" ")),
-                "it is signed here, names no server, and is HttpOnly, for the whole host and as long as the client keeps it: clients get a new one once",
+                "it is signed here, names no server, and is HttpOnly, for the whole host and as long as the \
+                 client keeps it: clients get a new one once",
             );
         } else {
             draft.note(
@@ -451,11 +468,11 @@ fn sticks(
             );
         }
     }
-    for line in &section.sticks {
-        let (line, words, said) = (line.line, line.take(), line.said.clone());
+    for line in &section.stick_rules {
+        let (line, words, said) = (line.line, line.consume(), line.text.clone());
         if words.get(1).is_none_or(|word| word != "on")
             || group.key.is_some()
-            || group.strategy == Strategy::FirstAvailable
+            || group.strategy == DraftStrategy::FirstAvailable
         {
             draft.note(line, said, "there are no tables: one key is what clients stay together by");
             continue;
@@ -473,7 +490,7 @@ fn sticks(
         });
         match by {
             Some(key) => {
-                group.strategy = Strategy::Rendezvous(0.0);
+                group.strategy = DraftStrategy::Rendezvous(0.0);
                 group.key = Some(key);
                 draft.note(
                     line,

@@ -3,44 +3,44 @@
 
 use std::collections::BTreeMap;
 
-use super::super::draft::Draft;
-use super::words::{self, Directive};
+use super::super::intermediate::ImportDraft;
+use super::tokenizer::{self, NginxDirective};
 
 /// The largest depth of files within files; more is rejected as a mistake.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 /// The maximum number of directives of all files together, each as often as it is included.
-const MOST: usize = 200_000;
+const MAX_DIRECTIVES: usize = 200_000;
 
 const MARK: &str = "# configuration file ";
 
 /// A file of the text.
-struct File {
+struct IncludedFile {
     line: usize,
-    directives: Vec<Directive>,
+    directives: Vec<NginxDirective>,
     included: bool,
 }
 
 /// Returns the directives of a text, those of included files in their places. A text without marks is one
 /// file, whose includes stay.
-pub(super) fn read(text: &str, draft: &mut Draft) -> Vec<Directive> {
+pub(super) fn read(text: &str, draft: &mut ImportDraft) -> Vec<NginxDirective> {
     let parts = parts(text);
     let Some(((main, first, body), others)) = parts.split_first() else {
-        return words::read(text, 1, draft);
+        return tokenizer::read(text, 1, draft);
     };
-    before(text, *first, draft);
-    let top = words::read(body, *first + 1, draft);
-    let mut files: BTreeMap<String, File> = BTreeMap::new();
+    read_preamble(text, *first, draft);
+    let top = tokenizer::read(body, *first + 1, draft);
+    let mut files: BTreeMap<String, IncludedFile> = BTreeMap::new();
     for (name, line, body) in others {
         if name == main || files.contains_key(*name) {
             draft.note(*line, format!("{MARK}{name}:"), "a second file of this name");
             continue;
         }
-        let directives = words::read(body, line + 1, draft);
-        files.insert((*name).to_owned(), File { line: *line, directives, included: false });
+        let directives = tokenizer::read(body, line + 1, draft);
+        files.insert((*name).to_owned(), IncludedFile { line: *line, directives, included: false });
     }
     let folder = main.rfind('/').map_or("", |end| &main[..=end]);
-    let mut places = Places { files, folder, open: Vec::new(), left: MOST };
-    let top = places.filled(top, draft);
+    let mut places = IncludeExpander { files, folder, open_files: Vec::new(), remaining: MAX_DIRECTIVES };
+    let top = places.expand(top, draft);
     for (name, file) in places.files {
         if !file.included {
             draft.note(file.line, format!("{MARK}{name}:"), "no other file includes it");
@@ -71,7 +71,7 @@ fn parts(text: &str) -> Vec<(&str, usize, &str)> {
 }
 
 /// Reads the lines before the first file: the output of nginx about its test.
-fn before(text: &str, first: usize, draft: &mut Draft) {
+fn read_preamble(text: &str, first: usize, draft: &mut ImportDraft) {
     for (index, line) in text.lines().take(first - 1).enumerate() {
         let line = line.trim();
         if !line.is_empty() && !line.starts_with("nginx: ") {
@@ -80,43 +80,43 @@ fn before(text: &str, first: usize, draft: &mut Draft) {
     }
 }
 
-struct Places<'t> {
-    files: BTreeMap<String, File>,
+struct IncludeExpander<'t> {
+    files: BTreeMap<String, IncludedFile>,
     /// The folder of relative names: that of the first file.
     folder: &'t str,
     /// The files that are being read, the innermost last.
-    open: Vec<String>,
+    open_files: Vec<String>,
     /// The number of directives that may still come.
-    left: usize,
+    remaining: usize,
 }
 
-impl Places<'_> {
+impl IncludeExpander<'_> {
     /// Returns the directives with included ones in their places.
-    fn filled(&mut self, list: Vec<Directive>, draft: &mut Draft) -> Vec<Directive> {
+    fn expand(&mut self, list: Vec<NginxDirective>, draft: &mut ImportDraft) -> Vec<NginxDirective> {
         let mut all = Vec::new();
         for mut one in list {
-            if self.left == 0 {
+            if self.remaining == 0 {
                 draft.note(
                     one.line,
-                    one.said(),
-                    format!("more than {MOST} directives with those of included files"),
+                    one.text(),
+                    format!("more than {MAX_DIRECTIVES} directives with those of included files"),
                 );
                 break;
             }
-            self.left -= 1;
+            self.remaining -= 1;
             if let Some(block) = one.block.take() {
-                one.block = Some(self.filled(block, draft));
+                one.block = Some(self.expand(block, draft));
             } else if one.name == "include" && one.args.len() == 1 {
-                match self.found(one.first()) {
+                match self.matching_files(one.first()) {
                     Some(names) => {
                         for name in names {
-                            all.extend(self.included(&name, &one, draft));
+                            all.extend(self.expand_include(&name, &one, draft));
                         }
                     }
                     None => {
-                        draft.note(one.line, one.said(), "there is no file of this name in the text");
+                        draft.note(one.line, one.text(), "there is no file of this name in the text");
                         // An included file may have a rule of the block.
-                        one.leave();
+                        one.mark_all_used();
                         all.push(one);
                     }
                 }
@@ -129,7 +129,7 @@ impl Places<'_> {
 
     /// Returns the files of a pattern, in their order. `None` if it is the name of a file that is not there;
     /// a pattern may fit none.
-    fn found(&self, pattern: &str) -> Option<Vec<String>> {
+    fn matching_files(&self, pattern: &str) -> Option<Vec<String>> {
         let pattern =
             if pattern.starts_with('/') { pattern.to_owned() } else { format!("{}{pattern}", self.folder) };
         if self.files.contains_key(&pattern) {
@@ -142,22 +142,27 @@ impl Places<'_> {
         Some(self.files.keys().filter(|name| fits(&letters, name)).cloned().collect())
     }
 
-    fn included(&mut self, name: &str, by: &Directive, draft: &mut Draft) -> Vec<Directive> {
-        if self.open.iter().any(|open| open == name) {
-            draft.note(by.line, by.said(), format!("{name} includes itself"));
+    fn expand_include(
+        &mut self,
+        name: &str,
+        by: &NginxDirective,
+        draft: &mut ImportDraft,
+    ) -> Vec<NginxDirective> {
+        if self.open_files.iter().any(|open| open == name) {
+            draft.note(by.line, by.text(), format!("{name} includes itself"));
             return Vec::new();
         }
-        if self.open.len() >= DEEPEST {
-            draft.note(by.line, by.said(), format!("more than {DEEPEST} files within one another"));
+        if self.open_files.len() >= MAX_DEPTH {
+            draft.note(by.line, by.text(), format!("more than {MAX_DEPTH} files within one another"));
             return Vec::new();
         }
         let Some(file) = self.files.get_mut(name) else { return Vec::new() };
         file.included = true;
         // At most so many are copied; those in its blocks are counted as they are filled.
-        let list: Vec<Directive> = file.directives.iter().take(self.left).cloned().collect();
-        self.open.push(name.to_owned());
-        let list = self.filled(list, draft);
-        self.open.pop();
+        let list: Vec<NginxDirective> = file.directives.iter().take(self.remaining).cloned().collect();
+        self.open_files.push(name.to_owned());
+        let list = self.expand(list, draft);
+        self.open_files.pop();
         list
     }
 }

@@ -1,20 +1,25 @@
 //! `upstream` blocks as groups.
 
-use super::super::draft::{Draft, Group, Member, Strategy};
-use super::super::loss::Class;
+use super::super::intermediate::{DraftGroup, DraftMember, DraftStrategy, ImportDraft};
+use super::super::loss::LossClass;
 use super::super::value;
-use super::words::Directive;
-use super::{UNIT, Upstreams, why};
+use super::tokenizer::NginxDirective;
+use super::{UNIT, UpstreamGroups, unsupported};
 
 /// Reads the upstreams of a context.
-pub(super) fn read(inside: &[Directive], streams: bool, upstreams: &mut Upstreams, draft: &mut Draft) {
+pub(super) fn read(
+    inside: &[NginxDirective],
+    streams: bool,
+    upstreams: &mut UpstreamGroups,
+    draft: &mut ImportDraft,
+) {
     for one in inside.iter().filter(|one| one.name == "upstream") {
         let name = one.first();
         let Some(block) = &one.block else { continue };
-        one.take();
+        one.mark_used();
         if upstreams.groups.contains_key(name) {
-            draft.note(one.line, one.said(), "a second upstream of this name");
-            one.leave();
+            draft.note(one.line, one.text(), "a second upstream of this name");
+            one.mark_all_used();
             continue;
         }
         let mut called = value::name(name);
@@ -31,72 +36,94 @@ pub(super) fn read(inside: &[Directive], streams: bool, upstreams: &mut Upstream
 }
 
 /// Returns the group of a `proxy_pass` that names a server itself.
-pub(super) fn single(line: usize, address: &str) -> Group {
-    let member = Member { address: address.to_owned(), capacity: 1.0, limit: None };
-    Group { line, name: value::name(address), members: vec![member], ..Group::default() }
+pub(super) fn single(line: usize, address: &str) -> DraftGroup {
+    let member = DraftMember { address: address.to_owned(), capacity: 1.0, limit: None };
+    DraftGroup { line, name: value::name(address), members: vec![member], ..DraftGroup::default() }
 }
 
-struct Server {
+struct UpstreamServer {
     line: usize,
-    member: Member,
+    member: DraftMember,
     backup: bool,
     /// Whether its addresses are members, in place of itself.
-    resolved: bool,
-    fails: Option<u64>,
-    span: Option<std::time::Duration>,
+    resolves_name: bool,
+    max_fails: Option<u64>,
+    fail_timeout: Option<std::time::Duration>,
     slow_start: Option<std::time::Duration>,
-    said: String,
+    text: String,
 }
 
-fn group(line: usize, name: String, block: &[Directive], streams: bool, draft: &mut Draft) -> Group {
-    let mut group = Group { line, name, ..Group::default() };
+fn group(
+    line: usize,
+    name: String,
+    block: &[NginxDirective],
+    streams: bool,
+    draft: &mut ImportDraft,
+) -> DraftGroup {
+    let mut group = DraftGroup { line, name, ..DraftGroup::default() };
     let mut servers = Vec::new();
     for one in block {
-        one.leave();
+        one.mark_all_used();
         match &*one.name {
             "server" => servers.extend(server(one, streams, &mut group, draft)),
-            "least_conn" => group.strategy = Strategy::LeastConnections,
-            "random" if one.first() == "two" => group.strategy = Strategy::LeastRequest(2),
-            "random" => group.strategy = Strategy::Random,
+            "least_conn" => group.strategy = DraftStrategy::LeastConnections,
+            "random" if one.first() == "two" => group.strategy = DraftStrategy::LeastRequest(2),
+            "random" => group.strategy = DraftStrategy::Random,
             "ip_hash" => {
                 let why = "the key is the whole address: of IPv4 there it is the first three numbers";
-                by(&mut group, "client", one, why, draft);
+                hash_by(&mut group, "client", one, why, draft);
             }
             "hash" => match key(one.first()) {
                 Some(key) if one.first() == "$request_uri" => {
-                    let why = "the key is the path without its query: what differs by that alone stays together";
-                    by(&mut group, &key, one, why, draft);
+                    let why = "the key is the path without its query: what differs by that alone stays \
+                        together";
+                    hash_by(&mut group, &key, one, why, draft);
                 }
                 Some(key) => {
                     let why = "the same keys stay together, at other members than there: the hash is another";
-                    by(&mut group, &key, one, why, draft);
+                    hash_by(&mut group, &key, one, why, draft);
                 }
-                None => draft.note(one.line, one.said(), "there is no such key here: members take turns (client, path, header and cookie are keys)"),
+                None => draft.note(
+                    one.line,
+                    one.text(),
+                    "there is no such key here: members take turns \
+                    (client, path, header and cookie are keys)",
+                ),
             },
             "keepalive" if one.first().parse::<u64>().is_ok() => group.pool = one.first().parse().ok(),
             "zone" => {}
-            "include" => draft.note_as(Class::Changed, one.line, one.said(), why::unused("include", streams)),
+            "include" => draft.note_as(
+                LossClass::Changed,
+                one.line,
+                one.text(),
+                unsupported::unused_reason("include", streams),
+            ),
             "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {
-                draft.note(one.line, one.said(), "idle connections are kept for pool_idle");
+                draft.note(one.line, one.text(), "idle connections are kept for pool_idle");
             }
             "sticky" | "sticky_cookie_insert" => {
-                draft.note(one.line, one.said(), "write affinity = { cookie = \"NAME\" } at the listener");
+                draft.note(one.line, one.text(), "write affinity = { cookie = \"NAME\" } at the listener");
             }
             "least_time" => {
-                group.strategy = Strategy::LeastConnections;
-                draft.note(one.line, one.said(), "adaptive and peak_ewma go by times; least_connections is what was written");
+                group.strategy = DraftStrategy::LeastConnections;
+                draft.note(
+                    one.line,
+                    one.text(),
+                    "adaptive and peak_ewma go by times; least_connections is \
+                    what was written",
+                );
             }
-            _ => draft.note(one.line, one.said(), "there is nothing like it here"),
+            _ => draft.note(one.line, one.text(), "there is nothing like it here"),
         }
     }
-    settle(&mut group, servers, draft);
+    apply_servers(&mut group, servers, draft);
     group
 }
 
-fn by(group: &mut Group, key: &str, one: &Directive, why: &str, draft: &mut Draft) {
-    group.strategy = Strategy::Rendezvous(0.0);
+fn hash_by(group: &mut DraftGroup, key: &str, one: &NginxDirective, why: &str, draft: &mut ImportDraft) {
+    group.strategy = DraftStrategy::Rendezvous(0.0);
     group.key = Some(key.to_owned());
-    draft.note(one.line, one.said(), why);
+    draft.note(one.line, one.text(), why);
 }
 
 /// Returns a variable as a key.
@@ -112,22 +139,27 @@ fn key(text: &str) -> Option<String> {
     }
 }
 
-fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) -> Option<Server> {
+fn server(
+    one: &NginxDirective,
+    streams: bool,
+    group: &mut DraftGroup,
+    draft: &mut ImportDraft,
+) -> Option<UpstreamServer> {
     let usual = if streams { None } else { Some(80) };
     let Some(address) = value::member(one.first(), usual) else {
-        draft.note(one.line, one.said(), "is no host with a port");
+        draft.note(one.line, one.text(), "is no host with a port");
         return None;
     };
-    let member = Member { address, capacity: 1.0, limit: None };
-    let mut server = Server {
+    let member = DraftMember { address, capacity: 1.0, limit: None };
+    let mut server = UpstreamServer {
         line: one.line,
         member,
         backup: false,
-        resolved: false,
-        fails: None,
-        span: None,
+        resolves_name: false,
+        max_fails: None,
+        fail_timeout: None,
         slow_start: None,
-        said: one.said(),
+        text: one.text(),
     };
     let (mut resolved, mut down) = (false, false);
     for word in one.args.get(1..).unwrap_or_default() {
@@ -136,8 +168,8 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
         match (name, number, value::time(value, UNIT)) {
             ("weight", Some(weight), _) => server.member.capacity = f64::from(weight),
             ("max_conns", Some(limit), _) => server.member.limit = Some(limit.into()),
-            ("max_fails", Some(fails), _) => server.fails = Some(fails.into()),
-            ("fail_timeout", _, Some(span)) => server.span = Some(span),
+            ("max_fails", Some(fails), _) => server.max_fails = Some(fails.into()),
+            ("fail_timeout", _, Some(span)) => server.fail_timeout = Some(span),
             ("slow_start", _, Some(span)) => server.slow_start = Some(span),
             ("backup", ..) => server.backup = true,
             ("down", ..) => down = true,
@@ -155,14 +187,14 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
         }
     }
     if down {
-        draft.note(one.line, one.said(), "it is down");
+        draft.note(one.line, one.text(), "it is down");
         return None;
     }
     if resolved {
         if server.backup {
             draft.note(
                 one.line,
-                one.said(),
+                one.text(),
                 "there are spares only behind one member (strategy first_available)",
             );
             return None;
@@ -171,60 +203,61 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
         if server.member.capacity != 1.0 || server.member.limit.is_some() {
             let why =
                 "members that are found by a name have no weights, and the max_connections of the group";
-            draft.note(one.line, one.said(), why);
+            draft.note(one.line, one.text(), why);
         }
     }
-    server.resolved = resolved;
+    server.resolves_name = resolved;
     Some(server)
 }
 
 /// Separates the spares, and applies the settings that are the group's here.
-fn settle(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) {
-    let (spares, mut used): (Vec<Server>, Vec<Server>) =
+fn apply_servers(group: &mut DraftGroup, servers: Vec<UpstreamServer>, draft: &mut ImportDraft) {
+    let (spares, mut used): (Vec<UpstreamServer>, Vec<UpstreamServer>) =
         servers.into_iter().partition(|server| server.backup);
-    if used.len() <= 1 && !spares.is_empty() && !used.iter().any(|server| server.resolved) {
+    if used.len() <= 1 && !spares.is_empty() && !used.iter().any(|server| server.resolves_name) {
         if let Some(first) = used.first().filter(|first| first.member.limit.is_some()) {
             let why = "what is more than max_conns goes to the spare, too";
-            draft.note(first.line, first.said.clone(), why);
+            draft.note(first.line, first.text.clone(), why);
         }
         if let [_, others @ ..] = spares.as_slice() {
             for spare in others {
                 let why = "spares get work one after the other, and not in turn";
-                draft.note(spare.line, spare.said.clone(), why);
+                draft.note(spare.line, spare.text.clone(), why);
             }
         }
-        group.strategy = Strategy::FirstAvailable;
+        group.strategy = DraftStrategy::FirstAvailable;
         used.extend(spares);
     } else {
         for spare in spares {
             draft.note(
                 spare.line,
-                spare.said,
+                spare.text,
                 "there are spares only behind one member (strategy first_available)",
             );
         }
     }
     if let Some(first) = used.first() {
-        if let Some(fails) = first.fails {
-            group.eject = Some((fails, first.span));
+        if let Some(fails) = first.max_fails {
+            group.eject = Some((fails, first.fail_timeout));
         }
         group.slow_start = first.slow_start;
-        let own = |server: &Server| (server.fails, server.span, server.slow_start);
+        let own = |server: &UpstreamServer| (server.max_fails, server.fail_timeout, server.slow_start);
         for server in used.iter().filter(|server| own(server) != own(first)) {
             draft.note(
                 server.line,
-                server.said.clone(),
+                server.text.clone(),
                 "max_fails, fail_timeout and slow_start are of the group: as the first server has them",
             );
         }
-        if first.fails.is_none() && first.span.is_some() {
-            let why = "fail_timeout without max_fails is for one failure: write consecutive and ejection in [group.outlier]";
-            draft.note(first.line, first.said.clone(), why);
+        if first.max_fails.is_none() && first.fail_timeout.is_some() {
+            let why = "fail_timeout without max_fails is for one failure: write consecutive and ejection in \
+                [group.outlier]";
+            draft.note(first.line, first.text.clone(), why);
         }
     }
-    if group.strategy == Strategy::FirstAvailable {
+    if group.strategy == DraftStrategy::FirstAvailable {
         used.iter_mut().for_each(|server| server.member.capacity = 1.0);
     }
-    let found = used.into_iter().filter(|server| !server.resolved);
+    let found = used.into_iter().filter(|server| !server.resolves_name);
     group.members.extend(found.map(|server| server.member));
 }

@@ -1,25 +1,25 @@
 //! The parts that are easily lost on the way: demands for certificates, and settings that make a balancer
 //! work.
 
-use super::super::{From, import};
+use super::super::{ImportSource, import};
 use super::{made, shown};
 
 #[test]
 fn haproxy_strict() {
     let text = include_str!("../../../../../tests/import/strict.haproxy.cfg");
-    insta::assert_snapshot!(shown(From::Haproxy, text));
+    insta::assert_snapshot!(shown(ImportSource::Haproxy, text));
 }
 
 #[test]
 fn nginx_strict() {
     let text = include_str!("../../../../../tests/import/strict.nginx.conf");
-    insta::assert_snapshot!(shown(From::Nginx, text));
+    insta::assert_snapshot!(shown(ImportSource::Nginx, text));
 }
 
 #[test]
 fn nginx_dump() {
     let text = include_str!("../../../../../tests/import/dump.nginx.conf");
-    insta::assert_snapshot!(shown(From::Nginx, text));
+    insta::assert_snapshot!(shown(ImportSource::Nginx, text));
 }
 
 /// Returns a server of NGINX's at an address with TLS, with more.
@@ -36,15 +36,15 @@ const PROVED: &str = "ssl_verify_client on; ssl_client_certificate /ca;";
 fn nobody_comes_in_without_what_was_asked_for() {
     let (free, shut) = (server("443", ""), server("443", PROVED));
     for text in [format!("{free}{shut}"), format!("{shut}{free}")] {
-        let (toml, notes) = made(From::Nginx, &text);
+        let (toml, notes) = made(ImportSource::Nginx, &text);
         assert!(toml.contains("client_ca = \"/ca\"") && !toml.contains("optional"), "{toml}");
         assert!(notes.iter().any(|note| note.contains("have to show certificates")), "{notes:?}");
     }
     // An optional certificate does not relax a required one.
     let may = server("443", "ssl_verify_client optional; ssl_client_certificate /ca;");
-    let (toml, _) = made(From::Nginx, &format!("{may}{shut}"));
+    let (toml, _) = made(ImportSource::Nginx, &format!("{may}{shut}"));
     assert!(toml.contains("client_ca") && !toml.contains("optional"), "{toml}");
-    let (toml, _) = made(From::Nginx, &format!("{free}{may}"));
+    let (toml, _) = made(ImportSource::Nginx, &format!("{free}{may}"));
     assert!(toml.contains("client_certificate = \"optional\""), "{toml}");
     // Without the file no certificate is valid, and the demands of one address hold for the general one.
     for (first, second) in [
@@ -54,18 +54,19 @@ fn nobody_comes_in_without_what_was_asked_for() {
     ] {
         let wide = if first.starts_with('[') { "[::]:443" } else { "443" };
         let text = format!("{}{}{}", server(wide, ""), server(first, second), server("444", ""));
-        let (toml, notes) = made(From::Nginx, &text);
+        let (toml, notes) = made(ImportSource::Nginx, &text);
         assert!(toml.contains(":444\"") && !toml.contains(":443\""), "{first}: {toml}");
         assert!(notes.iter().any(|note| note.contains("443")), "{notes:?}");
     }
-    let text = "frontend a\n bind 10.0.0.9:443 ssl crt /a.pem verify required ca-file /ca\n use_backend l if { path /x }\n\
+    let text = "frontend a\n bind 10.0.0.9:443 ssl crt /a.pem verify required ca-file /ca\n use_backend l if \
+                { path /x }\n\
                 listen l\n bind :443 ssl crt /a.pem\n bind :444\n server s 10.0.0.1:80\n";
-    let (toml, notes) = made(From::Haproxy, text);
+    let (toml, notes) = made(ImportSource::Haproxy, text);
     assert!(toml.contains(":444\"") && !toml.contains(":443\""), "{toml} {notes:?}");
     // The same for HAProxy, with one of [::], which takes IPv4 here.
     let text = "listen a\n bind [::]:443 ssl crt /a.pem\n server s 10.0.0.1:80\n\
                 listen b\n bind :443 ssl crt /a.pem verify required ca-file /ca\n server s 10.0.0.2:80\n";
-    let (why, notes) = import(From::Haproxy, "x", text, false).unwrap_err();
+    let (why, notes) = import(ImportSource::Haproxy, "x", text, false).unwrap_err();
     assert!(why.contains("no listener") && notes.iter().any(|note| note.line == 2), "{notes:?}");
 }
 
@@ -81,23 +82,25 @@ fn members_are_reached_as_they_were() {
         (" default-server ssl ca-file /x\n server a 10.0.0.1:80", Some("tls = { ca = \"/x\" }")),
         (" server-template a 3 a.example:80 ssl ca-file /x", Some("tls = { ca = \"/x\" }")),
     ] {
-        let (toml, _) = made(From::Haproxy, &listen(server));
+        let (toml, _) = made(ImportSource::Haproxy, &listen(server));
         match tls {
             Some(tls) => assert!(toml.contains(tls), "{server}: {toml}"),
             None => assert!(!toml.contains("tls"), "{server}: {toml}"),
         }
     }
     let (toml, _) = made(
-        From::Haproxy,
+        ImportSource::Haproxy,
         &format!("global\n ssl-server-verify none\n{}", listen(" server a 10.0.0.1:80 ssl")),
     );
     assert!(toml.contains("tls = { verify = false }"), "{toml}");
     let twice = " server-template a 3 a.example:80\n server-template b 3 a.example:80";
-    let (_, notes) = made(From::Haproxy, &listen(twice));
+    let (_, notes) = made(ImportSource::Haproxy, &listen(twice));
     assert!(notes[0].contains("a second source"), "{notes:?}");
     // An unknown word does not take a known one with it.
-    let (toml, notes) =
-        made(From::Haproxy, "listen l\n bind :443 frobnicate ssl crt /a.pem\n server a 10.0.0.1:80\n");
+    let (toml, notes) = made(
+        ImportSource::Haproxy,
+        "listen l\n bind :443 frobnicate ssl crt /a.pem\n server a 10.0.0.1:80\n",
+    );
     assert!(toml.contains("[listener.tls]") && notes[0].contains("frobnicate"), "{toml} {notes:?}");
 }
 
@@ -110,7 +113,7 @@ fn no_time_is_a_long_time() {
         (" timeout client 50s\n timeout tunnel 0", "idle = \"50s\""),
         (" timeout client 0\n timeout tunnel 1h", "idle = \"1h\""),
     ] {
-        let (toml, _) = made(From::Haproxy, &listen(more));
+        let (toml, _) = made(ImportSource::Haproxy, &listen(more));
         assert!(toml.contains(idle), "{more}: {toml}");
     }
 }
@@ -128,24 +131,25 @@ fn files_of_a_dump_have_an_end() {
         files.push((format!("f{number}"), format!("a 1;\ninclude f{next};\nb {{ include f{next}; }}")));
     }
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
-    let (toml, notes) = made(From::Nginx, &dump(&files));
+    let (toml, notes) = made(ImportSource::Nginx, &dump(&files));
     assert!(toml.contains("10.0.0.1:80"), "{toml}");
     assert!(notes.iter().any(|note| note.contains("files within one another")), "{}", notes.len());
-    let (_, notes) = made(From::Nginx, &dump(&[("main", web), ("a", "include a;")]));
+    let (_, notes) = made(ImportSource::Nginx, &dump(&[("main", web), ("a", "include a;")]));
     assert!(
         notes.iter().any(|note| note.starts_with("3: # configuration file /n/a:: no other file includes it")),
         "{notes:?}"
     );
-    let (_, notes) = made(From::Nginx, &dump(&[("main", &format!("{web} include a;")), ("a", "include a;")]));
+    let (_, notes) =
+        made(ImportSource::Nginx, &dump(&[("main", &format!("{web} include a;")), ("a", "include a;")]));
     assert!(notes.iter().any(|note| note.starts_with("4: include a: /n/a includes itself")), "{notes:?}");
     // A text without marks is one file.
-    let (_, notes) = made(From::Nginx, &format!("include a;\n{web}"));
+    let (_, notes) = made(ImportSource::Nginx, &format!("include a;\n{web}"));
     assert!(notes[0].starts_with("1: include a: other files are not read"), "{notes:?}");
 }
 
 /// Returns the result of a backend, and of the frontend before it.
 fn backend(lines: &str) -> (String, Vec<String>) {
-    made(From::Haproxy, &format!("listen l\n bind :80\n{lines}\n server a 10.0.0.1:80\n"))
+    made(ImportSource::Haproxy, &format!("listen l\n bind :80\n{lines}\n server a 10.0.0.1:80\n"))
 }
 
 #[test]
@@ -161,9 +165,10 @@ fn a_table_does_not_make_a_spare_a_member_like_others() {
 fn the_last_way_of_checking_is_the_one() {
     for (other, noted) in [("tcp-check", 0), ("mysql-check user x", 1)] {
         let (made, notes) = made(
-            From::Haproxy,
+            ImportSource::Haproxy,
             &format!(
-                "defaults\n mode tcp\n option httpchk GET /h\nlisten l\n bind :80\n option {other}\n server a 10.0.0.1:80 check inter 1s\n"
+                "defaults\n mode tcp\n option httpchk GET /h\nlisten l\n bind :80\n option {other}\n server \
+                 a 10.0.0.1:80 check inter 1s\n"
             ),
         );
         assert!(made.contains("tcp = true") && !made.contains("http = "), "{made}");
@@ -175,7 +180,8 @@ fn the_last_way_of_checking_is_the_one() {
 #[test]
 fn servers_have_the_usual_that_stands_above_them() {
     let (made, _) = backend(
-        " balance leastconn\n server x 10.0.0.7:80\n default-server maxconn 10 weight 7\n server y 10.0.0.8:80",
+        " balance leastconn\n server x 10.0.0.7:80\n default-server maxconn 10 weight 7\n server y \
+         10.0.0.8:80",
     );
     assert!(made.contains("\"10.0.0.7:80\"") && !made.contains("10.0.0.7:80\", "), "{made}");
     assert_eq!(made.matches("max_connections = 10").count(), 2, "{made}");
@@ -190,7 +196,7 @@ fn http2_is_for_members_that_are_offered_nothing_else() {
         ("proto h2", true, 0),
     ] {
         let text = format!("listen l\n bind :80\n mode http\n server a 10.0.0.1:80 {server}\n");
-        let (made, notes) = made(From::Haproxy, &text);
+        let (made, notes) = made(ImportSource::Haproxy, &text);
         assert_eq!(made.contains("protocol = \"h2\""), h2, "{server}: {made}");
         assert_eq!(notes.len(), noted, "{server}: {notes:?}");
     }
@@ -200,16 +206,16 @@ fn http2_is_for_members_that_are_offered_nothing_else() {
 fn a_text_that_is_not_whole_is_an_error() {
     for (from, text, what) in [
         (
-            From::Nginx,
+            ImportSource::Nginx,
             "http { server { listen 80; location / { proxy_pass http://10.0.0.1; } ",
             "line 1: server",
         ),
         (
-            From::Nginx,
+            ImportSource::Nginx,
             "http { server { listen 80; location / { proxy_pass http://10.0.0.1; } } } }",
             "closes nothing",
         ),
-        (From::Haproxy, "listen l\n bind :80\n server a 10.0.0.1:80\n description \"x\n", "line 4: "),
+        (ImportSource::Haproxy, "listen l\n bind :80\n server a 10.0.0.1:80\n description \"x\n", "line 4: "),
     ] {
         let (why, _) = import(from, "x", text, false).unwrap_err();
         assert!(why.contains(what) && why.ends_with("the text is not whole"), "{why}");
@@ -219,7 +225,7 @@ fn a_text_that_is_not_whole_is_an_error() {
 #[test]
 fn what_follows_a_mistyped_section_is_not_of_the_one_before() {
     let text = "listen l\n  bind :80\n  server a 10.0.0.1:80\nbakend c\n  server q 10.0.0.9:80\n";
-    let (text, notes) = made(From::Haproxy, text);
+    let (text, notes) = made(ImportSource::Haproxy, text);
     assert!(!text.contains("10.0.0.9"), "{text}");
     assert!(notes[0].contains("there is no section `bakend`"), "{notes:?}");
 }
@@ -229,7 +235,7 @@ fn files_are_in_the_folders_that_are_named_for_them() {
     let text = "global\n crt-base /etc/ssl/private\n ca-base /etc/ssl/cas/\nlisten l\n \
                 bind :443 ssl crt site.pem crt /x/other.pem crt folder.d/all\n \
                 server a a.example:80 ssl ca-file in.pem\n";
-    let (made, notes) = made(From::Haproxy, text);
+    let (made, notes) = made(ImportSource::Haproxy, text);
     for file in ["/etc/ssl/private/site.pem", "/x/other.pem", "/etc/ssl/cas/in.pem"] {
         assert!(made.contains(&format!("\"{file}\"")), "{file}: {made}");
     }
@@ -250,7 +256,7 @@ fn members_of_nginx_are_who_they_are_called() {
         ("", None),
     ] {
         let text = upstream("http {", &format!("server {{ listen 80; location / {{ {said} {pass} }} }} }}"));
-        let (made, _) = made(From::Nginx, &text);
+        let (made, _) = made(ImportSource::Nginx, &text);
         match name {
             Some(name) => assert!(made.contains(&format!("server_name = \"{name}\"")), "{said}: {made}"),
             None => assert!(!made.contains("server_name"), "{made}"),
@@ -264,7 +270,7 @@ fn an_upstream_that_is_reached_in_two_ways_is_two_groups() {
                    server { listen 8001; proxy_pass app.example; } \
                    server { listen 8002; proxy_ssl on; proxy_pass app.example; } \
                    server { listen 8003; proxy_pass app.example; } }";
-    let (made, notes) = made(From::Nginx, &upstream("stream {", servers));
+    let (made, notes) = made(ImportSource::Nginx, &upstream("stream {", servers));
     assert_eq!(made.matches("[[group]]").count(), 3, "{made}");
     assert_eq!(made.matches("send_proxy").count(), 1, "{made}");
     assert_eq!(made.matches("tls = ").count(), 1, "{made}");
@@ -276,7 +282,7 @@ fn an_upstream_that_is_reached_in_two_ways_is_two_groups() {
 fn requests_are_not_tried_again_where_nginx_does_not() {
     let text = "http { upstream u { hash $request_uri; server 10.0.0.1; server 10.0.0.2; } \
                 server { location / { proxy_set_header Host $host; proxy_next_upstream off; proxy_pass http://u; } } }";
-    let (made, notes) = made(From::Nginx, text);
+    let (made, notes) = made(ImportSource::Nginx, text);
     assert!(made.contains("attempts = 0") && made.contains("0.0.0.0:80"), "{made}");
     assert!(notes.len() == 1 && notes[0].contains("path without its query"), "{notes:?}");
 }

@@ -1,7 +1,7 @@
 //! The law of the importer: a word changes the result, or there is a note on its line, or a list has it as
 //! without effect on traffic.
 
-use super::super::{From, haproxy, import, nginx};
+use super::super::{ImportSource, haproxy, import, nginx};
 
 const HAPROXY: &str = include_str!("../../../../../tests/import/haproxy.words");
 const NGINX: &str = include_str!("../../../../../tests/import/nginx.words");
@@ -11,7 +11,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the result of a text, and the lines that have notes.
-fn made(from: From, text: &str) -> (Option<String>, Vec<usize>) {
+fn made(from: ImportSource, text: &str) -> (Option<String>, Vec<usize>) {
     match import(from, "x", text, false) {
         Ok(imported) => (Some(imported.text), imported.notes.iter().map(|note| note.line).collect()),
         Err((_, notes)) => (None, notes.iter().map(|note| note.line).collect()),
@@ -19,7 +19,7 @@ fn made(from: From, text: &str) -> (Option<String>, Vec<usize>) {
 }
 
 /// Inserts a line into a text behind another, and checks the law.
-fn law(from: From, text: &str, behind: usize, line: &str) -> bool {
+fn law(from: ImportSource, text: &str, behind: usize, line: &str) -> bool {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.insert(behind, line);
     let (with, notes) = made(from, &lines.join("\n"));
@@ -61,7 +61,8 @@ const SO_ALREADY: [&str; 27] = [
 fn no_word_of_haproxy_is_passed_over() {
     let text = |mode: &str| {
         format!(
-            "global\n maxconn 100\ndefaults\n mode {mode}\nfrontend f\n bind :80 ssl crt /a.pem\n default_backend b\n\
+            "global\n maxconn 100\ndefaults\n mode {mode}\nfrontend f\n bind :80 ssl crt /a.pem\n \
+             default_backend b\n\
              backend b\n server a 10.0.0.1:80 check ssl\n server b 10.0.0.2:80 check ssl\n\
              listen l\n bind :8080\n server c 10.0.0.3:80\n"
         )
@@ -72,21 +73,22 @@ fn no_word_of_haproxy_is_passed_over() {
         let first = words.split(' ').next().unwrap();
         let option = words.strip_prefix("option ").unwrap_or_default();
         let harmless = match of {
-            "global" => haproxy::why::HARMLESS_OF_PROCESS.contains(&first),
+            "global" => haproxy::unsupported::HARMLESS_GLOBALS.contains(&first),
             "proxy" => {
-                haproxy::why::HARMLESS.contains(&first) || haproxy::why::HARMLESS_OPTIONS.contains(&option)
+                haproxy::unsupported::HARMLESS.contains(&first)
+                    || haproxy::unsupported::HARMLESS_OPTIONS.contains(&option)
             }
-            "server" => haproxy::why::HARMLESS_OF_SERVER.contains(&first),
-            _ => haproxy::why::HARMLESS_OF_BIND.contains(&first),
+            "server" => haproxy::unsupported::HARMLESS_OF_SERVER.contains(&first),
+            _ => haproxy::unsupported::HARMLESS_OF_BIND.contains(&first),
         };
         for mode in ["http", "tcp"] {
             let text = text(mode);
             let holds = match of {
-                "global" => law(From::Haproxy, &text, 2, words),
+                "global" => law(ImportSource::Haproxy, &text, 2, words),
                 // The places are defaults, a frontend, a backend and a section that is both.
                 "proxy" => [4, 7, 8, 12]
                     .iter()
-                    .all(|behind| law(From::Haproxy, &text, *behind, &format!(" {words}"))),
+                    .all(|behind| law(ImportSource::Haproxy, &text, *behind, &format!(" {words}"))),
                 _ => {
                     let at = if of == "server" { " check ssl\n" } else { " crt /a.pem\n" };
                     // Sections of tcp have no cookies.
@@ -96,8 +98,8 @@ fn no_word_of_haproxy_is_passed_over() {
                     let text = text.replace("backend b\n server", "backend b\n cookie C insert\n server");
                     let with = text.replacen(at, &format!("{} {words}\n", at.trim_end()), 1);
                     let line = text[..text.find(at).unwrap()].lines().count();
-                    let (new, notes) = made(From::Haproxy, &with);
-                    notes.contains(&line) || new != made(From::Haproxy, &text).0
+                    let (new, notes) = made(ImportSource::Haproxy, &with);
+                    notes.contains(&line) || new != made(ImportSource::Haproxy, &text).0
                 }
             };
             if !holds && !harmless {
@@ -137,10 +139,10 @@ fn no_directive_of_nginx_is_passed_over() {
         // The places are the top, http or stream, an upstream, a server, and a location.
         for (text, places) in [(http, &[2, 3, 4, 8, 12][..]), (stream, &[2, 3, 4, 8])] {
             for behind in places {
-                let harmless = nginx::why::HARMLESS.contains(&first)
+                let harmless = nginx::unsupported::HARMLESS.contains(&first)
                     || (OF_NO_EFFECT.contains(&name) && *behind != 2)
                     || (*behind == 4 && first == "zone");
-                if !law(From::Nginx, text, *behind, &line) && !harmless {
+                if !law(ImportSource::Nginx, text, *behind, &line) && !harmless {
                     passed.push(format!("{behind}: {line}"));
                 }
             }

@@ -22,12 +22,12 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::slices::Slice;
+use super::slices::ServiceSlice;
 use super::{KubernetesApi, KubernetesSource};
-use crate::account::Account;
-use crate::discover::MOST;
-use crate::discover::look_up::too_many;
-use crate::scaler::refusal;
+use crate::discover::MAX_MEMBERS;
+use crate::discover::resolve_hosts::too_many_message;
+use crate::scaler::error_message;
+use crate::service_account::ServiceAccount;
 
 /// The label of a service's slices, with the service's name.
 const LABEL: &str = "kubernetes.io/service-name";
@@ -47,28 +47,28 @@ const SERVER: (&str, u16) = ("kubernetes.default.svc", 443);
 
 /// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum ApiError {
     /// The server no longer has that version (410): the slices must be listed again.
     Gone,
     /// The server rejected the credentials (401): they must be read again.
-    Stranger(String),
+    Unauthorized(String),
     /// The response is unusable, and the watch cannot resume after it.
-    Unclear(String),
+    Unusable(String),
     /// Any other failure.
-    Else(String),
+    Other(String),
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("the list is older than what the server remembers"),
-            Self::Stranger(why) | Self::Unclear(why) | Self::Else(why) => f.write_str(why),
+            Self::Unauthorized(why) | Self::Unusable(why) | Self::Other(why) => f.write_str(why),
         }
     }
 }
 
 /// The API client for the slices of one service.
-pub(super) struct Api {
+pub(super) struct ApiClient {
     client: Client,
     /// The folder with the token; `None` if the client authenticates by itself.
     account: Option<PathBuf>,
@@ -78,34 +78,34 @@ pub(super) struct Api {
 }
 
 /// All slices, and the version of the list.
-pub(super) struct Page {
+pub(super) struct SliceList {
     pub(super) version: String,
-    pub(super) slices: BTreeMap<String, Slice>,
+    pub(super) slices: BTreeMap<String, ServiceSlice>,
 }
 
 /// A stream of events.
-pub(super) struct Events {
+pub(super) struct EventStream {
     body: Body,
     /// The received beginning of a line.
-    begun: Vec<u8>,
+    partial_line: Vec<u8>,
     /// The length of its part that has no line end.
-    looked: usize,
+    scanned: usize,
 }
 
-impl Api {
+impl ApiClient {
     /// Reads files, and runs the programs of a kubeconfig; makes no request yet.
-    pub(super) async fn open(source: &KubernetesSource) -> Result<Self, Failed> {
+    pub(super) async fn open(source: &KubernetesSource) -> Result<Self, ApiError> {
         let (own, runtime) = (source.clone(), Handle::current());
-        let opened = spawn_blocking(move || runtime.block_on(open(own)));
+        let opened = spawn_blocking(move || runtime.block_on(connect(own)));
         let late =
             |_| Err(format!("its credentials cannot be had within {} s", source.timeout.as_secs_f64()));
         let opened =
             timeout(source.timeout, async { opened.await.unwrap_or_else(|error| Err(error.to_string())) });
-        opened.await.unwrap_or_else(late).map_err(Failed::Else)
+        opened.await.unwrap_or_else(late).map_err(ApiError::Other)
     }
 
     /// Lists the slices.
-    pub(super) async fn list(&self) -> Result<Page, Failed> {
+    pub(super) async fn list(&self) -> Result<SliceList, ApiError> {
         let (mut slices, mut next) = (BTreeMap::new(), None);
         for _ in 0..MOST_SLICES {
             let params = ListParams {
@@ -114,105 +114,108 @@ impl Api {
                 continue_token: next,
                 ..ListParams::default()
             };
-            let request = self.slices.list(&params).map_err(|error| Failed::Else(error.to_string()))?;
+            let request = self.slices.list(&params).map_err(|error| ApiError::Other(error.to_string()))?;
             let page = timeout(self.timeout, async {
-                let response = self.ask(request).await?;
+                let response = self.send(request).await?;
                 let body = Limited::new(response.into_body(), LONGEST_PAGE).collect().await;
-                body.map_err(|error| Failed::Else(format!("the list broke off: {}", said(&*error))))
+                body.map_err(|error| ApiError::Other(format!("the list broke off: {}", error_chain(&*error))))
             });
-            let page = page.await.map_err(|_| self.late())??.to_bytes();
-            let (version, more) = read_page(&page, &mut slices)?;
+            let page = page.await.map_err(|_| self.timeout_error())??.to_bytes();
+            let (version, more) = add_page(&page, &mut slices)?;
             next = more;
             if next.is_none() {
-                return Ok(Page { version, slices });
+                return Ok(SliceList { version, slices });
             }
         }
-        Err(Failed::Unclear("its list has no end".into()))
+        Err(ApiError::Unusable("its list has no end".into()))
     }
 
     /// Watches changes after a version, until the server ends the watch after `window`.
-    pub(super) async fn watch(&self, version: &str, window: Duration) -> Result<Events, Failed> {
+    pub(super) async fn watch(&self, version: &str, window: Duration) -> Result<EventStream, ApiError> {
         let params = WatchParams {
             label_selector: Some(self.selector.clone()),
             timeout: Some(u32::try_from(window.as_secs().max(1)).unwrap_or(u32::MAX)),
             bookmarks: true,
             ..WatchParams::default()
         };
-        let request = self.slices.watch(&params, version).map_err(|error| Failed::Else(error.to_string()))?;
-        let response = timeout(self.timeout, self.ask(request)).await.map_err(|_| self.late())??;
-        Ok(Events::new(response.into_body()))
+        let request =
+            self.slices.watch(&params, version).map_err(|error| ApiError::Other(error.to_string()))?;
+        let response =
+            timeout(self.timeout, self.send(request)).await.map_err(|_| self.timeout_error())??;
+        Ok(EventStream::new(response.into_body()))
     }
 
     /// Sends a request and checks the status of the response.
-    async fn ask(&self, request: Request<Vec<u8>>) -> Result<Response<Body>, Failed> {
+    async fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Body>, ApiError> {
         let mut request = request.map(Body::from);
         if let Some(folder) = &self.account {
-            let bearer = Account(folder).bearer().map_err(Failed::Else)?;
+            let bearer = ServiceAccount(folder).bearer().map_err(ApiError::Other)?;
             let mut bearer = HeaderValue::try_from(bearer)
-                .map_err(|_| Failed::Else(format!("{} is no token", folder.join("token").display())))?;
+                .map_err(|_| ApiError::Other(format!("{} is no token", folder.join("token").display())))?;
             bearer.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, bearer);
         }
-        let response = self.client.send(request).await.map_err(|error| Failed::Else(said(&error)))?;
+        let response =
+            self.client.send(request).await.map_err(|error| ApiError::Other(error_chain(&error)))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
         let body = Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
-        let why = refusal(status, &body.map(|body| body.to_bytes()).unwrap_or_default());
+        let why = error_message(status, &body.map(|body| body.to_bytes()).unwrap_or_default());
         Err(match status {
-            StatusCode::GONE => Failed::Gone,
-            StatusCode::UNAUTHORIZED => Failed::Stranger(why),
+            StatusCode::GONE => ApiError::Gone,
+            StatusCode::UNAUTHORIZED => ApiError::Unauthorized(why),
             // The server is overloaded or fails: the known state stays valid.
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::INTERNAL_SERVER_ERROR
             | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE => Failed::Else(why),
-            _ => Failed::Unclear(why),
+            | StatusCode::SERVICE_UNAVAILABLE => ApiError::Other(why),
+            _ => ApiError::Unusable(why),
         })
     }
 
-    fn late(&self) -> Failed {
-        Failed::Else(format!("no answer within {} s", self.timeout.as_secs_f64()))
+    fn timeout_error(&self) -> ApiError {
+        ApiError::Other(format!("no answer within {} s", self.timeout.as_secs_f64()))
     }
 }
 
-impl Events {
+impl EventStream {
     pub(super) fn new(body: Body) -> Self {
-        Self { body, begun: Vec::new(), looked: 0 }
+        Self { body, partial_line: Vec::new(), scanned: 0 }
     }
 
     /// Returns the next event; `None` when the server has ended the watch. Callers may drop the future at any
     /// moment.
-    pub(super) async fn next(&mut self) -> Result<Option<WatchEvent<EndpointSlice>>, Failed> {
+    pub(super) async fn next(&mut self) -> Result<Option<WatchEvent<EndpointSlice>>, ApiError> {
         loop {
-            if let Some(end) = self.begun[self.looked..].iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.begun.drain(..=self.looked + end).collect();
-                self.looked = 0;
+            if let Some(end) = self.partial_line[self.scanned..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.partial_line.drain(..=self.scanned + end).collect();
+                self.scanned = 0;
                 if line.trim_ascii().is_empty() {
                     continue;
                 }
                 let event = serde_json::from_slice(&line);
-                return event
-                    .map(Some)
-                    .map_err(|error| Failed::Else(format!("an event of the watch cannot be read: {error}")));
+                return event.map(Some).map_err(|error| {
+                    ApiError::Other(format!("an event of the watch cannot be read: {error}"))
+                });
             }
-            self.looked = self.begun.len();
-            if self.begun.len() > LONGEST_EVENT {
-                return Err(Failed::Else(format!(
+            self.scanned = self.partial_line.len();
+            if self.partial_line.len() > LONGEST_EVENT {
+                return Err(ApiError::Other(format!(
                     "an event of the watch is longer than {} MiB",
                     LONGEST_EVENT >> 20
                 )));
             }
             match self.body.frame().await {
-                None if self.begun.trim_ascii().is_empty() => return Ok(None),
-                None => return Err(Failed::Else("the watch ended within an event".into())),
+                None if self.partial_line.trim_ascii().is_empty() => return Ok(None),
+                None => return Err(ApiError::Other("the watch ended within an event".into())),
                 Some(Err(error)) => {
-                    return Err(Failed::Else(format!("the watch broke off: {}", said(&error))));
+                    return Err(ApiError::Other(format!("the watch broke off: {}", error_chain(&error))));
                 }
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        self.begun.extend_from_slice(&data);
+                        self.partial_line.extend_from_slice(&data);
                     }
                 }
             }
@@ -222,26 +225,26 @@ impl Events {
 
 /// Adds the slices of a page to the known ones. Returns the version of the list, and the token of the next
 /// page if there is one.
-pub(super) fn read_page(
+pub(super) fn add_page(
     page: &[u8],
-    slices: &mut BTreeMap<String, Slice>,
-) -> Result<(String, Option<String>), Failed> {
+    slices: &mut BTreeMap<String, ServiceSlice>,
+) -> Result<(String, Option<String>), ApiError> {
     let page: ObjectList<EndpointSlice> = serde_json::from_slice(page)
-        .map_err(|error| Failed::Else(format!("its list cannot be read: {error}")))?;
+        .map_err(|error| ApiError::Other(format!("its list cannot be read: {error}")))?;
     for slice in page.items {
         let Some(name) = slice.metadata.name.clone() else { continue };
-        slices.insert(name, Slice::from(slice));
+        slices.insert(name, ServiceSlice::from(slice));
     }
-    bound(slices, slices.values().map(Slice::len).sum()).map_err(Failed::Else)?;
+    check_limits(slices, slices.values().map(ServiceSlice::len).sum()).map_err(ApiError::Other)?;
     let next = page.metadata.continue_.filter(|token| !token.is_empty());
     Ok((page.metadata.resource_version.unwrap_or_default(), next))
 }
 
 /// Checks the limits on slices and endpoints.
-pub(super) fn bound(slices: &BTreeMap<String, Slice>, endpoints: usize) -> Result<(), String> {
+pub(super) fn check_limits(slices: &BTreeMap<String, ServiceSlice>, endpoints: usize) -> Result<(), String> {
     // A pod may be listed with an address of each family, and in two slices while it moves.
-    if endpoints > 4 * MOST {
-        return Err(too_many(endpoints));
+    if endpoints > 4 * MAX_MEMBERS {
+        return Err(too_many_message(endpoints));
     }
     match slices.len() > MOST_SLICES {
         true => Err(format!("the service has more than {MOST_SLICES} EndpointSlices")),
@@ -249,27 +252,29 @@ pub(super) fn bound(slices: &BTreeMap<String, Slice>, endpoints: usize) -> Resul
     }
 }
 
-async fn open(source: KubernetesSource) -> Result<Api, String> {
+async fn connect(source: KubernetesSource) -> Result<ApiClient, String> {
     let timeout = source.timeout;
     let (mut config, account) = match &source.api {
         KubernetesApi::Account { server, tls, folder } => {
-            let config = of_account(server.as_ref(), *tls, folder, source.namespace.is_none())?;
+            let config = account_config(server.as_ref(), *tls, folder, source.namespace.is_none())?;
             // Without TLS the proxy authenticates the client, and a token would be readable on the network.
             (config, tls.then(|| folder.clone()))
         }
-        KubernetesApi::Kubeconfig { path, context } => (of_file(path, context.as_ref()).await?, None),
+        KubernetesApi::Kubeconfig { path, context } => {
+            (kubeconfig_config(path, context.as_ref()).await?, None)
+        }
     };
     config.connect_timeout = Some(timeout);
     // The caller decides when to retry.
     config.default_retry = false;
     let namespace = source.namespace.as_ref().unwrap_or(&config.default_namespace);
     let slices = kube::core::Request::new(EndpointSlice::url_path(&(), Some(namespace)));
-    let client = Client::try_from(config).map_err(|error| said(&error))?;
-    Ok(Api { client, account, slices, selector: format!("{LABEL}={}", source.service), timeout })
+    let client = Client::try_from(config).map_err(|error| error_chain(&error))?;
+    Ok(ApiClient { client, account, slices, selector: format!("{LABEL}={}", source.service), timeout })
 }
 
 /// Builds the configuration from the folder of a service account.
-fn of_account(
+fn account_config(
     server: Option<&(String, u16)>,
     tls: bool,
     folder: &Path,
@@ -285,10 +290,10 @@ fn of_account(
     let url: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
     let mut config = Config::new(url);
     if namespace {
-        config.default_namespace = Account(folder).namespace()?;
+        config.default_namespace = ServiceAccount(folder).namespace()?;
     }
     if tls {
-        let authorities = Account(folder).authorities()?;
+        let authorities = ServiceAccount(folder).authorities()?;
         config.root_cert = Some(authorities.iter().map(|authority| authority.to_vec()).collect());
         config.root_cert_file = Some(folder.join("ca.crt"));
     }
@@ -296,15 +301,15 @@ fn of_account(
 }
 
 /// Builds the configuration from a file for `kubectl`.
-async fn of_file(path: &Path, context: Option<&String>) -> Result<Config, String> {
-    let wrong = |error: &(dyn Error + 'static)| format!("{}: {}", path.display(), said(error));
+async fn kubeconfig_config(path: &Path, context: Option<&String>) -> Result<Config, String> {
+    let wrong = |error: &(dyn Error + 'static)| format!("{}: {}", path.display(), error_chain(error));
     let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
     let options = KubeConfigOptions { context: context.cloned(), ..KubeConfigOptions::default() };
     Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(&error))
 }
 
 /// Formats an error with its causes on one line, without repetitions.
-fn said(error: &(dyn Error + 'static)) -> String {
+fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut words = Vec::<String>::new();
     // The client's own messages are only the names of its variants.
     let mut next = error.downcast_ref::<kube::Error>().and_then(Error::source).or(Some(error));

@@ -12,20 +12,20 @@ use std::sync::Arc;
 use k8s_openapi::api::discovery::v1::{Endpoint as Wire, EndpointSlice};
 
 use super::{KubernetesSource, ServicePort};
-use crate::discover::look_up::too_many;
-use crate::discover::{Family, Listed, MOST, Told};
+use crate::discover::resolve_hosts::too_many_message;
+use crate::discover::{AddressFamily, DiscoveredMember, MAX_MEMBERS, MemberList};
 
 /// The relevant part of a slice.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Slice {
+pub(super) struct ServiceSlice {
     /// `IPv4`, `IPv6`, or an unsupported kind.
-    kind: String,
-    ports: Vec<Port>,
-    endpoints: Vec<Endpoint>,
+    address_type: String,
+    ports: Vec<SlicePort>,
+    endpoints: Vec<SliceEndpoint>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Port {
+struct SlicePort {
     /// The name; empty for a single port.
     name: String,
     /// The number; `None` for any port, 0 for an invalid number.
@@ -33,7 +33,7 @@ struct Port {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Endpoint {
+struct SliceEndpoint {
     address: String,
     /// The endpoint's target, if it is given: it may be listed again with an address of the other family.
     pod: Option<Arc<str>>,
@@ -41,22 +41,22 @@ struct Endpoint {
     leaving: bool,
 }
 
-impl From<EndpointSlice> for Slice {
+impl From<EndpointSlice> for ServiceSlice {
     fn from(slice: EndpointSlice) -> Self {
-        let port = |port: k8s_openapi::api::discovery::v1::EndpointPort| Port {
+        let port = |port: k8s_openapi::api::discovery::v1::EndpointPort| SlicePort {
             name: port.name.unwrap_or_default(),
             number: port.port.map(|number| u16::try_from(number).unwrap_or(0)),
         };
         Self {
-            kind: slice.address_type,
+            address_type: slice.address_type,
             ports: slice.ports.unwrap_or_default().into_iter().map(port).collect(),
-            endpoints: slice.endpoints.into_iter().filter_map(endpoint).collect(),
+            endpoints: slice.endpoints.into_iter().filter_map(convert_endpoint).collect(),
         }
     }
 }
 
 /// Converts an endpoint; `None` for one that does not serve.
-fn endpoint(wire: Wire) -> Option<Endpoint> {
+fn convert_endpoint(wire: Wire) -> Option<SliceEndpoint> {
     let conditions = wire.conditions.unwrap_or_default();
     let ready = conditions.ready.unwrap_or(true);
     let leaving = conditions.terminating.unwrap_or(false);
@@ -66,29 +66,29 @@ fn endpoint(wire: Wire) -> Option<Endpoint> {
         let name = target.uid.or(target.name)?;
         Some(format!("{} {name}", target.kind.unwrap_or_default()).into())
     });
-    Some(Endpoint { address, pod, leaving })
+    Some(SliceEndpoint { address, pod, leaving })
 }
 
-impl Slice {
+impl ServiceSlice {
     /// Returns the number of serving endpoints.
     pub(super) fn len(&self) -> usize {
         self.endpoints.len()
     }
 
     /// Returns `true` if the slice has addresses that members can have.
-    pub(super) fn usable(&self) -> bool {
+    pub(super) fn is_usable(&self) -> bool {
         self.family().is_some()
     }
 
     /// Returns the kind of its addresses.
-    pub(super) fn kind(&self) -> &str {
-        &self.kind
+    pub(super) fn address_type(&self) -> &str {
+        &self.address_type
     }
 
-    fn family(&self) -> Option<Family> {
-        match self.kind.as_str() {
-            "IPv4" => Some(Family::V4),
-            "IPv6" => Some(Family::V6),
+    fn family(&self) -> Option<AddressFamily> {
+        match self.address_type.as_str() {
+            "IPv4" => Some(AddressFamily::V4),
+            "IPv6" => Some(AddressFamily::V6),
             _ => None,
         }
     }
@@ -97,15 +97,16 @@ impl Slice {
     fn port(&self, wanted: Option<&ServicePort>) -> Result<Option<u16>, String> {
         match wanted {
             None => match self.ports.as_slice() {
-                [Port { number: Some(number @ 1..), .. }] => Ok(Some(*number)),
+                [SlicePort { number: Some(number @ 1..), .. }] => Ok(Some(*number)),
                 [] | [_] => Err("its endpoints say no port: add port = 8080, or whichever it is".into()),
-                _ => {
-                    Err(format!("it has several ports ({}): say which, as in port = \"http\"", self.ports()))
-                }
+                _ => Err(format!(
+                    "it has several ports ({}): say which, as in port = \"http\"",
+                    self.describe_ports()
+                )),
             },
             // A slice without ports, or with an arbitrary one, is open on every port.
             Some(ServicePort::Number(wanted)) => {
-                let has = |port: &Port| port.number.is_none_or(|number| number == *wanted);
+                let has = |port: &SlicePort| port.number.is_none_or(|number| number == *wanted);
                 let any = self.ports.is_empty() || self.ports.iter().any(has);
                 Ok(any.then_some(*wanted))
             }
@@ -117,8 +118,8 @@ impl Slice {
     }
 
     /// Formats the ports as `http 8080, metrics 9090`.
-    fn ports(&self) -> String {
-        let word = |port: &Port| match (port.name.as_str(), port.number) {
+    fn describe_ports(&self) -> String {
+        let word = |port: &SlicePort| match (port.name.as_str(), port.number) {
             ("", None) => "any".to_owned(),
             ("", Some(number)) => number.to_string(),
             (name, None) => name.to_owned(),
@@ -130,14 +131,17 @@ impl Slice {
 
 /// Returns the members from all slices of the service, sorted by address. An error is one line: the slices do
 /// not match the settings.
-pub(super) fn members(source: &KubernetesSource, slices: &BTreeMap<String, Slice>) -> Result<Told, String> {
-    let wanted = |family: Family| source.family == Family::Any || source.family == family;
-    let fits = |slice: &&Slice| slice.family().is_some_and(wanted) && !slice.endpoints.is_empty();
-    let (mut places, mut without) = (BTreeMap::<SocketAddr, &Endpoint>::new(), BTreeSet::new());
+pub(super) fn members(
+    source: &KubernetesSource,
+    slices: &BTreeMap<String, ServiceSlice>,
+) -> Result<MemberList, String> {
+    let wanted = |family: AddressFamily| source.family == AddressFamily::Any || source.family == family;
+    let fits = |slice: &&ServiceSlice| slice.family().is_some_and(wanted) && !slice.endpoints.is_empty();
+    let (mut places, mut without) = (BTreeMap::<SocketAddr, &SliceEndpoint>::new(), BTreeSet::new());
     let mut found = false;
     for (name, slice) in slices.iter().filter(|(_, slice)| fits(slice)) {
         let Some(port) = slice.port(source.port.as_ref())? else {
-            without.insert(slice.ports());
+            without.insert(slice.describe_ports());
             continue;
         };
         found = true;
@@ -146,8 +150,11 @@ pub(super) fn members(source: &KubernetesSource, slices: &BTreeMap<String, Slice
                 .address
                 .parse()
                 .map_err(|_| format!("EndpointSlice {name}: `{}` is no IP address", endpoint.address))?;
-            if ip.is_ipv4() != (slice.family() == Some(Family::V4)) {
-                return Err(format!("EndpointSlice {name}: `{ip}` is no address of the type {}", slice.kind));
+            if ip.is_ipv4() != (slice.family() == Some(AddressFamily::V4)) {
+                return Err(format!(
+                    "EndpointSlice {name}: `{ip}` is no address of the type {}",
+                    slice.address_type
+                ));
             }
             let place = places.entry((ip, port).into()).or_insert(endpoint);
             if place.leaving && !endpoint.leaving {
@@ -168,19 +175,19 @@ pub(super) fn members(source: &KubernetesSource, slices: &BTreeMap<String, Slice
         .filter(|(place, _)| place.is_ipv4())
         .filter_map(|(_, endpoint)| endpoint.pod.as_ref())
         .collect();
-    let twice = |place: &SocketAddr, endpoint: &Endpoint| {
+    let twice = |place: &SocketAddr, endpoint: &SliceEndpoint| {
         place.is_ipv6() && endpoint.pod.as_ref().is_some_and(|pod| four.contains(pod))
     };
-    let once: Vec<(SocketAddr, &Endpoint)> = places
+    let once: Vec<(SocketAddr, &SliceEndpoint)> = places
         .iter()
         .filter(|(place, endpoint)| !twice(place, endpoint))
         .map(|(at, one)| (*at, *one))
         .collect();
-    if once.len() > MOST {
-        return Err(too_many(once.len()));
+    if once.len() > MAX_MEMBERS {
+        return Err(too_many_message(once.len()));
     }
     let ready = once.iter().any(|(_, endpoint)| !endpoint.leaving);
-    let listed = |(address, endpoint): (SocketAddr, &Endpoint)| Listed {
+    let listed = |(address, endpoint): (SocketAddr, &SliceEndpoint)| DiscoveredMember {
         name: address.to_string().into(),
         address,
         capacity: 1.0,
@@ -191,7 +198,7 @@ pub(super) fn members(source: &KubernetesSource, slices: &BTreeMap<String, Slice
         true => "the namespace has no EndpointSlice of such a service",
         false => "the service has no endpoint that is ready",
     };
-    Ok(Told { members: Some(once.into_iter().map(listed).collect()), note: Some(note) })
+    Ok(MemberList { members: Some(once.into_iter().map(listed).collect()), note: Some(note) })
 }
 
 #[cfg(test)]
@@ -202,7 +209,7 @@ mod tests {
     use super::*;
 
     /// Builds a slice from its JSON form.
-    fn slice(kind: &str, ports: Value, endpoints: &[Value]) -> Slice {
+    fn slice(kind: &str, ports: Value, endpoints: &[Value]) -> ServiceSlice {
         let value = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
             "metadata": {"name": "web-x2x7m", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
@@ -234,14 +241,15 @@ mod tests {
         json!([{"name": "http", "port": 8080, "protocol": "TCP"}])
     }
 
-    fn by(source: &KubernetesSource, slices: &[Slice]) -> Result<String, String> {
+    fn by(source: &KubernetesSource, slices: &[ServiceSlice]) -> Result<String, String> {
         let slices = slices.iter().enumerate().map(|(index, slice)| (format!("web-{index}"), slice.clone()));
         let told = members(source, &slices.collect())?;
-        let word = |one: &Listed| format!("{}{}", one.name, if one.leaving { " leaving" } else { "" });
+        let word =
+            |one: &DiscoveredMember| format!("{}{}", one.name, if one.leaving { " leaving" } else { "" });
         Ok(told.members.unwrap().iter().map(word).collect::<Vec<_>>().join(", "))
     }
 
-    fn said(slices: &[Slice]) -> String {
+    fn said(slices: &[ServiceSlice]) -> String {
         by(&source(), slices).unwrap()
     }
 
@@ -283,12 +291,13 @@ mod tests {
             slice("IPv4", Value::Null, &[]),
         ];
         assert_eq!(said(&two), "10.0.0.1:8080, 10.0.0.2:8080, 10.0.0.3:8080");
-        let note = |slices: &BTreeMap<String, Slice>| members(&source(), slices).unwrap().note.unwrap();
+        let note =
+            |slices: &BTreeMap<String, ServiceSlice>| members(&source(), slices).unwrap().note.unwrap();
         assert!(note(&BTreeMap::new()).contains("no EndpointSlice"));
         let empty = [("a".to_owned(), slice("IPv4", Value::Null, &[]))];
         assert!(note(&empty.into()).contains("no endpoint that is ready"));
         let many: Vec<Value> =
-            (0..=MOST).map(|index| ready(&format!("10.0.{}.{}", index / 256, index % 256))).collect();
+            (0..=MAX_MEMBERS).map(|index| ready(&format!("10.0.{}.{}", index / 256, index % 256))).collect();
         assert!(by(&source(), &[slice("IPv4", http(), &many)]).unwrap_err().contains("4097"));
         let odd = by(&source(), &[slice("IPv4", http(), &[ready("web-0")])]).unwrap_err();
         assert_eq!(odd, "EndpointSlice web-0: `web-0` is no IP address");
@@ -305,9 +314,9 @@ mod tests {
         ];
         assert_eq!(said(&dual), "10.0.0.1:8080, 10.0.0.2:8080, [fd00::2]:8080, [fd00::3]:8080");
         let only = |family| by(&KubernetesSource { family, ..source() }, &dual).unwrap();
-        assert_eq!(only(Family::V4), "10.0.0.1:8080, 10.0.0.2:8080");
-        assert_eq!(only(Family::V6), "[fd00::1]:8080, [fd00::2]:8080, [fd00::3]:8080");
-        assert!(dual[0].usable() && dual[1].usable() && !dual[2].usable());
+        assert_eq!(only(AddressFamily::V4), "10.0.0.1:8080, 10.0.0.2:8080");
+        assert_eq!(only(AddressFamily::V6), "[fd00::1]:8080, [fd00::2]:8080, [fd00::3]:8080");
+        assert!(dual[0].is_usable() && dual[1].is_usable() && !dual[2].is_usable());
     }
 
     #[test]

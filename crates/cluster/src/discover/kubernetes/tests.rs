@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::watched::Watched;
+use super::slice_watcher::SliceWatcher;
 use super::*;
-use crate::discover::{Heard, Kind, SourceSettings, Told, follow};
-use server::{Asked, Server, Stream};
+use crate::discover::{MemberList, SourceKind, SourceSettings, SourceUpdate, poll_source};
+use server::{ApiRequest, ChunkedResponse, FakeApiServer};
 
 /// A time limit that no test reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,13 +26,13 @@ pub(super) fn source() -> KubernetesSource {
         service: "web".into(),
         namespace: Some("shop".into()),
         port: Some(ServicePort::Name("http".into())),
-        family: Family::Any,
+        family: AddressFamily::Any,
         api: KubernetesApi::Account { server: None, tls: false, folder: "/nonexistent".into() },
         timeout: PATIENCE,
     }
 }
 
-fn at(server: &Server) -> KubernetesSource {
+fn source_at(server: &FakeApiServer) -> KubernetesSource {
     let address = server.address();
     let server = Some((address.ip().to_string(), address.port()));
     let api = KubernetesApi::Account { server, tls: false, folder: "/nonexistent".into() };
@@ -73,27 +73,34 @@ fn status(code: u16, reason: &str, message: &str) -> Value {
 }
 
 /// A source that is queried as the balancer does.
-struct Following {
-    heard: mpsc::Receiver<Heard>,
+struct RunningSource {
+    updates: mpsc::Receiver<SourceUpdate>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Following {
+impl Drop for RunningSource {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Following {
+impl RunningSource {
     fn start(source: KubernetesSource) -> Self {
-        let source =
-            SourceSettings { kind: Kind::Kubernetes(source), allow_empty: false, hold: Duration::ZERO };
-        let (to, heard) = mpsc::channel(64);
-        Self { task: tokio::spawn(follow("web".into(), Arc::new(source), to)), heard }
+        let source = SourceSettings {
+            kind: SourceKind::Kubernetes(source),
+            allow_empty: false,
+            hold_time: Duration::ZERO,
+        };
+        let (to, updates) = mpsc::channel(64);
+        Self { task: tokio::spawn(poll_source("web".into(), Arc::new(source), to)), updates }
     }
 
-    async fn next(&mut self) -> Result<Told, String> {
-        timeout(PATIENCE, self.heard.recv()).await.expect("something is heard").expect("it is asked on").said
+    async fn next(&mut self) -> Result<MemberList, String> {
+        timeout(PATIENCE, self.updates.recv())
+            .await
+            .expect("something is heard")
+            .expect("it is asked on")
+            .result
     }
 
     /// Returns the names of the next members.
@@ -118,21 +125,21 @@ impl Following {
 }
 
 /// Starts a server that has listed one slice, of version 7, and has received the request for a watch.
-async fn watched(address: &str) -> (Server, Following, Asked) {
-    let mut server = Server::start().await;
-    let mut following = Following::start(at(&server));
-    server.next().await.json(200, &list(7, "", &[slice("web-a", 5, &[address])])).await;
+async fn start_watched(address: &str) -> (FakeApiServer, RunningSource, ApiRequest) {
+    let mut server = FakeApiServer::start().await;
+    let mut following = RunningSource::start(source_at(&server));
+    server.next_request().await.respond_json(200, &list(7, "", &[slice("web-a", 5, &[address])])).await;
     assert_eq!(following.members().await, [format!("{address}:80")]);
-    let watch = server.next().await;
+    let watch = server.next_request().await;
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("7"));
     (server, following, watch)
 }
 
 #[tokio::test]
 async fn it_is_listed_in_pages_and_watched_from_then_on() {
-    let mut server = Server::start().await;
-    let mut following = Following::start(at(&server));
-    let first = server.next().await;
+    let mut server = FakeApiServer::start().await;
+    let mut following = RunningSource::start(source_at(&server));
+    let first = server.next_request().await;
     assert_eq!(first.path(), "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
     assert_eq!(first.query("labelSelector").as_deref(), Some("kubernetes.io/service-name=web"));
     assert!(
@@ -140,18 +147,18 @@ async fn it_is_listed_in_pages_and_watched_from_then_on() {
     );
     // Without TLS no token is sent.
     assert_eq!(first.field("authorization"), None);
-    first.json(200, &list(6, "more", &[slice("web-a", 3, &["10.0.0.2"])])).await;
-    let second = server.next().await;
+    first.respond_json(200, &list(6, "more", &[slice("web-a", 3, &["10.0.0.2"])])).await;
+    let second = server.next_request().await;
     assert_eq!(second.query("continue").as_deref(), Some("more"));
-    second.json(200, &list(6, "", &[slice("web-b", 4, &["10.0.0.1"])])).await;
+    second.respond_json(200, &list(6, "", &[slice("web-b", 4, &["10.0.0.1"])])).await;
     assert_eq!(following.members().await, ["10.0.0.1:80", "10.0.0.2:80"]);
-    let watch = server.next().await;
+    let watch = server.next_request().await;
     assert_eq!(watch.path(), "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
     assert_eq!(watch.query("labelSelector").as_deref(), Some("kubernetes.io/service-name=web"));
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("6"));
     assert_eq!(watch.query("allowWatchBookmarks").as_deref(), Some("true"));
     assert_eq!(watch.query("timeoutSeconds").as_deref(), Some("60"));
-    let mut stream = watch.stream().await;
+    let mut stream = watch.respond_stream().await;
     stream.event(&event("ADDED", slice("web-c", 8, &["10.0.0.3"]))).await;
     assert_eq!(following.members().await, ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
     stream.event(&event("MODIFIED", slice("web-a", 9, &["10.0.0.4"]))).await;
@@ -159,22 +166,22 @@ async fn it_is_listed_in_pages_and_watched_from_then_on() {
     // In two parts, as it may arrive.
     let gone = event("DELETED", slice("web-b", 10, &["10.0.0.1"])).to_string();
     let (one, other) = gone.split_at(gone.len() / 2);
-    stream.raw(one).await;
-    stream.raw(&format!("{other}\n")).await;
+    stream.send_chunk(one).await;
+    stream.send_chunk(&format!("{other}\n")).await;
     assert_eq!(following.members().await, ["10.0.0.3:80", "10.0.0.4:80"]);
     // The end of a watch is no failure, and the next one resumes after the bookmark.
     stream.event(&bookmark(77)).await;
-    stream.end().await;
-    let watch = server.next().await;
+    stream.finish().await;
+    let watch = server.next_request().await;
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("77"));
-    let mut stream = watch.stream().await;
+    let mut stream = watch.respond_stream().await;
     // All endpoints are gone. This is reported with the reason; the caller decides whether to accept it.
     stream.event(&event("DELETED", slice("web-a", 78, &[]))).await;
     assert_eq!(following.members().await, ["10.0.0.3:80"]);
     stream.event(&event("DELETED", slice("web-c", 79, &[]))).await;
     let told = loop {
         match following.next().await.unwrap() {
-            Told { members: None, .. } => {}
+            MemberList { members: None, .. } => {}
             told => break told,
         }
     };
@@ -183,43 +190,43 @@ async fn it_is_listed_in_pages_and_watched_from_then_on() {
 
 #[tokio::test]
 async fn what_the_server_has_forgotten_is_listed_anew() {
-    let (mut server, mut following, watch) = watched("10.0.0.1").await;
+    let (mut server, mut following, watch) = start_watched("10.0.0.1").await;
     // As the response to a request,
-    watch.json(410, &status(410, "Expired", "too old resource version: 7 (9)")).await;
-    let again = server.next().await;
+    watch.respond_json(410, &status(410, "Expired", "too old resource version: 7 (9)")).await;
+    let again = server.next_request().await;
     assert_eq!(again.query("watch"), None);
-    again.json(200, &list(20, "", &[slice("web-a", 19, &["10.0.0.2"])])).await;
+    again.respond_json(200, &list(20, "", &[slice("web-a", 19, &["10.0.0.2"])])).await;
     assert_eq!(following.members().await, ["10.0.0.2:80"]);
-    let watch = server.next().await;
+    let watch = server.next_request().await;
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("20"));
     // and as an event.
-    let mut stream = watch.stream().await;
+    let mut stream = watch.respond_stream().await;
     stream.event(&event("ERROR", status(410, "Expired", "too old resource version: 20 (30)"))).await;
-    let again = server.next().await;
+    let again = server.next_request().await;
     assert_eq!(again.query("watch"), None);
-    again.json(200, &list(40, "", &[slice("web-a", 39, &["10.0.0.3"])])).await;
+    again.respond_json(200, &list(40, "", &[slice("web-a", 39, &["10.0.0.3"])])).await;
     assert_eq!(following.members().await, ["10.0.0.3:80"]);
-    assert_eq!(server.next().await.query("resourceVersion").as_deref(), Some("40"));
+    assert_eq!(server.next_request().await.query("resourceVersion").as_deref(), Some("40"));
 }
 
 #[tokio::test]
 async fn a_watch_that_breaks_goes_on_where_it_was() {
-    let (mut server, mut following, watch) = watched("10.0.0.1").await;
-    let mut stream = watch.stream().await;
+    let (mut server, mut following, watch) = start_watched("10.0.0.1").await;
+    let mut stream = watch.respond_stream().await;
     stream.event(&event("MODIFIED", slice("web-a", 8, &["10.0.0.2"]))).await;
     assert_eq!(following.members().await, ["10.0.0.2:80"]);
-    stream.raw("{\"type\":\"MODI").await;
-    stream.cut().await;
+    stream.send_chunk("{\"type\":\"MODI").await;
+    stream.abort().await;
     let why = following.failure().await;
     assert!(why.contains("the watch broke off"), "{why}");
-    let watch = server.next().await;
+    let watch = server.next_request().await;
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("8"));
     // A server failure does not affect the known state.
-    watch.json(503, &status(503, "ServiceUnavailable", "apiserver is shutting down")).await;
+    watch.respond_json(503, &status(503, "ServiceUnavailable", "apiserver is shutting down")).await;
     assert_eq!(following.failure().await, "it answered 503: apiserver is shutting down");
-    let watch = server.next().await;
+    let watch = server.next_request().await;
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("8"));
-    let mut stream = watch.stream().await;
+    let mut stream = watch.respond_stream().await;
     stream.event(&event("MODIFIED", slice("web-a", 9, &["10.0.0.3"]))).await;
     assert_eq!(following.members().await, ["10.0.0.3:80"]);
     // After unreadable input, and after errors that do not concern the version, the slices are listed again.
@@ -236,22 +243,22 @@ async fn a_watch_that_breaks_goes_on_where_it_was() {
         stream.event(&odd).await;
         let said = following.failure().await;
         assert!(said.contains(why), "{said}");
-        let again = server.next().await;
+        let again = server.next_request().await;
         assert_eq!(again.query("watch"), None);
-        again.json(200, &list(30, "", &[slice("web-a", 29, &["10.0.0.3"])])).await;
+        again.respond_json(200, &list(30, "", &[slice("web-a", 29, &["10.0.0.3"])])).await;
         assert_eq!(following.members().await, ["10.0.0.3:80"]);
-        stream = server.next().await.stream().await;
+        stream = server.next_request().await.respond_stream().await;
     }
-    stream.raw("<html>\n").await;
+    stream.send_chunk("<html>\n").await;
     assert!(following.failure().await.contains("cannot be read"));
 }
 
 #[tokio::test]
 async fn what_nobody_goes_by_is_no_news() {
-    let (_server, mut following, watch) = watched("10.0.0.1").await;
-    let mut stream: Stream = watch.stream().await;
+    let (_server, mut following, watch) = start_watched("10.0.0.1").await;
+    let mut stream: ChunkedResponse = watch.respond_stream().await;
     stream.event(&event("MODIFIED", slice("web-a", 8, &["10.0.0.1"]))).await;
-    assert_eq!(following.next().await, Ok(Told::default()));
+    assert_eq!(following.next().await, Ok(MemberList::default()));
     // A port that no endpoint has is a configuration error: it is reported until it is corrected.
     let mut other = slice("web-a", 9, &["10.0.0.1"]);
     other["ports"] = json!([{"name": "metrics", "port": 81}]);
@@ -266,17 +273,17 @@ async fn what_nobody_goes_by_is_no_news() {
 
 #[tokio::test]
 async fn a_server_that_is_away_is_asked_until_it_is_back() {
-    let mut server = Server::start().await;
+    let mut server = FakeApiServer::start().await;
     server.close().await;
-    let mut following = Following::start(at(&server));
+    let mut following = RunningSource::start(source_at(&server));
     let why = following.failure().await;
     assert!(why.contains("Connection refused"), "{why}");
     following.failure().await;
     server.reopen().await;
     // Refused connections are reported as such.
-    let mut asked = server.next().await;
+    let mut asked = server.next_request().await;
     asked
-        .json(
+        .respond_json(
             403,
             &status(403, "Forbidden", "endpointslices is forbidden: User \"system:serviceaccount:a:b\""),
         )
@@ -286,36 +293,36 @@ async fn a_server_that_is_away_is_asked_until_it_is_back() {
         why = following.failure().await;
     }
     assert!(why.starts_with("it answered 403: endpointslices is forbidden"), "{why}");
-    asked = server.next().await;
-    asked.json(200, &json!({"items": [], "metadata": {"resourceVersion": "3"}})).await;
+    asked = server.next_request().await;
+    asked.respond_json(200, &json!({"items": [], "metadata": {"resourceVersion": "3"}})).await;
     assert!(following.members().await.is_empty());
 }
 
 #[tokio::test]
 async fn a_watch_of_which_nothing_is_heard_is_dead() {
-    let mut server = Server::start().await;
+    let mut server = FakeApiServer::start().await;
     let silent = Duration::from_millis(200);
-    let mut watched = Watched::new(at(&server), Duration::from_secs(1), silent);
-    let asking = |mut watched: Watched| async move {
-        let said = Source::ask(&mut watched).await.map(|answer| answer.told);
+    let mut watched = SliceWatcher::new(source_at(&server), Duration::from_secs(1), silent);
+    let asking = |mut watched: SliceWatcher| async move {
+        let said = MemberSource::query(&mut watched).await.map(|answer| answer.list);
         (watched, said)
     };
     let first = tokio::spawn(asking(watched));
-    server.next().await.json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
+    server.next_request().await.respond_json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
     let said;
     (watched, said) = first.await.unwrap();
     assert_eq!(said.unwrap().members.unwrap().len(), 1);
     let second = tokio::spawn(asking(watched));
-    let watch = server.next().await;
-    let _silent = watch.stream().await;
+    let watch = server.next_request().await;
+    let _silent = watch.respond_stream().await;
     let (_, said) = second.await.unwrap();
     assert!(said.unwrap_err().contains("nothing was heard of its watch"));
 }
 
 /// A folder of a service account.
-struct Folder(PathBuf);
+struct AccountFolder(PathBuf);
 
-impl Folder {
+impl AccountFolder {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("plimsoll-kube-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -331,7 +338,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for AccountFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -339,52 +346,52 @@ impl Drop for Folder {
 
 #[tokio::test]
 async fn a_service_account_proves_who_asks_and_its_token_is_renewed() {
-    let folder = Folder::new();
-    let (mut server, authority) = Server::secure().await;
+    let folder = AccountFolder::new();
+    let (mut server, authority) = FakeApiServer::secure().await;
     folder.write("ca.crt", &authority);
     folder.write("token", "first\n");
     folder.write("namespace", "lane\n");
     let address = Some(("localhost".to_owned(), server.address().port()));
     let api = KubernetesApi::Account { server: address, tls: true, folder: folder.0.clone() };
     let asked = KubernetesSource { namespace: None, api, ..source() };
-    let mut following = Following::start(asked.clone());
-    let first = server.next().await;
+    let mut following = RunningSource::start(asked.clone());
+    let first = server.next_request().await;
     assert_eq!(first.field("authorization"), Some("Bearer first"));
     assert_eq!(first.path(), "/apis/discovery.k8s.io/v1/namespaces/lane/endpointslices");
-    first.json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
+    first.respond_json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
     following.members().await;
     // The token is read for each request.
     folder.write("token", "second");
-    let watch = server.next().await;
+    let watch = server.next_request().await;
     assert_eq!(watch.field("authorization"), Some("Bearer second"));
-    watch.json(401, &status(401, "Unauthorized", "Unauthorized")).await;
+    watch.respond_json(401, &status(401, "Unauthorized", "Unauthorized")).await;
     assert_eq!(following.failure().await, "it answered 401: Unauthorized");
     folder.write("token", "third");
-    let mut again = server.next().await;
+    let mut again = server.next_request().await;
     while again.field("authorization") == Some("Bearer second") {
-        again.json(401, &status(401, "Unauthorized", "Unauthorized")).await;
-        again = server.next().await;
+        again.respond_json(401, &status(401, "Unauthorized", "Unauthorized")).await;
+        again = server.next_request().await;
     }
     assert_eq!((again.field("authorization"), again.query("watch")), (Some("Bearer third"), None));
-    again.json(200, &list(9, "", &[slice("web-a", 8, &["10.0.0.2"])])).await;
+    again.respond_json(200, &list(9, "", &[slice("web-a", 8, &["10.0.0.2"])])).await;
     while following.next().await.is_err() {}
     drop(following);
     // A certificate of another authority is rejected, and the error names missing files.
-    folder.write("ca.crt", &Server::secure().await.1);
-    let why = Following::start(asked.clone()).failure().await;
+    folder.write("ca.crt", &FakeApiServer::secure().await.1);
+    let why = RunningSource::start(asked.clone()).failure().await;
     assert!(why.contains("certificate"), "{why}");
     std::fs::remove_file(folder.0.join("token")).unwrap();
-    let why = Following::start(asked.clone()).failure().await;
+    let why = RunningSource::start(asked.clone()).failure().await;
     assert!(why.contains("cannot read") && why.contains("token"), "{why}");
     folder.write("ca.crt", "none");
-    let why = Following::start(asked).failure().await;
+    let why = RunningSource::start(asked).failure().await;
     assert!(why.contains("ca.crt: no certificate is in it"), "{why}");
 }
 
 #[tokio::test]
 async fn a_kubeconfig_says_whom_to_ask_and_by_which_context() {
-    let folder = Folder::new();
-    let (mut server, authority) = Server::secure().await;
+    let folder = AccountFolder::new();
+    let (mut server, authority) = FakeApiServer::secure().await;
     folder.write("authority.pem", &authority);
     folder.write("token", "of a file");
     let port = server.address().port();
@@ -392,9 +399,12 @@ async fn a_kubeconfig_says_whom_to_ask_and_by_which_context() {
         folder.write(
             "kubeconfig",
             &format!(
-                "apiVersion: v1\nkind: Config\ncurrent-context: {context}\nclusters:\n- name: here\n  cluster:\n    \
-                 server: https://localhost:{port}\n    certificate-authority: authority.pem\nusers:\n- name: lb\n  user:\n    \
-                 token: s3cret\n- name: file\n  user:\n    tokenFile: token\ncontexts:\n- name: one\n  context:\n    cluster: here\n    \
+                "apiVersion: v1\nkind: Config\ncurrent-context: {context}\nclusters:\n- name: \
+                 here\n  cluster:\n    \
+                 server: https://localhost:{port}\n    certificate-authority: authority.pem\nusers:\n- name: \
+                 lb\n  user:\n    \
+                 token: s3cret\n- name: file\n  user:\n    tokenFile: token\ncontexts:\n- name: \
+                 one\n  context:\n    cluster: here\n    \
                  user: lb\n    namespace: lane\n- name: two\n  context:\n    cluster: here\n    user: file\n"
             ),
         )
@@ -404,24 +414,24 @@ async fn a_kubeconfig_says_whom_to_ask_and_by_which_context() {
         let api = KubernetesApi::Kubeconfig { path, context: context.map(str::to_owned) };
         KubernetesSource { namespace: None, api, ..source() }
     };
-    let mut following = Following::start(source(None));
-    let asked = server.next().await;
+    let mut following = RunningSource::start(source(None));
+    let asked = server.next_request().await;
     assert_eq!(asked.field("authorization"), Some("Bearer s3cret"));
     assert_eq!(asked.path(), "/apis/discovery.k8s.io/v1/namespaces/lane/endpointslices");
-    asked.json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
+    asked.respond_json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
     assert_eq!(following.members().await, ["10.0.0.1:80"]);
-    drop(server.next().await);
+    drop(server.next_request().await);
     drop(following);
-    let following = Following::start(source(Some("two")));
-    let asked = server.next().await;
+    let following = RunningSource::start(source(Some("two")));
+    let asked = server.next_request().await;
     assert_eq!(asked.field("authorization"), Some("Bearer of a file"));
     assert_eq!(asked.path(), "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices");
     drop(following);
-    let why = Following::start(source(Some("three"))).failure().await;
+    let why = RunningSource::start(source(Some("three"))).failure().await;
     assert!(why.contains("kubeconfig: ") && why.contains("context") && why.contains("three"), "{why}");
     let path = folder.write("kubeconfig", "clusters: [\n");
     let api = KubernetesApi::Kubeconfig { path, context: None };
-    let why = Following::start(KubernetesSource { api, ..self::source() }).failure().await;
+    let why = RunningSource::start(KubernetesSource { api, ..self::source() }).failure().await;
     assert!(why.contains("kubeconfig: ") && !why.contains('\n'), "{why}");
 }
 
@@ -429,10 +439,10 @@ async fn a_kubeconfig_says_whom_to_ask_and_by_which_context() {
 fn it_waits_longer_from_failure_to_failure_and_never_in_step() {
     let most = [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000];
     for (failures, most) in (1..).zip(most) {
-        let waits: Vec<Duration> = (0..50).map(|_| source().again(failures)).collect();
+        let waits: Vec<Duration> = (0..50).map(|_| source().retry_delay(failures)).collect();
         let most = Duration::from_millis(most);
         assert!(waits.iter().all(|wait| *wait >= most / 2 && *wait <= most), "{failures}: {waits:?}");
         assert!(waits.iter().any(|wait| *wait != waits[0]));
     }
-    assert!(source().again(0) <= LONGEST && source().again(u32::MAX) <= LONGEST);
+    assert!(source().retry_delay(0) <= LONGEST && source().retry_delay(u32::MAX) <= LONGEST);
 }

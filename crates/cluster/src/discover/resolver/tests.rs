@@ -7,8 +7,8 @@ fn name(text: &str) -> Name {
     Name::from_ascii(text).unwrap()
 }
 
-fn question() -> Question {
-    Question { id: 7, name: name("web.example."), kind: RecordType::A }
+fn question() -> DnsQuery {
+    DnsQuery { id: 7, name: name("web.example."), kind: RecordType::A }
 }
 
 fn answer(code: ResponseCode, records: Vec<Record>) -> Message {
@@ -27,30 +27,31 @@ fn alias(of: &str, ttl: u32, other: &str) -> Record {
     Record::from_rdata(name(of), ttl, RData::CNAME(CNAME(name(other))))
 }
 
-fn reply(message: &Message) -> Reply {
-    match question().read(message).unwrap() {
-        Read::Reply(reply) => reply,
-        Read::Elsewhere(other, _) => panic!("{other}"),
+fn reply(message: &Message) -> DnsReply {
+    match question().parse(message).unwrap() {
+        ParsedReply::Reply(reply) => reply,
+        ParsedReply::Alias(other, _) => panic!("{other}"),
     }
 }
 
 #[test]
 fn servers_of_the_system() {
-    let text = "# by hand\nsearch example\nnameserver 10.0.0.1\n nameserver fd00::1 # two\nnameserver fe80::1%eth0\n\
+    let text = "# by hand\nsearch example\nnameserver 10.0.0.1\n nameserver fd00::1 # two\nnameserver \
+                fe80::1%eth0\n\
                 nameserver 10.0.0.3\nnameserver 10.0.0.4\noptions ndots:5\n";
-    let shown: Vec<String> = listed(text).iter().map(ToString::to_string).collect();
+    let shown: Vec<String> = parse_nameservers(text).iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["10.0.0.1:53", "[fd00::1]:53", "10.0.0.3:53"]);
-    assert_eq!(listed(""), [SocketAddr::from(([127, 0, 0, 1], 53))]);
+    assert_eq!(parse_nameservers(""), [SocketAddr::from(([127, 0, 0, 1], 53))]);
 }
 
 #[test]
 fn the_question_is_one_that_servers_know() {
-    let message = Message::from_vec(&question().bytes().unwrap()).unwrap();
+    let message = Message::from_vec(&question().encode().unwrap()).unwrap();
     assert!(message.metadata.recursion_desired && message.queries.len() == 1);
-    assert_eq!(message.edns.as_ref().unwrap().max_payload(), LARGEST);
+    assert_eq!(message.edns.as_ref().unwrap().max_payload(), MAX_UDP_LENGTH);
     // The next ID is unpredictable.
     let ids: std::collections::BTreeSet<u16> =
-        (0..64).map(|_| Question::new(name("a."), RecordType::A).id).collect();
+        (0..64).map(|_| DnsQuery::new(name("a."), RecordType::A).id).collect();
     assert!(ids.len() > 32);
 }
 
@@ -66,13 +67,13 @@ fn answers_are_those_of_the_name_and_its_aliases() {
     let said = reply(&answer(ResponseCode::NoError, records));
     assert_eq!((said.data.len(), said.ttl), (2, 20));
     let away = answer(ResponseCode::NoError, vec![alias("web.example.", 60, "b.example.")]);
-    match question().read(&away).unwrap() {
-        Read::Elsewhere(other, 60) => assert_eq!(other.to_string(), "b.example."),
+    match question().parse(&away).unwrap() {
+        ParsedReply::Alias(other, 60) => assert_eq!(other.to_string(), "b.example."),
         _ => panic!("an alias leads elsewhere"),
     }
     // A circle of aliases yields no records.
     let records = vec![alias("web.example.", 6, "b.example."), alias("b.example.", 6, "web.example.")];
-    let _ = question().read(&answer(ResponseCode::NoError, records)).unwrap();
+    let _ = question().parse(&answer(ResponseCode::NoError, records)).unwrap();
 }
 
 #[test]
@@ -81,38 +82,38 @@ fn that_there_is_nothing_is_an_answer_and_a_failure_is_none() {
     let soa = SOA::new(name("example."), name("h.example."), 1, 60, 60, 60, 11);
     nothing.authorities.push(Record::from_rdata(name("example."), 3600, RData::SOA(soa)));
     let said = reply(&nothing);
-    assert_eq!((said.data.len(), said.ttl, said.no_name), (0, 11, true));
+    assert_eq!((said.data.len(), said.ttl, said.name_missing), (0, 11, true));
     let said = reply(&answer(ResponseCode::NoError, Vec::new()));
-    assert_eq!((said.data.len(), said.ttl, said.no_name), (0, 0, false));
+    assert_eq!((said.data.len(), said.ttl, said.name_missing), (0, 0, false));
     for (code, why) in [
         (ResponseCode::ServFail, "SERVFAIL"),
         (ResponseCode::Refused, "REFUSED"),
         (ResponseCode::FormErr, "it says: "),
     ] {
-        assert!(question().read(&answer(code, Vec::new())).is_err_and(|said| said.contains(why)));
+        assert!(question().parse(&answer(code, Vec::new())).is_err_and(|said| said.contains(why)));
     }
 }
 
 #[test]
 fn only_an_answer_to_the_question_is_looked_at() {
     let good = answer(ResponseCode::NoError, vec![a("web.example.", 1, 1)]);
-    assert!(question().answered(&good));
+    assert!(question().is_answered_by(&good));
     let mut other = good.clone();
     other.metadata.id = 8;
-    assert!(!question().answered(&other));
+    assert!(!question().is_answered_by(&other));
     let mut other = good.clone();
     other.metadata.message_type = MessageType::Query;
-    assert!(!question().answered(&other));
+    assert!(!question().is_answered_by(&other));
     for query in
         [Query::query(name("web.example."), RecordType::AAAA), Query::query(name("x."), RecordType::A)]
     {
         let mut other = good.clone();
         other.queries = vec![query];
-        assert!(!question().answered(&other));
+        assert!(!question().is_answered_by(&other));
     }
     let mut other = good;
     other.queries.clear();
-    assert!(!question().answered(&other));
+    assert!(!question().is_answered_by(&other));
 }
 
 proptest! {
@@ -127,8 +128,8 @@ proptest! {
                 }
             }
         }
-        if let Ok(message) = Message::from_vec(&bytes) && question().answered(&message) {
-            let _ = question().read(&message);
+        if let Ok(message) = Message::from_vec(&bytes) && question().is_answered_by(&message) {
+            let _ = question().parse(&message);
         }
     }
 }
@@ -157,9 +158,9 @@ fn to(asked: &Message, code: ResponseCode, records: Vec<Record>) -> Message {
     message
 }
 
-async fn ask(servers: Vec<SocketAddr>, millis: u64) -> Result<Reply, String> {
+async fn ask(servers: Vec<SocketAddr>, millis: u64) -> Result<DnsReply, String> {
     let settings = ResolverSettings { servers, timeout: Duration::from_millis(millis) };
-    Resolver::new(&settings, 1).await.ask(&name("web.example."), RecordType::A).await
+    Resolver::new(&settings, 1).await.query(&name("web.example."), RecordType::A).await
 }
 
 #[tokio::test]

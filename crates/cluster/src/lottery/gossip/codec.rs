@@ -5,27 +5,27 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::{Buf, BufMut, TryGetError};
 use foca::{Codec as _, Header, Member, Message, State};
 
-use super::Node;
+use super::NodeIdentity;
 
 /// Encodes and decodes them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Codec;
+pub(super) struct GossipCodec;
 
 /// The reason why a value cannot be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Odd {
+pub(super) enum CodecError {
     #[error("there is no room for it")]
-    Full,
+    BufferFull,
     #[error("it ends in the middle of a value")]
-    Short(#[from] TryGetError),
+    TooShort(#[from] TryGetError),
     #[error("a number says nothing")]
-    Unknown,
+    UnknownKind,
 }
 
-impl foca::Codec<Node> for Codec {
-    type Error = Odd;
+impl foca::Codec<NodeIdentity> for GossipCodec {
+    type Error = CodecError;
 
-    fn encode_header(&mut self, header: &Header<Node>, buf: impl BufMut) -> Result<(), Odd> {
+    fn encode_header(&mut self, header: &Header<NodeIdentity>, buf: impl BufMut) -> Result<(), CodecError> {
         let mut out = Vec::with_capacity(80);
         write_node(header.src, &mut out);
         out.put_u16(header.src_incarnation);
@@ -50,10 +50,10 @@ impl foca::Codec<Node> for Codec {
         if let Some(node) = node {
             write_node(node, &mut out);
         }
-        whole(&out, buf)
+        put_all(&out, buf)
     }
 
-    fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Node>, Odd> {
+    fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<NodeIdentity>, CodecError> {
         let src = read_node(&mut buf)?;
         let src_incarnation = buf.try_get_u16()?;
         let dst = read_node(&mut buf)?;
@@ -81,12 +81,12 @@ impl foca::Codec<Node> for Codec {
             8 => Message::Gossip,
             // 9 carries application data, which Plimsoll does not use.
             10 => Message::TurnUndead,
-            _ => return Err(Odd::Unknown),
+            _ => return Err(CodecError::UnknownKind),
         };
         Ok(Header { src, src_incarnation, dst, message })
     }
 
-    fn encode_member(&mut self, member: &Member<Node>, buf: impl BufMut) -> Result<(), Odd> {
+    fn encode_member(&mut self, member: &Member<NodeIdentity>, buf: impl BufMut) -> Result<(), CodecError> {
         let mut out = Vec::with_capacity(32);
         write_node(*member.id(), &mut out);
         out.put_u16(member.incarnation());
@@ -95,17 +95,17 @@ impl foca::Codec<Node> for Codec {
             State::Suspect => 1,
             State::Down => 2,
         });
-        whole(&out, buf)
+        put_all(&out, buf)
     }
 
-    fn decode_member(&mut self, mut buf: impl Buf) -> Result<Member<Node>, Odd> {
+    fn decode_member(&mut self, mut buf: impl Buf) -> Result<Member<NodeIdentity>, CodecError> {
         let node = read_node(&mut buf)?;
         let incarnation = buf.try_get_u16()?;
         let state = match buf.try_get_u8()? {
             0 => State::Alive,
             1 => State::Suspect,
             2 => State::Down,
-            _ => return Err(Odd::Unknown),
+            _ => return Err(CodecError::UnknownKind),
         };
         Ok(Member::new(node, incarnation, state))
     }
@@ -113,7 +113,7 @@ impl foca::Codec<Node> for Codec {
 
 /// The properties of a datagram to check before it is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct About {
+pub(crate) struct DatagramSubject {
     /// The latest incarnation in it.
     pub(crate) latest: u32,
     /// The address of a daemon that requests to join, and so to receive the members.
@@ -121,42 +121,42 @@ pub(crate) struct About {
 }
 
 /// Returns the subject of a datagram; `None` if it is malformed.
-pub(super) fn about(mut said: &[u8]) -> Option<About> {
-    let Header { src, dst, message, .. } = Codec.decode_header(&mut said).ok()?;
+pub(super) fn subject(mut said: &[u8]) -> Option<DatagramSubject> {
+    let Header { src, dst, message, .. } = GossipCodec.decode_header(&mut said).ok()?;
     let further = match message {
         Message::PingReq { target: node, .. }
         | Message::IndirectAck { target: node, .. }
         | Message::IndirectPing { origin: node, .. }
-        | Message::ForwardedAck { origin: node, .. } => node.life,
+        | Message::ForwardedAck { origin: node, .. } => node.incarnation,
         _ => 0,
     };
-    let mut latest = src.life.max(dst.life).max(further);
+    let mut latest = src.incarnation.max(dst.incarnation).max(further);
     if said.has_remaining() {
         for _ in 0..said.try_get_u16().ok()? {
-            latest = latest.max(Codec.decode_member(&mut said).ok()?.id().life);
+            latest = latest.max(GossipCodec.decode_member(&mut said).ok()?.id().incarnation);
         }
     }
-    Some(About { latest, joins: (message == Message::Announce).then_some(src.address) })
+    Some(DatagramSubject { latest, joins: (message == Message::Announce).then_some(src.address) })
 }
 
 /// Returns the bytes of the sending node at the beginning.
-pub(super) fn speaker(said: &[u8]) -> &[u8] {
+pub(super) fn sender_bytes(said: &[u8]) -> &[u8] {
     let len = if said.get(6) == Some(&4) { 13 } else { 25 };
     said.get(..len).unwrap_or(said)
 }
 
 /// Writes all bytes or none.
-fn whole(bytes: &[u8], mut buf: impl BufMut) -> Result<(), Odd> {
+fn put_all(bytes: &[u8], mut buf: impl BufMut) -> Result<(), CodecError> {
     if buf.remaining_mut() < bytes.len() {
-        return Err(Odd::Full);
+        return Err(CodecError::BufferFull);
     }
     buf.put_slice(bytes);
     Ok(())
 }
 
-fn write_node(node: Node, out: &mut Vec<u8>) {
+fn write_node(node: NodeIdentity, out: &mut Vec<u8>) {
     out.put_u16(node.member);
-    out.put_u32(node.life);
+    out.put_u32(node.incarnation);
     out.put_u8(if node.address.is_ipv4() { 4 } else { 6 });
     out.put_u16(node.address.port());
     match node.address.ip() {
@@ -165,7 +165,7 @@ fn write_node(node: Node, out: &mut Vec<u8>) {
     }
 }
 
-fn read_node(buf: &mut impl Buf) -> Result<Node, Odd> {
+fn read_node(buf: &mut impl Buf) -> Result<NodeIdentity, CodecError> {
     let member = buf.try_get_u16()?;
     let life = buf.try_get_u32()?;
     let family = buf.try_get_u8()?;
@@ -173,9 +173,9 @@ fn read_node(buf: &mut impl Buf) -> Result<Node, Odd> {
     let ip = match family {
         4 => IpAddr::from(buf.try_get_u32()?.to_be_bytes()),
         6 => IpAddr::from(buf.try_get_u128()?.to_be_bytes()),
-        _ => return Err(Odd::Unknown),
+        _ => return Err(CodecError::UnknownKind),
     };
-    Ok(Node { member, life, address: SocketAddr::new(ip, port) })
+    Ok(NodeIdentity { member, incarnation: life, address: SocketAddr::new(ip, port) })
 }
 
 #[cfg(test)]
@@ -184,17 +184,17 @@ mod tests {
 
     use super::*;
 
-    fn node() -> impl Strategy<Value = Node> {
+    fn node() -> impl Strategy<Value = NodeIdentity> {
         let four = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
         let six = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
-        (any::<(u16, u32)>(), prop_oneof![four, six]).prop_map(|((member, life), address)| Node {
+        (any::<(u16, u32)>(), prop_oneof![four, six]).prop_map(|((member, life), address)| NodeIdentity {
             member,
-            life,
+            incarnation: life,
             address,
         })
     }
 
-    fn message() -> impl Strategy<Value = Message<Node>> {
+    fn message() -> impl Strategy<Value = Message<NodeIdentity>> {
         let about = || (node(), any::<u8>());
         prop_oneof![
             any::<u8>().prop_map(Message::Ping),
@@ -217,23 +217,23 @@ mod tests {
         ) {
             let header = Header { src, src_incarnation, dst, message };
             let mut out = Vec::new();
-            Codec.encode_header(&header, &mut out).unwrap();
+            GossipCodec.encode_header(&header, &mut out).unwrap();
             let mut own = Vec::new();
             write_node(src, &mut own);
-            prop_assert_eq!(speaker(&out), &own[..]);
+            prop_assert_eq!(sender_bytes(&out), &own[..]);
             let mut rest = &out[..];
-            prop_assert_eq!(Codec.decode_header(&mut rest).unwrap(), header.clone());
+            prop_assert_eq!(GossipCodec.decode_header(&mut rest).unwrap(), header.clone());
             prop_assert!(rest.is_empty());
             for end in 0..out.len() {
-                prop_assert!(Codec.decode_header(&out[..end]).is_err());
+                prop_assert!(GossipCodec.decode_header(&out[..end]).is_err());
             }
             let mut short = (&mut out[..]).limit(40);
-            prop_assert!(Codec.encode_header(&header, &mut short).is_ok() == (short.remaining_mut() < 40));
+            prop_assert!(GossipCodec.encode_header(&header, &mut short).is_ok() == (short.remaining_mut() < 40));
             let state = [State::Alive, State::Suspect, State::Down][usize::from(state)];
             let member = Member::new(src, src_incarnation, state);
             let mut out = Vec::new();
-            Codec.encode_member(&member, &mut out).unwrap();
-            prop_assert_eq!(Codec.decode_member(&out[..]).unwrap(), member);
+            GossipCodec.encode_member(&member, &mut out).unwrap();
+            prop_assert_eq!(GossipCodec.decode_member(&out[..]).unwrap(), member);
         }
 
         #[test]
@@ -243,29 +243,29 @@ mod tests {
         ) {
             let header = Header { src, src_incarnation: 0, dst, message: message.clone() };
             let mut out = Vec::new();
-            Codec.encode_header(&header, &mut out).unwrap();
+            GossipCodec.encode_header(&header, &mut out).unwrap();
             let silent = matches!(message, Message::Announce | Message::TurnUndead);
             if !silent {
                 out.put_u16(news.len() as u16);
                 for node in &news {
-                    Codec.encode_member(&Member::new(*node, 0, State::Alive), &mut out).unwrap();
+                    GossipCodec.encode_member(&Member::new(*node, 0, State::Alive), &mut out).unwrap();
                 }
             }
             let told = if silent { &[][..] } else { &news[..] };
-            let found = about(&out).unwrap();
+            let found = subject(&out).unwrap();
             let mut all = [src, dst].into_iter().chain(told.iter().copied());
-            prop_assert!(all.all(|node| node.life <= found.latest));
+            prop_assert!(all.all(|node| node.incarnation <= found.latest));
             let joins = (message == Message::Announce).then_some(src.address);
             prop_assert_eq!(found.joins, joins);
             // A truncated datagram is not taken for an earlier incarnation.
             let short = &out[..at % out.len()];
-            prop_assert!(about(short).is_none_or(|short| short.latest <= found.latest));
+            prop_assert!(subject(short).is_none_or(|short| short.latest <= found.latest));
         }
 
         #[test]
         fn nothing_that_is_read_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = Codec.decode_header(&bytes[..]);
-            let _ = Codec.decode_member(&bytes[..]);
+            let _ = GossipCodec.decode_header(&bytes[..]);
+            let _ = GossipCodec.decode_member(&bytes[..]);
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct RecordedRequest {
     pub(super) method: String,
     pub(super) path: String,
     fields: Vec<(String, String)>,
@@ -21,31 +21,35 @@ pub(super) struct Asked {
     pub(super) body: Value,
 }
 
-impl Asked {
+impl RecordedRequest {
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
 /// The kinds of addresses.
-pub(super) enum Way {
+pub(super) enum ListenKind {
     Tcp,
     Unix(PathBuf),
 }
 
-pub(super) struct Server {
+pub(super) struct RecordingServer {
     address: Option<SocketAddr>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
-type Answer = Arc<dyn Fn(&Asked) -> (u16, Value) + Send + Sync>;
+type ResponseHandler = Arc<dyn Fn(&RecordedRequest) -> (u16, Value) + Send + Sync>;
 
-impl Server {
-    pub(super) fn start(way: Way, answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> Self {
-        let (asked, answer) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::new(answer) as Answer);
-        let kept = Arc::clone(&asked);
+impl RecordingServer {
+    pub(super) fn start(
+        way: ListenKind,
+        answer: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        let (requests, answer) =
+            (Arc::<Mutex<Vec<RecordedRequest>>>::default(), Arc::new(answer) as ResponseHandler);
+        let kept = Arc::clone(&requests);
         let address = match way {
-            Way::Tcp => {
+            ListenKind::Tcp => {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let address = listener.local_addr().unwrap();
                 thread::spawn(move || {
@@ -53,7 +57,7 @@ impl Server {
                 });
                 Some(address)
             }
-            Way::Unix(path) => {
+            ListenKind::Unix(path) => {
                 let listener = UnixListener::bind(path).unwrap();
                 thread::spawn(move || {
                     listener
@@ -64,11 +68,13 @@ impl Server {
                 None
             }
         };
-        Self { address, asked }
+        Self { address, requests }
     }
 
     /// Starts a server with TLS as `localhost`. Returns it with its certificate.
-    pub(super) fn secure(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (Self, String) {
+    pub(super) fn secure(
+        answer: impl Fn(&RecordedRequest) -> (u16, Value) + Send + Sync + 'static,
+    ) -> (Self, String) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -77,7 +83,8 @@ impl Server {
         let config =
             config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
         let config = Arc::new(config);
-        let (asked, answer) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::new(answer) as Answer);
+        let (asked, answer) =
+            (Arc::<Mutex<Vec<RecordedRequest>>>::default(), Arc::new(answer) as ResponseHandler);
         let kept = Arc::clone(&asked);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -88,7 +95,7 @@ impl Server {
                 serve(StreamOwned::new(connection, stream), &kept, &answer);
             }
         });
-        (Self { address: Some(address), asked }, made.cert.pem())
+        (Self { address: Some(address), requests: asked }, made.cert.pem())
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -96,13 +103,13 @@ impl Server {
     }
 
     /// Returns the requests so far.
-    pub(super) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub(super) fn requests(&self) -> Vec<RecordedRequest> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
 /// Handles one request of a connection, and closes it.
-fn serve(stream: impl Read + Write, asked: &Mutex<Vec<Asked>>, answer: &Answer) {
+fn serve(stream: impl Read + Write, asked: &Mutex<Vec<RecordedRequest>>, answer: &ResponseHandler) {
     let mut stream = BufReader::new(stream);
     let Some(one) = read(&mut stream) else { return };
     asked.lock().unwrap().push(one.clone());
@@ -118,7 +125,7 @@ fn serve(stream: impl Read + Write, asked: &Mutex<Vec<Asked>>, answer: &Answer) 
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 
-fn read(stream: &mut BufReader<impl Read>) -> Option<Asked> {
+fn read(stream: &mut BufReader<impl Read>) -> Option<RecordedRequest> {
     let mut line = String::new();
     let mut next = |stream: &mut BufReader<_>| {
         line.clear();
@@ -138,5 +145,5 @@ fn read(stream: &mut BufReader<impl Read>) -> Option<Asked> {
     let mut body = vec![0; length.map_or(0, |(_, length)| length.parse().unwrap())];
     stream.read_exact(&mut body).ok()?;
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    Some(Asked { method, path, fields, body })
+    Some(RecordedRequest { method, path, fields, body })
 }

@@ -1,37 +1,39 @@
 //! The parser of section `A`: the activities of a task and their order.
 
-use super::super::draft::{Activity, After, Before, Call, Draft, Link, Name};
-use super::super::scan::{Kind, Token};
-use super::super::{Trouble, limits};
-use super::Parser;
-use crate::model::Order;
+use super::super::draft::{
+    DraftActivity, DraftCall, DraftLink, DraftPredecessors, DraftSuccessors, ModelDraft, SourceName,
+};
+use super::super::tokenizer::{Token, TokenKind};
+use super::super::{InputError, limits};
+use super::LqnParser;
+use crate::model::CallOrder;
 
 /// The replies of a graph: an activity, and the entries whose callers it replies to.
-type Replies = Vec<(Name, Vec<Name>)>;
+type GraphReplies = Vec<(SourceName, Vec<SourceName>)>;
 
-impl Parser<'_, '_> {
+impl LqnParser<'_, '_> {
     /// Parses a section after its letter: the task, its activities, and after a colon their order, up to
     /// `-1`.
-    pub(super) fn activities(&mut self, draft: &mut Draft) -> Result<(), Trouble> {
+    pub(super) fn activities(&mut self, draft: &mut ModelDraft) -> Result<(), InputError> {
         let task = self.name("a task")?;
         let Some(place) = draft.tasks.iter().position(|own| own.name.text == task.text) else {
-            return Err(task.at.says(format!("no task `{}`; section T comes before this one", task.text)));
+            return Err(task.at.error(format!("no task `{}`; section T comes before this one", task.text)));
         };
         let mut activities = Vec::new();
-        while !self.is_mark(":") && !self.ends_next() {
+        while !self.is_mark(":") && !self.is_at_end() {
             self.property(&mut activities, draft)?;
         }
         let (mut links, mut replies) = (Vec::new(), Vec::new());
-        if self.takes(":") {
+        if self.accept(":") {
             loop {
                 links.push(self.link(&mut replies)?);
-                if !self.takes(";") || self.ends_next() {
+                if !self.accept(";") || self.is_at_end() {
                     break;
                 }
             }
         }
-        if !self.ends() {
-            return Err(self.at().says("expected `;` and what follows another activity, or -1"));
+        if !self.accept_list_end() {
+            return Err(self.at().error("expected `;` and what follows another activity, or -1"));
         }
         let task = &mut draft.tasks[place];
         task.activities.extend(activities);
@@ -41,23 +43,27 @@ impl Parser<'_, '_> {
     }
 
     /// Returns `true` if a `-1` or the end of the text is next.
-    fn ends_next(&self) -> bool {
+    fn is_at_end(&self) -> bool {
         match self.peek() {
-            Kind::Number(_, spelling) => spelling == "-1",
-            kind => *kind == Kind::End,
+            TokenKind::Number(_, spelling) => spelling == "-1",
+            kind => *kind == TokenKind::End,
         }
     }
 
-    fn property(&mut self, activities: &mut Vec<Activity>, draft: &mut Draft) -> Result<(), Trouble> {
-        let Token { kind, at } = self.take();
-        let letter = if let Kind::Word(letter) = kind { letter } else { String::new() };
+    fn property(
+        &mut self,
+        activities: &mut Vec<DraftActivity>,
+        draft: &mut ModelDraft,
+    ) -> Result<(), InputError> {
+        let Token { kind, at } = self.next_token();
+        let letter = if let TokenKind::Word(letter) = kind { letter } else { String::new() };
         if !matches!(letter.as_str(), "s" | "c" | "f" | "Z" | "y" | "z" | "M" | "H") {
-            return Err(at.says("expected what is said of an activity (s, c, f, Z, y or z), `:` or -1"));
+            return Err(at.error("expected what is said of an activity (s, c, f, Z, y or z), `:` or -1"));
         }
         let name = self.name("an activity")?;
         let known = activities.iter().position(|activity| activity.name.text == name.text);
         let place = known.unwrap_or_else(|| {
-            activities.push(Activity { name, ..Activity::default() });
+            activities.push(DraftActivity { name, ..DraftActivity::default() });
             activities.len() - 1
         });
         match letter.as_str() {
@@ -66,12 +72,13 @@ impl Parser<'_, '_> {
             "Z" => activities[place].think = self.number("a time to think")?,
             "f" => {
                 let exact = self.number("0 or 1")? != 0.0;
-                activities[place].order = if exact { Order::Deterministic } else { Order::Stochastic };
+                activities[place].order =
+                    if exact { CallOrder::Deterministic } else { CallOrder::Stochastic };
             }
             "y" | "z" => {
                 let to = self.name("an entry")?;
                 let count = self.number("a number of calls")?;
-                activities[place].calls.push(Call::new(to, count, letter == "y"));
+                activities[place].calls.push(DraftCall::new(to, count, letter == "y"));
             }
             _ => {
                 self.number("a time")?;
@@ -86,14 +93,14 @@ impl Parser<'_, '_> {
         }
         self.skip_observations();
         // Some texts end the properties of an activity with -1, too; then a property or the colon follows.
-        let ended = self.ends_next()
+        let ended = self.is_at_end()
             && matches!(
                 self.tokens.get(self.next + 1).map(|token| &token.kind),
-                Some(Kind::Mark(":")) | Some(Kind::Word(_))
+                Some(TokenKind::Punctuation(":")) | Some(TokenKind::Word(_))
             );
         let section = matches!(
             self.tokens.get(self.next + 1).map(|token| &token.kind),
-            Some(Kind::Word(word)) if matches!(word.as_str(), "G" | "P" | "T" | "E" | "A" | "R" | "C" | "U")
+            Some(TokenKind::Word(word)) if ["G", "P", "T", "E", "A", "R", "C", "U"].contains(&word.as_str())
         );
         if ended && !section {
             self.next += 1;
@@ -102,38 +109,38 @@ impl Parser<'_, '_> {
     }
 
     /// Parses a connection such as `a & b -> (0.5) c + (0.5) d`.
-    fn link(&mut self, replies: &mut Replies) -> Result<Link, Trouble> {
-        let mut names = vec![self.joined(replies)?];
+    fn link(&mut self, replies: &mut GraphReplies) -> Result<DraftLink, InputError> {
+        let mut names = vec![self.activity_with_replies(replies)?];
         let before = if self.is_mark("&") {
-            while self.takes("&") {
-                names.push(self.joined(replies)?);
+            while self.accept("&") {
+                names.push(self.activity_with_replies(replies)?);
             }
             let at = self.at();
             let mut quorum = None;
-            if self.takes("(") {
+            if self.accept("(") {
                 let own = self.at();
-                quorum = Some((limits::quorum(self.number("how many of them go on")?, own)?, at));
+                quorum = Some((limits::to_quorum(self.number("how many of them go on")?, own)?, at));
                 self.expect(")")?;
             }
-            Before::All(names, quorum)
+            DraftPredecessors::And(names, quorum)
         } else if self.is_mark("+") {
-            while self.takes("+") {
-                names.push(self.joined(replies)?);
+            while self.accept("+") {
+                names.push(self.activity_with_replies(replies)?);
             }
-            Before::Any(names)
+            DraftPredecessors::Or(names)
         } else {
-            Before::One(names.remove(0))
+            DraftPredecessors::One(names.remove(0))
         };
-        let after = if self.takes("->") { self.after()? } else { After::Nothing };
-        Ok(Link { before, after })
+        let after = if self.accept("->") { self.parse_successors()? } else { DraftSuccessors::End };
+        Ok(DraftLink { predecessors: before, successors: after })
     }
 
     /// Parses an activity, and in brackets the entries whose callers it replies to.
-    fn joined(&mut self, replies: &mut Replies) -> Result<Name, Trouble> {
+    fn activity_with_replies(&mut self, replies: &mut GraphReplies) -> Result<SourceName, InputError> {
         let name = self.name("an activity")?;
-        if self.takes("[") {
+        if self.accept("[") {
             let mut answered = vec![self.name("an entry")?];
-            while self.takes(",") {
+            while self.accept(",") {
                 answered.push(self.name("an entry")?);
             }
             self.expect("]")?;
@@ -142,40 +149,40 @@ impl Parser<'_, '_> {
         Ok(name)
     }
 
-    fn after(&mut self) -> Result<After, Trouble> {
-        if self.takes("(") {
+    fn parse_successors(&mut self) -> Result<DraftSuccessors, InputError> {
+        if self.accept("(") {
             let mut ways = Vec::new();
             loop {
                 let share = self.number("a probability")?;
                 self.expect(")")?;
                 ways.push((share, self.name("an activity")?));
-                if !self.takes("+") {
-                    return Ok(After::Any(ways));
+                if !self.accept("+") {
+                    return Ok(DraftSuccessors::Or(ways));
                 }
                 self.expect("(")?;
             }
         }
-        if self.counts_turns() {
+        if self.is_loop_count() {
             let mut bodies = Vec::new();
-            while self.counts_turns() {
+            while self.is_loop_count() {
                 let count = self.number("how often it is done")?;
                 self.expect("*")?;
                 bodies.push((count, self.name("an activity")?));
-                if !self.takes(",") {
-                    return Ok(After::Loop(bodies, None));
+                if !self.accept(",") {
+                    return Ok(DraftSuccessors::Loop(bodies, None));
                 }
             }
-            return Ok(After::Loop(bodies, Some(self.name("an activity")?)));
+            return Ok(DraftSuccessors::Loop(bodies, Some(self.name("an activity")?)));
         }
         let mut names = vec![self.name("an activity")?];
-        while self.takes("&") {
+        while self.accept("&") {
             names.push(self.name("an activity")?);
         }
-        Ok(if names.len() == 1 { After::One(names.remove(0)) } else { After::All(names) })
+        Ok(if names.len() == 1 { DraftSuccessors::One(names.remove(0)) } else { DraftSuccessors::And(names) })
     }
 
     /// Returns `true` if `2 *` is next; a number without a star may be a name.
-    fn counts_turns(&self) -> bool {
-        self.tokens.get(self.next + 1).is_some_and(|token| token.kind == Kind::Mark("*"))
+    fn is_loop_count(&self) -> bool {
+        self.tokens.get(self.next + 1).is_some_and(|token| token.kind == TokenKind::Punctuation("*"))
     }
 }

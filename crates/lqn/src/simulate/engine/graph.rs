@@ -1,25 +1,25 @@
 //! The successors of activities: branches, forks, joins and loops.
 
-use super::super::dice::Dice;
-use super::super::program::{Then, Turns};
-use super::{Do, Engine, Now, Thread};
+use super::super::compiled::{CompiledLoop, CompiledSuccessors};
+use super::super::rng::RandomStream;
+use super::{Engine, NextAction, PendingAction, ThreadRecord};
 
 /// The state of a thread's joins and forks.
 #[derive(Clone, Default)]
-pub(super) struct Joins {
+pub(super) struct JoinState {
     /// The number of branches that arrived at each join, by its number.
-    came: Vec<(usize, u32)>,
+    arrivals: Vec<(usize, u32)>,
     /// The unfinished forks within loops, by number, with their active branches.
     forks: Vec<(u32, u32)>,
     /// The number of the latest fork.
-    last: u32,
+    last_fork: u32,
 }
 
 /// The loops and forks that a branch is in: loops by their number, forks within loops by their number and
 /// [`FORK`].
 #[derive(Clone, Default)]
-pub(super) struct Loops {
-    pub(super) all: Vec<u32>,
+pub(super) struct LoopStack {
+    pub(super) stack: Vec<u32>,
 }
 
 /// The flag of a fork.
@@ -27,52 +27,52 @@ const FORK: u32 = 1 << 31;
 
 impl Engine<'_> {
     /// Continues a branch after its activity.
-    pub(super) fn next(&mut self, branch: u32) -> Now {
+    pub(super) fn continue_after_activity(&mut self, branch: u32) -> NextAction {
         let program = self.program;
-        let activity = self.branches.all[branch as usize].activity;
-        let mut then = &program.activities[activity as usize].then;
+        let activity = self.branches.values[branch as usize].activity;
+        let mut then = &program.activities[activity as usize].successors;
         loop {
             let turns = match then {
-                Then::Or(ways) => {
-                    let to = chosen(ways, &mut self.chance.ways[activity as usize].next);
-                    return self.go_on(branch, to);
+                CompiledSuccessors::Or(ways) => {
+                    let to = chosen(ways, &mut self.streams.executions[activity as usize].next);
+                    return self.continue_with(branch, to);
                 }
-                Then::And(ways) => {
-                    let own = &mut self.branches.all[branch as usize];
+                CompiledSuccessors::And(ways) => {
+                    let own = &mut self.branches.values[branch as usize];
                     let thread = own.thread;
                     // A loop body ends when all of its branches have ended.
-                    if let Some(loops) = own.loops.as_mut().filter(|own| !own.all.is_empty()) {
-                        let fork = self.threads.all[thread as usize].forks(ways.len() as u32);
-                        loops.all.push(fork | FORK);
+                    if let Some(loops) = own.loops.as_mut().filter(|own| !own.stack.is_empty()) {
+                        let fork = self.threads.values[thread as usize].forks(ways.len() as u32);
+                        loops.stack.push(fork | FORK);
                     }
                     let loops = own.loops.clone();
                     for to in ways.iter().skip(1).rev() {
                         let other = self.branch(thread, *to as u32, loops.clone());
-                        self.todo.push(Do::Begin(other));
+                        self.actions.push(PendingAction::BeginActivity(other));
                     }
-                    return self.go_on(branch, ways.first().copied());
+                    return self.continue_with(branch, ways.first().copied());
                 }
-                Then::Join { join, wanted, branches, then: after } => {
-                    let thread = self.branches.all[branch as usize].thread;
-                    let came = self.threads.all[thread as usize].came(*join, *branches);
+                CompiledSuccessors::Join { join, wanted, branches, then: after } => {
+                    let thread = self.branches.values[branch as usize].thread;
+                    let came = self.threads.values[thread as usize].arrive_at_join(*join, *branches);
                     if came != *wanted {
-                        return self.end(branch);
+                        return self.end_branch(branch);
                     }
                     // The branch continues for all that arrive at the join, also for those that arrive later.
                     if let Some(fork) = self.inner(branch).filter(|own| own & FORK != 0) {
-                        self.threads.all[thread as usize].over(fork & !FORK, branches - 1);
+                        self.threads.values[thread as usize].end_fork_branches(fork & !FORK, branches - 1);
                     }
                     then = after;
                     continue;
                 }
-                Then::Loop(turns) => *turns,
+                CompiledSuccessors::Loop(turns) => *turns,
                 // The end of a loop body leads back to the loop.
-                Then::End => {
-                    let Some(inner) = self.inner(branch) else { return self.end(branch) };
+                CompiledSuccessors::End => {
+                    let Some(inner) = self.inner(branch) else { return self.end_branch(branch) };
                     if inner & FORK != 0 {
-                        let thread = self.branches.all[branch as usize].thread;
-                        if self.threads.all[thread as usize].over(inner & !FORK, 1) > 0 {
-                            return self.end(branch);
+                        let thread = self.branches.values[branch as usize].thread;
+                        if self.threads.values[thread as usize].end_fork_branches(inner & !FORK, 1) > 0 {
+                            return self.end_branch(branch);
                         }
                     }
                     self.leaves(branch);
@@ -82,67 +82,67 @@ impl Engine<'_> {
                     inner as usize
                 }
             };
-            let Turns { bodies, exit } = &program.loops[turns];
-            let drawn = self.chance.loops[turns].unit();
+            let CompiledLoop { bodies, exit } = &program.loops[turns];
+            let drawn = self.streams.loops[turns].uniform();
             if let Some((_, body)) = bodies.iter().find(|(sum, _)| drawn < *sum) {
-                let loops = self.branches.all[branch as usize].loops.get_or_insert_default();
-                loops.all.push(turns as u32);
-                return self.go_on(branch, Some(*body));
+                let loops = self.branches.values[branch as usize].loops.get_or_insert_default();
+                loops.stack.push(turns as u32);
+                return self.continue_with(branch, Some(*body));
             }
             if exit.is_some() {
-                return self.go_on(branch, *exit);
+                return self.continue_with(branch, *exit);
             }
-            then = &Then::End;
+            then = &CompiledSuccessors::End;
         }
     }
 
     /// Returns the innermost loop or fork of a branch.
     fn inner(&self, branch: u32) -> Option<u32> {
-        self.branches.all[branch as usize].loops.as_ref().and_then(|own| own.all.last().copied())
+        self.branches.values[branch as usize].loops.as_ref().and_then(|own| own.stack.last().copied())
     }
 
     /// Leaves the innermost loop or fork of a branch.
     fn leaves(&mut self, branch: u32) {
-        if let Some(loops) = &mut self.branches.all[branch as usize].loops {
-            loops.all.pop();
+        if let Some(loops) = &mut self.branches.values[branch as usize].loops {
+            loops.stack.pop();
         }
     }
 
     /// Continues a branch with an activity, or ends it if there is none.
-    fn go_on(&mut self, branch: u32, activity: Option<usize>) -> Now {
-        let Some(activity) = activity else { return self.end(branch) };
-        self.branches.all[branch as usize].activity = activity as u32;
-        self.begin(branch)
+    fn continue_with(&mut self, branch: u32, activity: Option<usize>) -> NextAction {
+        let Some(activity) = activity else { return self.end_branch(branch) };
+        self.branches.values[branch as usize].activity = activity as u32;
+        self.begin_activity(branch)
     }
 }
 
 /// Chooses one of several branches by their probabilities.
-fn chosen(ways: &[(f64, usize)], dice: &mut Dice) -> Option<usize> {
+fn chosen(ways: &[(f64, usize)], dice: &mut RandomStream) -> Option<usize> {
     if let [(_, only)] = ways {
         return Some(*only);
     }
-    let drawn = dice.unit();
+    let drawn = dice.uniform();
     ways.iter().find(|(sum, _)| drawn < *sum).or_else(|| ways.last()).map(|(_, to)| *to)
 }
 
-impl Joins {
+impl JoinState {
     pub(super) fn clear(&mut self) {
-        self.came.clear();
+        self.arrivals.clear();
         self.forks.clear();
     }
 }
 
-impl Thread {
+impl ThreadRecord {
     /// Registers a fork within a loop and returns its number.
     fn forks(&mut self, branches: u32) -> u32 {
         let joins = self.joins.get_or_insert_default();
-        joins.last = (joins.last + 1) & !FORK;
-        joins.forks.push((joins.last, branches));
-        joins.last
+        joins.last_fork = (joins.last_fork + 1) & !FORK;
+        joins.forks.push((joins.last_fork, branches));
+        joins.last_fork
     }
 
     /// Ends branches of a fork and returns the number of those left. For a fork that has ended it returns 1.
-    fn over(&mut self, fork: u32, branches: u32) -> u32 {
+    fn end_fork_branches(&mut self, fork: u32, branches: u32) -> u32 {
         let forks = &mut self.joins.get_or_insert_default().forks;
         let Some(place) = forks.iter().position(|(own, _)| *own == fork) else { return 1 };
         forks[place].1 = forks[place].1.saturating_sub(branches);
@@ -154,8 +154,8 @@ impl Thread {
     }
 
     /// Counts a branch that arrived at a join, and returns their number. The last one resets the count.
-    fn came(&mut self, join: usize, branches: u32) -> u32 {
-        let joins = &mut self.joins.get_or_insert_default().came;
+    fn arrive_at_join(&mut self, join: usize, branches: u32) -> u32 {
+        let joins = &mut self.joins.get_or_insert_default().arrivals;
         let place = joins.iter().position(|(own, _)| *own == join);
         let place = place.unwrap_or_else(|| {
             joins.push((join, 0));

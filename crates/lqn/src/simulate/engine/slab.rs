@@ -2,48 +2,48 @@
 
 /// Values with reusable indices.
 pub(super) struct Slab<T> {
-    pub(super) all: Vec<T>,
+    pub(super) values: Vec<T>,
     free: Vec<u32>,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { all: Vec::new(), free: Vec::new() }
+        Self { values: Vec::new(), free: Vec::new() }
     }
 }
 
 impl<T: Default> Slab<T> {
-    pub(super) fn add(&mut self, one: T) -> u32 {
+    pub(super) fn insert(&mut self, one: T) -> u32 {
         match self.free.pop() {
             Some(place) => {
-                self.all[place as usize] = one;
+                self.values[place as usize] = one;
                 place
             }
             None => {
-                self.all.push(one);
-                self.all.len() as u32 - 1
+                self.values.push(one);
+                self.values.len() as u32 - 1
             }
         }
     }
 
     /// Takes an index. Its value is as it was freed, including its memory.
-    pub(super) fn take(&mut self) -> u32 {
+    pub(super) fn allocate(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.all.push(T::default());
-            self.all.len() as u32 - 1
+            self.values.push(T::default());
+            self.values.len() as u32 - 1
         })
     }
 
-    pub(super) fn give(&mut self, place: u32) {
+    pub(super) fn release(&mut self, place: u32) {
         self.free.push(place);
     }
 
     /// Returns the largest number of values that existed at a time.
-    pub(super) fn most(&self) -> usize {
-        self.all.len()
+    pub(super) fn peak(&self) -> usize {
+        self.values.len()
     }
 
     pub(super) fn count(&self) -> usize {
-        self.all.len() - self.free.len()
+        self.values.len() - self.free.len()
     }
 }

@@ -7,7 +7,7 @@ use plimsoll_proxy::SessionLoad;
 use super::*;
 
 fn silent() -> ListenerSettings {
-    bound(Protocol::Http, Binding::OnDemand(Rebind::Silent))
+    bound(Protocol::Http, BindingMode::OnDemand(RebindMode::Silent))
 }
 
 /// One of four clients sends twenty times as many requests as the others, until those have left. Loads are

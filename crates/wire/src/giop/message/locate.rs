@@ -1,7 +1,7 @@
 //! LocateRequest and LocateReply: a query for the location of an object before any request to it.
 
-use super::{Target, body, within};
-use crate::giop::{BadGiop, HEADER, Header, Ior, Order, Reader, Version};
+use super::{TargetAddress, received_body, received_bytes};
+use crate::giop::{ByteOrder, CdrReader, GiopError, GiopHeader, GiopVersion, HEADER_LEN, Ior};
 
 /// A query for the location of an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub struct LocateRequest<'m> {
     /// The client's ID for the query.
     pub id: u32,
     /// The object.
-    pub target: Target<'m>,
+    pub target: TargetAddress<'m>,
 }
 
 impl<'m> LocateRequest<'m> {
@@ -17,10 +17,10 @@ impl<'m> LocateRequest<'m> {
     ///
     /// # Errors
     /// It is malformed or incomplete.
-    pub fn read(header: &Header, there: &'m [u8]) -> Result<Self, BadGiop> {
-        let there = within(header, there);
-        let mut reader = Reader::message(there, header.order, HEADER);
-        Ok(Self { id: reader.u32()?, target: Target::read(header.version, &mut reader)? })
+    pub fn read(header: &GiopHeader, there: &'m [u8]) -> Result<Self, GiopError> {
+        let there = received_bytes(header, there);
+        let mut reader = CdrReader::message(there, header.order, HEADER_LEN);
+        Ok(Self { id: reader.u32()?, target: TargetAddress::read(header.version, &mut reader)? })
     }
 }
 
@@ -34,7 +34,7 @@ pub enum LocateStatus {
     /// The object is temporarily at the reference in the body.
     Forward = 2,
     /// The object is permanently at the reference in the body (1.2).
-    ForwardForGood = 3,
+    ForwardPermanent = 3,
     /// The location could not be determined, for the reason in the body (1.2).
     SystemException = 4,
     /// The client must address the object in the way that the body requests (1.2).
@@ -46,7 +46,7 @@ impl LocateStatus {
         Self::Unknown,
         Self::Here,
         Self::Forward,
-        Self::ForwardForGood,
+        Self::ForwardPermanent,
         Self::SystemException,
         Self::NeedsAddressing,
     ];
@@ -65,28 +65,28 @@ pub struct LocateReply<'m> {
 
 impl<'m> LocateReply<'m> {
     /// The offset of the body, which is not aligned to 8 in any version.
-    pub const BODY_AT: usize = HEADER + 8;
+    pub const BODY_OFFSET: usize = HEADER_LEN + 8;
 
     /// Reads the reply from its message.
     ///
     /// # Errors
     /// It is malformed or incomplete.
-    pub fn read(header: &Header, there: &'m [u8]) -> Result<Self, BadGiop> {
-        let there = within(header, there);
-        let mut reader = Reader::message(there, header.order, HEADER);
+    pub fn read(header: &GiopHeader, there: &'m [u8]) -> Result<Self, GiopError> {
+        let there = received_bytes(header, there);
+        let mut reader = CdrReader::message(there, header.order, HEADER_LEN);
         let id = reader.u32()?;
-        let known = if header.version < Version::V1_2 { 3 } else { 6 };
+        let known = if header.version < GiopVersion::V1_2 { 3 } else { 6 };
         let status =
             usize::try_from(reader.u32()?).ok().and_then(|status| LocateStatus::ALL[..known].get(status));
         let status = *status
-            .ok_or(BadGiop::Malformed("a locate reply has a status that its version does not know"))?;
-        Ok(Self { id, status, body: body(there, Self::BODY_AT) })
+            .ok_or(GiopError::Malformed("a locate reply has a status that its version does not know"))?;
+        Ok(Self { id, status, body: received_body(there, Self::BODY_OFFSET) })
     }
 
     /// Returns the object's new reference, if the reply holds one and is complete.
-    pub fn forward(&self, order: Order) -> Option<Ior> {
-        let forwards = matches!(self.status, LocateStatus::Forward | LocateStatus::ForwardForGood);
-        let mut reader = Reader::with_origin(self.body, order, Self::BODY_AT);
+    pub fn forward(&self, order: ByteOrder) -> Option<Ior> {
+        let forwards = matches!(self.status, LocateStatus::Forward | LocateStatus::ForwardPermanent);
+        let mut reader = CdrReader::with_origin(self.body, order, Self::BODY_OFFSET);
         if forwards { Ior::read(&mut reader).ok() } else { None }
     }
 }

@@ -1,13 +1,15 @@
 //! Reply: the result of a request.
 
-use super::{body, body_at, within};
-use crate::giop::{BadGiop, Contexts, HEADER, Header, Ior, Order, Reader, Version};
+use super::{body_offset, received_body, received_bytes};
+use crate::giop::{
+    ByteOrder, CdrReader, GiopError, GiopHeader, GiopVersion, HEADER_LEN, Ior, ServiceContexts,
+};
 
 /// The status of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum ReplyStatus {
     /// The request was performed; the body is its result.
-    Done = 0,
+    NoException = 0,
     /// The operation raised an exception of its own, which is the body.
     UserException = 1,
     /// The request failed; the body is a [`SystemException`].
@@ -15,90 +17,97 @@ pub enum Status {
     /// The object is temporarily at the reference in the body.
     Forward = 3,
     /// The object is permanently at the reference in the body (1.2).
-    ForwardForGood = 4,
+    ForwardPermanent = 4,
     /// The client must send the request again and address the object in the way that the body requests (1.2).
     NeedsAddressing = 5,
 }
 
-impl Status {
+impl ReplyStatus {
     const ALL: [Self; 6] = [
-        Self::Done,
+        Self::NoException,
         Self::UserException,
         Self::SystemException,
         Self::Forward,
-        Self::ForwardForGood,
+        Self::ForwardPermanent,
         Self::NeedsAddressing,
     ];
 
-    fn read(version: Version, reader: &mut Reader<'_>) -> Result<Self, BadGiop> {
-        let known = if version < Version::V1_2 { 4 } else { 6 };
+    fn read(version: GiopVersion, reader: &mut CdrReader<'_>) -> Result<Self, GiopError> {
+        let known = if version < GiopVersion::V1_2 { 4 } else { 6 };
         let status = usize::try_from(reader.u32()?).ok().and_then(|status| Self::ALL[..known].get(status));
-        status.copied().ok_or(BadGiop::Malformed("a reply has a status that its version does not know"))
+        status.copied().ok_or(GiopError::Malformed("a reply has a status that its version does not know"))
     }
 }
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reply<'m> {
+pub struct GiopReply<'m> {
     /// The ID of the request.
     pub id: u32,
     /// The offset of the ID in the message, for replacing it in place.
-    pub id_at: usize,
+    pub id_offset: usize,
     /// The status of the request.
-    pub status: Status,
+    pub status: ReplyStatus,
     /// The service contexts.
-    pub contexts: Contexts<'m>,
+    pub contexts: ServiceContexts<'m>,
     /// The offset of the body in the message; the message's length if it has none.
-    pub body_at: usize,
+    pub body_offset: usize,
     /// The received bytes of the result, the exception or the reference.
     pub body: &'m [u8],
 }
 
-impl<'m> Reply<'m> {
+impl<'m> GiopReply<'m> {
     /// Reads a reply from its message, or from the beginning of it.
     ///
     /// # Errors
     /// Its head is malformed or incomplete.
-    pub fn read(header: &Header, there: &'m [u8]) -> Result<Self, BadGiop> {
-        let there = within(header, there);
-        let mut reader = Reader::message(there, header.order, HEADER);
+    pub fn read(header: &GiopHeader, there: &'m [u8]) -> Result<Self, GiopError> {
+        let there = received_bytes(header, there);
+        let mut reader = CdrReader::message(there, header.order, HEADER_LEN);
         let (id, id_at, status, contexts);
-        if header.version < Version::V1_2 {
-            contexts = Contexts::read(&mut reader)?;
+        if header.version < GiopVersion::V1_2 {
+            contexts = ServiceContexts::read(&mut reader)?;
             id = reader.u32()?;
             id_at = reader.position() - 4;
-            status = Status::read(header.version, &mut reader)?;
+            status = ReplyStatus::read(header.version, &mut reader)?;
         } else {
             id_at = reader.position();
             id = reader.u32()?;
-            status = Status::read(header.version, &mut reader)?;
-            contexts = Contexts::read(&mut reader)?;
+            status = ReplyStatus::read(header.version, &mut reader)?;
+            contexts = ServiceContexts::read(&mut reader)?;
         }
-        let body_at = body_at(header, &reader)?;
-        Ok(Self { id, id_at, status, contexts, body_at, body: body(there, body_at) })
+        let body_at = body_offset(header, &reader)?;
+        Ok(Self {
+            id,
+            id_offset: id_at,
+            status,
+            contexts,
+            body_offset: body_at,
+            body: received_body(there, body_at),
+        })
     }
 
     /// Returns a reader of the body, aligned as in the message.
-    pub fn result(&self, order: Order) -> Reader<'m> {
-        Reader::with_origin(self.body, order, self.body_at)
+    pub fn body_reader(&self, order: ByteOrder) -> CdrReader<'m> {
+        CdrReader::with_origin(self.body, order, self.body_offset)
     }
 
     /// Returns the object's new reference, if the reply holds one and is complete.
-    pub fn forward(&self, order: Order) -> Option<Ior> {
-        let forwards = matches!(self.status, Status::Forward | Status::ForwardForGood);
-        if forwards { Ior::read(&mut self.result(order)).ok() } else { None }
+    pub fn forward(&self, order: ByteOrder) -> Option<Ior> {
+        let forwards = matches!(self.status, ReplyStatus::Forward | ReplyStatus::ForwardPermanent);
+        if forwards { Ior::read(&mut self.body_reader(order)).ok() } else { None }
     }
 
     /// Returns the reason of the failure, if the reply holds one and is complete.
-    pub fn exception(&self, order: Order) -> Option<SystemException<'m>> {
-        let failed = self.status == Status::SystemException;
-        if failed { SystemException::read(&mut self.result(order)).ok() } else { None }
+    pub fn exception(&self, order: ByteOrder) -> Option<SystemException<'m>> {
+        let failed = self.status == ReplyStatus::SystemException;
+        if failed { SystemException::read(&mut self.body_reader(order)).ok() } else { None }
     }
 }
 
 /// Whether a failed request was performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completed {
+pub enum CompletionStatus {
     /// The request was performed.
     Yes = 0,
     /// The request was not performed: it may be sent again.
@@ -115,7 +124,7 @@ pub struct SystemException<'m> {
     /// The detailed reason: the vendor's number in the upper bits, the vendor's own code below.
     pub minor: u32,
     /// Whether the request was performed.
-    pub completed: Completed,
+    pub completed: CompletionStatus,
 }
 
 impl<'m> SystemException<'m> {
@@ -140,7 +149,7 @@ impl<'m> SystemException<'m> {
     pub const COMM_FAILURE: SystemException<'static> = SystemException {
         type_id: b"IDL:omg.org/CORBA/COMM_FAILURE:1.0",
         minor: 0,
-        completed: Completed::Maybe,
+        completed: CompletionStatus::Maybe,
     };
 
     /// Returns the exception's name, as `TRANSIENT`, if it is one of the standard's; else an empty string.
@@ -154,14 +163,14 @@ impl<'m> SystemException<'m> {
     ///
     /// # Errors
     /// It is incomplete or malformed.
-    pub fn read(reader: &mut Reader<'m>) -> Result<Self, BadGiop> {
+    pub fn read(reader: &mut CdrReader<'m>) -> Result<Self, GiopError> {
         let (type_id, minor) = (reader.string()?, reader.u32()?);
         let completed = match reader.u32()? {
-            0 => Completed::Yes,
-            1 => Completed::No,
-            2 => Completed::Maybe,
+            0 => CompletionStatus::Yes,
+            1 => CompletionStatus::No,
+            2 => CompletionStatus::Maybe,
             _ => {
-                return Err(BadGiop::Malformed(
+                return Err(GiopError::Malformed(
                     "an exception does not say whether the request was performed",
                 ));
             }
@@ -171,5 +180,5 @@ impl<'m> SystemException<'m> {
 }
 
 const fn not_performed(type_id: &'static [u8]) -> SystemException<'static> {
-    SystemException { type_id, minor: 0, completed: Completed::No }
+    SystemException { type_id, minor: 0, completed: CompletionStatus::No }
 }

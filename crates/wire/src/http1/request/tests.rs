@@ -2,8 +2,8 @@
 
 use super::*;
 
-const PLAIN: Forwarding<'_> = Forwarding {
-    style: Forwarded::XForwarded,
+const PLAIN: ForwardingOptions<'_> = ForwardingOptions {
+    style: ForwardedStyle::XForwarded,
     trusted: false,
     client: "192.0.2.7",
     plain: b"X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n",
@@ -17,7 +17,7 @@ fn lines_of_other_protocols_are_known() {
         "OPTIONS * RTSP/1.0\r\nCSeq: 1\r\n\r\n",
         "INVITE sip:a@b SIP/2.0\r\n",
     ] {
-        assert!(foreign(line.as_bytes()) && refused(line.as_bytes()).status() == 400, "{line}");
+        assert!(is_foreign_protocol(line.as_bytes()) && refused(line.as_bytes()).status() == 400, "{line}");
     }
     for line in [
         "GET / HTTP/1.1\r\n\r\n",
@@ -31,7 +31,7 @@ fn lines_of_other_protocols_are_known() {
         "\x16\x03\x01 a b\r\n",
         "",
     ] {
-        assert!(!foreign(line.as_bytes()), "{line}");
+        assert!(!is_foreign_protocol(line.as_bytes()), "{line}");
     }
 }
 
@@ -40,18 +40,18 @@ fn the_plain_fields_are_what_a_connection_gives() {
     assert_eq!(x_forwarded(PLAIN.client, PLAIN.scheme), PLAIN.plain);
 }
 
-fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
-    let mut marks = Marks::new();
+fn rewritten(input: &str, forwarding: &ForwardingOptions<'_>) -> String {
+    let mut marks = MarkedFields::new();
     let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted");
     let mut out = Vec::new();
     request.write(forwarding, &mut out);
     String::from_utf8(out).expect("text")
 }
 
-fn refused(input: &[u8]) -> Refusal {
-    let mut marks = Marks::new();
+fn refused(input: &[u8]) -> RequestRejection {
+    let mut marks = MarkedFields::new();
     match request(input, 8192, &mut marks) {
-        Err(Unread::Bad(refusal)) => refusal,
+        Err(HeadError::Invalid(refusal)) => refusal,
         other => panic!("{:?} was not refused: {other:?}", String::from_utf8_lossy(input)),
     }
 }
@@ -67,9 +67,11 @@ fn a_plain_request_gains_only_who_the_client_is() {
 
 #[test]
 fn hop_by_hop_fields_stay_behind() {
-    let input = "GET / HTTP/1.1\r\nConnection: x-mine, close, host\r\nHost: x\r\nX-Mine: 1\r\nKeep-Alive: 5\r\n\
-                 TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n\r\n";
-    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let input = "GET / HTTP/1.1\r\nConnection: x-mine, close, host\r\nHost: x\r\nX-Mine: 1\r\nKeep-Alive: \
+                 5\r\n\
+                 TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: \
+                 AAM\r\n\r\n";
+    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     assert_eq!(rewritten(input, &off), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
 }
 
@@ -78,17 +80,17 @@ fn a_list_of_what_concerns_one_hop_has_an_end() {
     let naming = |names: usize, empty: usize| {
         let list = (0..names).map(|nth| format!("x-{nth}, ")).collect::<String>() + &",".repeat(empty);
         let input = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: {list}\r\nX-31: y\r\n\r\n");
-        request(input.as_bytes(), 64 * 1024, &mut Marks::new()).map(|_| ())
+        request(input.as_bytes(), 64 * 1024, &mut MarkedFields::new()).map(|_| ())
     };
     assert_eq!(naming(32, 0), Ok(()));
-    assert_eq!(naming(33, 0), Err(Unread::Bad(Refusal::HeadTooLarge)));
+    assert_eq!(naming(33, 0), Err(HeadError::Invalid(RequestRejection::HeadTooLarge)));
     // These name no fields.
     assert_eq!(naming(32, 30_000), Ok(()));
 }
 
 #[test]
 fn who_names_no_host_is_passed_on_as_http_1_0() {
-    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &off), "GET / HTTP/1.0\r\n\r\n");
     let named = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
     assert_eq!(rewritten(named, &off), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -98,7 +100,7 @@ fn who_names_no_host_is_passed_on_as_http_1_0() {
 fn a_websocket_upgrade_is_passed_on() {
     let input =
         "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
-    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     assert_eq!(
         rewritten(input, &off),
         "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -107,7 +109,7 @@ fn a_websocket_upgrade_is_passed_on() {
 
 #[test]
 fn an_absolute_target_becomes_origin_form_and_host() {
-    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     let input = "GET http://real:81/p?q HTTP/1.1\r\nHost: other\r\n\r\n";
     assert_eq!(rewritten(input, &off), "GET /p?q HTTP/1.1\r\nHost: real:81\r\n\r\n");
     let input = "GET http://real?q HTTP/1.1\r\nHost: other\r\n\r\n";
@@ -116,7 +118,7 @@ fn an_absolute_target_becomes_origin_form_and_host() {
 
 #[test]
 fn what_a_server_as_a_whole_is_asked_has_a_target_of_its_own() {
-    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     for (target, line) in [
         ("http://h", "OPTIONS * HTTP/1.1\r\nHost: h"),
         ("http://h:81", "OPTIONS * HTTP/1.1\r\nHost: h:81"),
@@ -131,7 +133,7 @@ fn what_a_server_as_a_whole_is_asked_has_a_target_of_its_own() {
 
 #[test]
 fn versions_above_1_1_are_taken_for_it() {
-    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     for version in ["HTTP/1.2", "HTTP/1.9"] {
         let input = format!("GET /a {version}\r\nHost: x\r\nA: b\r\n\r\n");
         assert_eq!(rewritten(&input, &off), "GET /a HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n");
@@ -149,9 +151,10 @@ fn an_expectation_that_is_unknown_and_a_target_that_is_too_long_have_their_own_s
 
 #[test]
 fn framing_cannot_be_said_with_underscores() {
-    let input = "POST / HTTP/1.1\r\nHost: x\r\nContent_Length: 9\r\ncontent_LENGTH: 8\r\nTransfer_Encoding: chunked\r\n\
+    let input = "POST / HTTP/1.1\r\nHost: x\r\nContent_Length: 9\r\ncontent_LENGTH: 8\r\nTransfer_Encoding: \
+                 chunked\r\n\
                  TRANSFER_ENCODING: x\r\nContent_Lengths: 1\r\n\r\n";
-    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let off = ForwardingOptions { style: ForwardedStyle::Off, ..PLAIN };
     assert_eq!(rewritten(input, &off), "POST / HTTP/1.1\r\nHost: x\r\nContent_Lengths: 1\r\n\r\n");
 }
 
@@ -159,7 +162,7 @@ fn framing_cannot_be_said_with_underscores() {
 fn upgrades_are_known_by_the_names_of_all_their_protocols() {
     let asks = |value: &str| {
         let input = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: {value}\r\n\r\n");
-        let mut marks = Marks::new();
+        let mut marks = MarkedFields::new();
         let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted");
         request.upgrades_to(|name| name.eq_ignore_ascii_case(b"websocket"))
     };
@@ -195,11 +198,12 @@ fn forwarding_fields_of_strangers_are_dropped_and_those_of_friends_kept() {
         rewritten(input, &PLAIN).contains("\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n")
     );
     assert!(!rewritten(input, &PLAIN).contains("10.0.0.1"));
-    let friend = Forwarding { trusted: true, ..PLAIN };
+    let friend = ForwardingOptions { trusted: true, ..PLAIN };
     assert!(rewritten(input, &friend).contains(
-        "\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: x\r\n"
+        "\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: \
+         x\r\n"
     ));
-    let standard = Forwarding { style: Forwarded::Rfc7239, client: "2001:db8::1", ..PLAIN };
+    let standard = ForwardingOptions { style: ForwardedStyle::Rfc7239, client: "2001:db8::1", ..PLAIN };
     assert!(
         rewritten("GET / HTTP/1.1\r\nHost: x\r\n\r\n", &standard)
             .contains("\r\nForwarded: for=\"[2001:db8::1]\";host=\"x\";proto=http\r\n")
@@ -268,7 +272,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
     }
     for version in ["HTTP/2.0", "HTTP/0.9", "HTTP/3.1"] {
         let head = format!("GET / {version}\r\nHost: x\r\n\r\n");
-        assert_eq!(refused(head.as_bytes()), Refusal::Version, "{version}");
+        assert_eq!(refused(head.as_bytes()), RequestRejection::Version, "{version}");
     }
     for target in ["x:1", "/", "http://x/", "*"] {
         let connect = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -281,24 +285,25 @@ fn what_could_be_read_in_two_ways_is_refused() {
 #[test]
 fn an_oversized_head_is_refused_without_waiting_for_its_end() {
     let long = format!("\r\nGET / HTTP/1.1\r\nHost: x\r\nA: {}", "b".repeat(9000));
-    assert_eq!(refused(long.as_bytes()), Refusal::HeadTooLarge);
+    assert_eq!(refused(long.as_bytes()), RequestRejection::HeadTooLarge);
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(200));
-    assert_eq!(refused(many.as_bytes()), Refusal::HeadTooLarge);
+    assert_eq!(refused(many.as_bytes()), RequestRejection::HeadTooLarge);
 }
 
 #[test]
 fn every_prefix_is_incomplete() {
     let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
     for end in 0..whole.len() {
-        let unread = request(&whole[..end], 8192, &mut Marks::new()).expect_err("too short");
-        assert_eq!(unread, Unread::Partial, "at {end}");
+        let unread = request(&whole[..end], 8192, &mut MarkedFields::new()).expect_err("too short");
+        assert_eq!(unread, HeadError::Partial, "at {end}");
     }
-    assert!(request(whole, 8192, &mut Marks::new()).is_ok());
+    assert!(request(whole, 8192, &mut MarkedFields::new()).is_ok());
 }
 
 #[test]
 fn who_keeps_the_connection() {
-    let keeps = |head: &str| request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").keep_alive;
+    let keeps =
+        |head: &str| request(head.as_bytes(), 8192, &mut MarkedFields::new()).expect("accepted").keep_alive;
     assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
     assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
     assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));

@@ -1,11 +1,11 @@
 //! The request head for the next hop.
 
-use super::super::field::{Why, copy_lines};
-use super::Request;
+use super::super::field::{DropReason, copy_lines};
+use super::RequestHead;
 
 /// The header fields that identify the client to the member.
 #[derive(Clone, Copy, Debug)]
-pub enum Forwarded {
+pub enum ForwardedStyle {
     /// `X-Forwarded-For`, `-Proto`, `-Host`.
     XForwarded,
     /// `Forwarded` (RFC 7239).
@@ -16,9 +16,9 @@ pub enum Forwarded {
 
 /// The options for rewriting a request head.
 #[derive(Clone, Copy, Debug)]
-pub struct Forwarding<'a> {
+pub struct ForwardingOptions<'a> {
     /// The fields to add.
-    pub style: Forwarded,
+    pub style: ForwardedStyle,
     /// Whether to keep those of the received request.
     pub trusted: bool,
     /// The client's IP address, as text without brackets.
@@ -34,22 +34,22 @@ pub fn x_forwarded(client: &str, scheme: &str) -> Vec<u8> {
     format!("X-Forwarded-For: {client}\r\nX-Forwarded-Proto: {scheme}\r\n").into_bytes()
 }
 
-impl Request<'_, '_> {
+impl RequestHead<'_, '_> {
     /// Appends the head for the next hop: HTTP/1.1 (1.0 without a host), in origin form, without the fields
     /// of this hop, and with the fields that identify the client.
-    pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
-        let from = if self.line_anew {
+    pub fn write(&self, forwarding: &ForwardingOptions<'_>, out: &mut Vec<u8>) {
+        let from = if self.rewrites_line {
             self.write_line(out);
             self.fields
         } else {
             self.start
         };
-        let replaced = !matches!(forwarding.style, Forwarded::Off);
+        let replaced = !matches!(forwarding.style, ForwardedStyle::Off);
         let drop = |why| match why {
-            Why::Hop => true,
-            Why::Forwarding => replaced,
-            Why::Host => self.absolute,
-            Why::Coding | Why::Report => false,
+            DropReason::Hop => true,
+            DropReason::Forwarding => replaced,
+            DropReason::Host => self.absolute,
+            DropReason::Coding | DropReason::Report => false,
         };
         copy_lines(self.head, from, self.marks, drop, out);
         if self.upgrade {
@@ -58,9 +58,9 @@ impl Request<'_, '_> {
             out.extend_from_slice(b"\r\n");
         }
         match forwarding.style {
-            Forwarded::XForwarded => self.x_forwarded(forwarding, out),
-            Forwarded::Rfc7239 => self.rfc7239(forwarding, out),
-            Forwarded::Off => {}
+            ForwardedStyle::XForwarded => self.x_forwarded(forwarding, out),
+            ForwardedStyle::Rfc7239 => self.rfc7239(forwarding, out),
+            ForwardedStyle::Off => {}
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -81,7 +81,7 @@ impl Request<'_, '_> {
         }
     }
 
-    fn x_forwarded(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+    fn x_forwarded(&self, forwarding: &ForwardingOptions<'_>, out: &mut Vec<u8>) {
         if !forwarding.trusted {
             out.extend_from_slice(forwarding.plain);
             if !self.host.is_empty() {
@@ -104,7 +104,7 @@ impl Request<'_, '_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn rfc7239(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+    fn rfc7239(&self, forwarding: &ForwardingOptions<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Forwarded: ");
         if forwarding.trusted {
             self.earlier_list("forwarded", out);

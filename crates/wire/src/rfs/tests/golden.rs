@@ -160,23 +160,23 @@ fn bytes(text: &str) -> Vec<u8> {
 }
 
 /// Returns each example and its message.
-pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
+pub(super) fn all() -> Vec<(&'static str, Vec<u8>, LotteryMessage)> {
     let (id, incarnation) = (0x0102_0304_0506_0708, 0x6553_f100);
-    let request = Request {
+    let request = LotteryRequest {
         id,
         service: 42,
         attempt: 1,
-        mode: Mode::Referral,
+        mode: AnswerMode::Referral,
         generation: 9,
         client_time: 0x1122_3344,
         avoid: vec![3, 300],
         info: b"gold".to_vec(),
-        room: 128,
+        max_answer_bytes: 128,
     };
-    let answer = Answer {
+    let answer = LotteryAnswer {
         id,
         service: 42,
-        status: Status::Ok,
+        status: AnswerStatus::Ok,
         rank: 0,
         ttl: 1500,
         member: 5,
@@ -184,76 +184,87 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
         client_time: 0x1122_3344,
         generation: 9,
         info: (*b"ok").into(),
-        further: vec![
-            Further { member: 6, endpoint: "192.0.2.11:8080".parse().unwrap() },
-            Further { member: 7, endpoint: "[2001:db8::7]:8080".parse().unwrap() },
+        fallbacks: vec![
+            FallbackMember { member: 6, endpoint: "192.0.2.11:8080".parse().unwrap() },
+            FallbackMember { member: 7, endpoint: "[2001:db8::7]:8080".parse().unwrap() },
         ],
-        room: 0,
+        max_bytes: 0,
     };
-    let commit = Commit { member: 5, incarnation, ids: vec![id, u64::MAX - 1] };
-    let load = Share { service: 42, capacity: 400, weight: 128, load: 350, in_flight: 17 };
-    let report = Report {
+    let commit = AnswerCommit { member: 5, incarnation, ids: vec![id, u64::MAX - 1] };
+    let load = ServiceState { service: 42, capacity: 400, weight: 128, load: 350, in_flight: 17 };
+    let report = NodeReport {
         member: 5,
         incarnation,
         seq: 12,
-        state: Standing::Up,
+        state: NodeState::Up,
         digest: 0x8899_aabb_ccdd_eeff,
         services: vec![load],
         ids: vec![id],
-        heard: vec![Hearsay {
+        heard: vec![RelayedReport {
             member: 6,
             incarnation: incarnation + 1,
             seq: 9,
-            state: Standing::Draining,
-            services: vec![Share { service: 42, capacity: 200, weight: 112, load: u16::MAX, in_flight: 0 }],
+            state: NodeState::Draining,
+            services: vec![ServiceState {
+                service: 42,
+                capacity: 200,
+                weight: 112,
+                load: u16::MAX,
+                in_flight: 0,
+            }],
         }],
     };
-    let fetch = Fetch { id: 0x1111_1111_1111_1111, generation: 0, part: 0 };
-    let near = Offer {
+    let fetch = TableFetch { id: 0x1111_1111_1111_1111, generation: 0, part: 0 };
+    let near = ServiceOffer {
         service: 42,
         capacity: 400,
         endpoint: "192.0.2.10:8080".parse().unwrap(),
         info: (*b"ok").into(),
     };
-    let far = Offer { service: 43, capacity: 1, endpoint: "192.0.2.20:80".parse().unwrap(), info: [].into() };
-    let serving = Listed {
+    let far = ServiceOffer {
+        service: 43,
+        capacity: 1,
+        endpoint: "192.0.2.20:80".parse().unwrap(),
+        info: [].into(),
+    };
+    let serving = NodeDescription {
         member: 5,
         incarnation,
         address: "192.0.2.10:7447".parse().unwrap(),
         offers: vec![near, far],
     };
-    let idle = Listed {
+    let idle = NodeDescription {
         member: 6,
         incarnation: incarnation + 1,
         address: "[2001:db8::6]:7447".parse().unwrap(),
         offers: Vec::new(),
     };
-    let table = Table { id: fetch.id, generation: 9, part: 0, parts: 1, members: vec![serving, idle] };
-    let look = Look { id: 0x2222_2222_2222_2222, service: 42, part: 0 };
-    let near = Place {
+    let table = TablePart { id: fetch.id, generation: 9, part: 0, parts: 1, members: vec![serving, idle] };
+    let look = CandidateQuery { id: 0x2222_2222_2222_2222, service: 42, part: 0 };
+    let near = CandidateEntry {
         member: 5,
         capacity: 400,
         weight: 128,
         address: "192.0.2.10:7447".parse().unwrap(),
         endpoint: "192.0.2.10:8080".parse().unwrap(),
     };
-    let far = Place {
+    let far = CandidateEntry {
         member: 6,
         capacity: 200,
         weight: 0,
         address: "[2001:db8::6]:7447".parse().unwrap(),
         endpoint: "192.0.2.20:80".parse().unwrap(),
     };
-    let drum = Drum { id: look.id, service: 42, part: 0, parts: 1, places: vec![near, far] };
+    let drum = CandidateSet { id: look.id, service: 42, part: 0, parts: 1, candidates: vec![near, far] };
     vec![
-        ("REQUEST", bytes(REQUEST), Message::Request(request)),
-        ("ANSWER", bytes(ANSWER), Message::Answer(answer)),
-        ("COMMIT", bytes(COMMIT), Message::Commit(commit)),
-        ("REPORT", bytes(REPORT), Message::Report(report)),
-        ("FETCH", bytes(FETCH), Message::Fetch(fetch)),
-        ("TABLE", bytes(TABLE), Message::Table(table)),
-        ("LOOK", bytes(LOOK), Message::Look(look)),
-        ("DRUM", bytes(DRUM), Message::Drum(drum)),
+        ("REQUEST", bytes(REQUEST), LotteryMessage::Request(request)),
+        ("ANSWER", bytes(ANSWER), LotteryMessage::Answer(answer)),
+        ("COMMIT", bytes(COMMIT), LotteryMessage::Commit(commit)),
+        ("REPORT", bytes(REPORT), LotteryMessage::Report(report)),
+        ("FETCH", bytes(FETCH), LotteryMessage::Fetch(fetch)),
+        ("TABLE", bytes(TABLE), LotteryMessage::Table(table)),
+        ("LOOK", bytes(LOOK), LotteryMessage::Look(look)),
+        ("DRUM", bytes(DRUM), LotteryMessage::Drum(drum)),
     ]
 }
 
@@ -262,9 +273,9 @@ fn each_kind_is_written_and_read_as_its_example() {
     for (name, bytes, message) in all() {
         assert_eq!(read(&bytes).as_ref(), Ok(&message), "{name}");
         assert_eq!(written(&message).unwrap(), bytes, "{name}");
-        assert_eq!(Kind::of(&message).label(), name.to_lowercase());
+        assert_eq!(DatagramKind::of_message(&message).label(), name.to_lowercase());
     }
-    assert_eq!(all().len() + 1, Kind::ALL.len(), "all but gossip");
+    assert_eq!(all().len() + 1, DatagramKind::ALL.len(), "all but gossip");
 }
 
 #[test]
@@ -273,24 +284,31 @@ fn gossip_is_written_and_read_as_its_example() {
     let opened = keys();
     let opened = opened.open(&bytes).unwrap();
     let gossip = opened.gossip().unwrap().unwrap();
-    assert_eq!((gossip.member, gossip.incarnation, gossip.seq, gossip.said.len()), (5, 0x6553_f100, 12, 60));
+    assert_eq!(
+        (gossip.member, gossip.incarnation, gossip.seq, gossip.payload.len()),
+        (5, 0x6553_f100, 12, 60)
+    );
     let mut out = Vec::new();
     gossip.encode(&keys(), &mut out).unwrap();
     assert_eq!(out, bytes);
-    assert_eq!(opened.message(), Err(Refused::Malformed("gossip is for daemons only")));
+    assert_eq!(opened.message(), Err(DatagramDecodeError::Malformed("gossip is for daemons only")));
     for (name, bytes, _) in all() {
         assert_eq!(keys().open(&bytes).unwrap().gossip(), Ok(None), "{name}");
     }
-    for end in 16..bytes.len() - TRAILER {
+    for end in 16..bytes.len() - TRAILER_LEN {
         let mut cut = bytes[..end].to_vec();
-        cut[6..8].copy_from_slice(&((end + TRAILER) as u16).to_be_bytes());
+        cut[6..8].copy_from_slice(&((end + TRAILER_LEN) as u16).to_be_bytes());
         keys().seal(0, &mut cut);
         assert!(keys().open(&cut).unwrap().gossip().is_err(), "the first {end} bytes");
     }
-    let most = |count| Gossip { said: vec![0; count], ..gossip.clone() }.encode(&keys(), &mut Vec::new());
-    assert_eq!(most(Gossip::MOST), Ok(()));
-    let (what, count) = ("bytes of gossip", Gossip::MOST + 1);
-    assert_eq!(most(count), Err(Unwritable::TooMany { what, count, most: Gossip::MOST }));
+    let most =
+        |count| GossipDatagram { payload: vec![0; count], ..gossip.clone() }.encode(&keys(), &mut Vec::new());
+    assert_eq!(most(GossipDatagram::MAX_PAYLOAD), Ok(()));
+    let (what, count) = ("bytes of gossip", GossipDatagram::MAX_PAYLOAD + 1);
+    assert_eq!(
+        most(count),
+        Err(DatagramEncodeError::TooMany { what, count, most: GossipDatagram::MAX_PAYLOAD })
+    );
 }
 
 #[test]
@@ -310,7 +328,10 @@ fn every_changed_bit_of_an_example_is_found() {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (at % 8);
             assert!(
-                matches!(read(&changed), Err(Refused::Forged | Refused::UnknownKey(_))),
+                matches!(
+                    read(&changed),
+                    Err(DatagramDecodeError::Forged | DatagramDecodeError::UnknownKey(_))
+                ),
                 "{name}, byte {at}"
             );
         }
@@ -330,7 +351,7 @@ fn every_beginning_of_an_example_is_refused() {
 #[test]
 fn what_is_nearly_an_example_says_nothing_or_something_else() {
     for (name, bytes, _) in all() {
-        let inside = &bytes[..bytes.len() - TRAILER];
+        let inside = &bytes[..bytes.len() - TRAILER_LEN];
         for at in 0..inside.len() {
             for mask in [0x01, 0x80, 0xff] {
                 let mut changed = inside.to_vec();
@@ -342,7 +363,7 @@ fn what_is_nearly_an_example_says_nothing_or_something_else() {
     }
 }
 
-fn survives(name: &str, said: Result<Message, Refused>) {
+fn survives(name: &str, said: Result<LotteryMessage, DatagramDecodeError>) {
     let Ok(message) = said else { return };
     let again = read(&written(&message).unwrap()).unwrap();
     assert_eq!(roomless(again), roomless(message), "{name}");

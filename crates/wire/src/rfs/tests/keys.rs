@@ -4,13 +4,13 @@ const OLD: &str = "1 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1
 const NEW: &str = "2 FFEEDDCCBBAA99887766554433221100ffeeddccbbaa99887766554433221100";
 const THIRD: &str = "3 0000000000000000000000000000000000000000000000000000000000000001";
 
-fn file(lines: &[&str]) -> Keys {
+fn file(lines: &[&str]) -> KeyRing {
     lines.join("\n").parse().unwrap()
 }
 
-fn sealed(keys: &Keys) -> Vec<u8> {
+fn sealed(keys: &KeyRing) -> Vec<u8> {
     let mut out = b"something before".to_vec();
-    Commit { member: 1, incarnation: 1, ids: vec![1] }.encode(keys, &mut out).unwrap();
+    AnswerCommit { member: 1, incarnation: 1, ids: vec![1] }.encode(keys, &mut out).unwrap();
     out.split_off(16)
 }
 
@@ -23,11 +23,11 @@ fn a_rotation_leaves_no_gap() {
             assert!(pair[to].open(&sealed(&pair[from])).is_ok(), "{:?} to {:?}", pair[from], pair[to]);
         }
     }
-    assert_eq!(steps[3].open(&sealed(&steps[0])).err(), Some(Refused::UnknownKey(1)));
-    assert_eq!(steps[0].open(&sealed(&steps[2])).err(), Some(Refused::UnknownKey(2)));
+    assert_eq!(steps[3].open(&sealed(&steps[0])).err(), Some(DatagramDecodeError::UnknownKey(1)));
+    assert_eq!(steps[0].open(&sealed(&steps[2])).err(), Some(DatagramDecodeError::UnknownKey(2)));
     let three = file(&[NEW, OLD, THIRD]);
     for (id, keys) in [(1, &steps[0]), (2, &steps[3]), (3, &file(&[THIRD]))] {
-        assert_eq!(three.open(&sealed(keys)).map(|opened| opened.key()), Ok(id));
+        assert_eq!(three.open(&sealed(keys)).map(|opened| opened.key_id()), Ok(id));
     }
 }
 
@@ -50,19 +50,19 @@ fn a_name_has_a_number() {
 
 #[test]
 fn another_secret_under_the_same_number_is_a_forgery() {
-    let other = OLD.replace("1f", "1e").parse::<Keys>().unwrap();
-    assert_eq!(file(&[OLD]).open(&sealed(&other)).err(), Some(Refused::Forged));
+    let other = OLD.replace("1f", "1e").parse::<KeyRing>().unwrap();
+    assert_eq!(file(&[OLD]).open(&sealed(&other)).err(), Some(DatagramDecodeError::Forged));
 }
 
 #[test]
 fn the_number_of_the_key_is_under_the_tag() {
     let same = format!("{OLD}\n{}", OLD.replacen('1', "9", 1));
-    let keys: Keys = same.parse().unwrap();
+    let keys: KeyRing = same.parse().unwrap();
     let mut datagram = sealed(&keys);
     let at = datagram.len() - 17;
     assert_eq!(datagram[at], 1);
     datagram[at] = 9;
-    assert_eq!(keys.open(&datagram).err(), Some(Refused::Forged));
+    assert_eq!(keys.open(&datagram).err(), Some(DatagramDecodeError::Forged));
 }
 
 #[test]
@@ -70,14 +70,14 @@ fn nothing_is_read_before_the_tag_is_right() {
     // The other fields are wrong as well, but the tag is reported.
     for bytes in [vec![0; 36], vec![0xff; 1400], b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec()] {
         let refused = keys().open(&bytes).err();
-        assert!(matches!(refused, Some(Refused::UnknownKey(_))), "{refused:?}");
+        assert!(matches!(refused, Some(DatagramDecodeError::UnknownKey(_))), "{refused:?}");
         let mut named = bytes.clone();
-        let at = named.len() - TRAILER;
+        let at = named.len() - TRAILER_LEN;
         named[at..at + 4].copy_from_slice(&[0, 0, 0, 7]);
-        assert_eq!(keys().open(&named).err(), Some(Refused::Forged));
+        assert_eq!(keys().open(&named).err(), Some(DatagramDecodeError::Forged));
     }
     for len in [0, 1, 16, 20, 35, 1401, 65_507] {
-        assert_eq!(keys().open(&vec![0; len]).err(), Some(Refused::Size(len)));
+        assert_eq!(keys().open(&vec![0; len]).err(), Some(DatagramDecodeError::Size(len)));
     }
 }
 
@@ -87,37 +87,37 @@ fn other_protocols_may_be_sealed_too() {
     datagram.extend_from_slice(b"gossip of the members");
     keys().seal(6, &mut datagram);
     let opened = keys().open(&datagram[6..]).unwrap();
-    assert_eq!((opened.bytes(), opened.key()), (&b"gossip of the members"[..], 7));
-    assert_eq!(opened.message(), Err(Refused::Malformed("it does not begin with RF")));
+    assert_eq!((opened.bytes(), opened.key_id()), (&b"gossip of the members"[..], 7));
+    assert_eq!(opened.message(), Err(DatagramDecodeError::Malformed("it does not begin with RF")));
     // Sealing nothing appends a trailer, for any `start`.
     let mut nothing = Vec::new();
     keys().seal(100, &mut nothing);
-    assert_eq!(nothing.len(), TRAILER);
+    assert_eq!(nothing.len(), TRAILER_LEN);
 }
 
 #[test]
 fn no_secret_is_shown() {
     let keys = file(&[OLD, NEW]);
-    assert_eq!(format!("{keys:?}"), "Keys { sealing: Key { id: 1, .. }, others: [Key { id: 2, .. }] }");
+    assert_eq!(format!("{keys:?}"), "KeyRing { sealing: Key { id: 1, .. }, others: [Key { id: 2, .. }] }");
     assert_eq!(keys.ids().collect::<Vec<_>>(), [1, 2]);
 }
 
 #[test]
 fn a_file_of_keys_may_have_comments() {
     let text = format!("# of the cluster\r\n\r\n  {NEW} # from Monday\r\n\t{OLD}");
-    let keys: Keys = text.parse().unwrap();
+    let keys: KeyRing = text.parse().unwrap();
     assert_eq!(keys.ids().collect::<Vec<_>>(), [2, 1]);
     assert!(keys.open(&sealed(&file(&[NEW]))).is_ok());
-    let marked: Keys = format!("\u{feff}{text}").parse().unwrap();
+    let marked: KeyRing = format!("\u{feff}{text}").parse().unwrap();
     assert_eq!(marked.ids().collect::<Vec<_>>(), [2, 1]);
 }
 
 #[test]
 fn a_file_of_keys_may_begin_with_a_mark_of_the_byte_order() {
-    let keys: Keys = format!("\u{feff}{OLD}\n{NEW}\n").parse().unwrap();
+    let keys: KeyRing = format!("\u{feff}{OLD}\n{NEW}\n").parse().unwrap();
     assert_eq!(keys.ids().collect::<Vec<_>>(), [1, 2]);
     // It is accepted at the beginning only.
-    let bad = format!("{OLD}\n\u{feff}{NEW}\n").parse::<Keys>().unwrap_err();
+    let bad = format!("{OLD}\n\u{feff}{NEW}\n").parse::<KeyRing>().unwrap_err();
     assert_eq!(bad.line, 2);
 }
 
@@ -125,7 +125,7 @@ fn a_file_of_keys_may_begin_with_a_mark_of_the_byte_order() {
 fn a_bad_file_of_keys_is_refused_with_its_line_and_without_its_secret() {
     let secret = &OLD[2..];
     let refused = |text: &str| {
-        let bad = text.parse::<Keys>().map(|_| ()).unwrap_err();
+        let bad = text.parse::<KeyRing>().map(|_| ()).unwrap_err();
         assert!(!bad.to_string().contains("0b0c"), "{bad}");
         (bad.line, bad.why)
     };

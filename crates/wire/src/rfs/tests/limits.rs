@@ -1,12 +1,12 @@
-use plimsoll_brain::lottery::{IDS, PART, SERVICES};
+use plimsoll_brain::lottery::{MAX_IDS, MAX_SERVICES, MAX_TABLE_PART_BYTES};
 
 use super::*;
 
-fn answer() -> Answer {
-    Answer {
+fn answer() -> LotteryAnswer {
+    LotteryAnswer {
         id: 1,
         service: 1,
-        status: Status::Ok,
+        status: AnswerStatus::Ok,
         rank: 0,
         ttl: 0,
         member: 1,
@@ -14,45 +14,54 @@ fn answer() -> Answer {
         client_time: 0,
         generation: 0,
         info: [].into(),
-        further: Vec::new(),
-        room: 0,
+        fallbacks: Vec::new(),
+        max_bytes: 0,
     }
 }
 
-fn request(avoid: usize, info: usize, room: u16) -> Request {
-    Request {
+fn request(avoid: usize, info: usize, room: u16) -> LotteryRequest {
+    LotteryRequest {
         id: 1,
         service: 1,
         attempt: 0,
-        mode: Mode::Lottery,
+        mode: AnswerMode::Lottery,
         generation: 0,
         client_time: 0,
         avoid: vec![1; avoid],
         info: vec![1; info],
-        room,
+        max_answer_bytes: room,
     }
 }
 
-fn report(services: usize, recent: usize) -> Report {
-    let load = Share { service: 1, capacity: 1, weight: 1, load: 1, in_flight: 1 };
+fn report(services: usize, recent: usize) -> NodeReport {
+    let load = ServiceState { service: 1, capacity: 1, weight: 1, load: 1, in_flight: 1 };
     let (services, ids) = (vec![load; services], vec![1; recent]);
-    Report { member: 1, incarnation: 1, seq: 1, state: Standing::Up, digest: 1, services, ids, heard: vec![] }
+    NodeReport {
+        member: 1,
+        incarnation: 1,
+        seq: 1,
+        state: NodeState::Up,
+        digest: 1,
+        services,
+        ids,
+        heard: vec![],
+    }
 }
 
 /// Returns the encoded length or the error; an error must append nothing.
-fn length(message: &impl Encode) -> Result<usize, Unwritable> {
+fn length(message: &impl EncodeDatagram) -> Result<usize, DatagramEncodeError> {
     let mut out = b"before".to_vec();
     let done = message.encode(&keys(), &mut out);
     assert_eq!(done.is_err(), out == b"before");
     done.map(|()| out.len() - 6)
 }
 
-fn too_long(kind: Kind, len: usize, most: usize) -> Result<usize, Unwritable> {
-    Err(Unwritable::TooLong { kind, len, most })
+fn too_long(kind: DatagramKind, len: usize, most: usize) -> Result<usize, DatagramEncodeError> {
+    Err(DatagramEncodeError::TooLong { kind, len, most })
 }
 
-fn too_many(what: &'static str, count: usize, most: usize) -> Result<usize, Unwritable> {
-    Err(Unwritable::TooMany { what, count, most })
+fn too_many(what: &'static str, count: usize, most: usize) -> Result<usize, DatagramEncodeError> {
+    Err(DatagramEncodeError::TooMany { what, count, most })
 }
 
 #[test]
@@ -60,12 +69,12 @@ fn a_request_is_as_long_as_its_answer_may_be() {
     let padded = |room| length(&request(0, 0, room));
     for (room, len) in [(0, 128), (127, 128), (128, 128), (129, 129), (1200, 1200), (u16::MAX, 1200)] {
         assert_eq!(padded(room), Ok(len), "{room}");
-        let Message::Request(again) =
-            read(&written(&Message::Request(request(0, 0, room))).unwrap()).unwrap()
+        let LotteryMessage::Request(again) =
+            read(&written(&LotteryMessage::Request(request(0, 0, room))).unwrap()).unwrap()
         else {
             panic!("a request")
         };
-        assert_eq!(usize::from(again.room), len);
+        assert_eq!(usize::from(again.max_answer_bytes), len);
     }
     // The fixed part has 53 bytes. A padding has at least four bytes, so one that fills up to three missing
     // bytes exceeds 128.
@@ -75,11 +84,11 @@ fn a_request_is_as_long_as_its_answer_may_be() {
     assert_eq!(filled(74, 0), Ok(131));
     assert_eq!(filled(75, 0), Ok(128));
     assert_eq!(filled(76, 0), Ok(129));
-    assert_eq!(filled(MOST_INFO, 1200), Ok(1200));
-    assert_eq!(filled(MOST_INFO + 1, 0), too_many("bytes of information", 1001, 1000));
+    assert_eq!(filled(MAX_INFO, 1200), Ok(1200));
+    assert_eq!(filled(MAX_INFO + 1, 0), too_many("bytes of information", 1001, 1000));
     let avoiding = |avoid, info| length(&request(avoid, info, 0));
     assert_eq!(avoiding(255, 637), Ok(1200));
-    assert_eq!(avoiding(255, 638), too_long(Kind::Request, 1201, 1200));
+    assert_eq!(avoiding(255, 638), too_long(DatagramKind::Request, 1201, 1200));
     assert_eq!(avoiding(256, 0), too_many("members to avoid", 256, 255));
     // One byte below the maximum: padding of one byte is impossible.
     assert_eq!(length(&request(255, 636, 1200)), Ok(1199));
@@ -87,30 +96,35 @@ fn a_request_is_as_long_as_its_answer_may_be() {
 
 #[test]
 fn an_answer_fits_into_what_it_answers() {
-    let with = |info: usize, further: &[Further], room| {
-        let answer = Answer { info: vec![1; info].into(), further: further.into(), room, ..answer() };
+    let with = |info: usize, further: &[FallbackMember], room| {
+        let answer = LotteryAnswer {
+            info: vec![1; info].into(),
+            fallbacks: further.into(),
+            max_bytes: room,
+            ..answer()
+        };
         let mut out = Vec::new();
         answer.encode(&keys(), &mut out)?;
-        let Ok(Message::Answer(again)) = read(&out) else { panic!("an answer") };
-        assert_eq!(again.further, further[..again.further.len()], "the best are named");
-        Ok((out.len(), again.further.len()))
+        let Ok(LotteryMessage::Answer(again)) = read(&out) else { panic!("an answer") };
+        assert_eq!(again.fallbacks, further[..again.fallbacks.len()], "the best are named");
+        Ok((out.len(), again.fallbacks.len()))
     };
     assert_eq!(with(0, &[], 128), Ok((75, 0)));
     assert_eq!(with(53, &[], 128), Ok((128, 0)));
     assert_eq!(with(53, &[], 0), Ok((128, 0)), "there is always that much");
-    let too_long = |len, most| Err(Unwritable::TooLong { kind: Kind::Answer, len, most });
+    let too_long = |len, most| Err(DatagramEncodeError::TooLong { kind: DatagramKind::Answer, len, most });
     assert_eq!(with(54, &[], 128), too_long(129, 128), "information is not cut");
     assert_eq!(with(54, &[], 129), Ok((129, 0)));
-    let four = [Further { member: 2, endpoint: ([192, 0, 2, 2], 80).into() }; 5];
+    let four = [FallbackMember { member: 2, endpoint: ([192, 0, 2, 2], 80).into() }; 5];
     assert_eq!(with(0, &four, 128), Ok((116, 4)), "never more than four");
     assert_eq!(with(0, &four, 1200), Ok((116, 4)));
-    let six = [Further { member: 2, endpoint: ([1_u16; 8], 80).into() }; 4];
+    let six = [FallbackMember { member: 2, endpoint: ([1_u16; 8], 80).into() }; 4];
     assert_eq!(with(0, &six, 128), Ok((122, 2)));
     assert_eq!(with(0, &six, 163), Ok((143, 3)));
     assert_eq!(with(0, &six, 164), Ok((164, 4)));
     assert_eq!(with(50, &six, 128), Ok((125, 0)));
     assert_eq!(
-        length(&Answer { info: vec![1; 1001].into(), ..answer() }),
+        length(&LotteryAnswer { info: vec![1; 1001].into(), ..answer() }),
         too_many("bytes of information", 1001, 1000)
     );
 }
@@ -119,19 +133,19 @@ fn an_answer_fits_into_what_it_answers() {
 fn an_answer_that_is_well_says_where() {
     let mut answer = answer();
     answer.endpoint = None;
-    assert!(matches!(length(&answer), Err(Unwritable::Contradiction(_))));
-    answer.status = Status::Busy;
+    assert!(matches!(length(&answer), Err(DatagramEncodeError::Contradiction(_))));
+    answer.status = AnswerStatus::Busy;
     assert_eq!(length(&answer), Ok(75));
 }
 
 #[test]
 fn a_commit_holds_as_many_requests_as_it_says() {
-    let len = |ids| length(&Commit { member: 1, incarnation: 1, ids: vec![1; ids] });
+    let len = |ids| length(&AnswerCommit { member: 1, incarnation: 1, ids: vec![1; ids] });
     assert_eq!((len(0), len(1)), (Ok(43), Ok(51)));
     assert_eq!(len(144), Ok(1195));
-    assert_eq!(len(145), too_long(Kind::Commit, 1203, 1200));
+    assert_eq!(len(145), too_long(DatagramKind::Commit, 1203, 1200));
     assert_eq!(len(256), too_many("requests", 256, 255));
-    assert!(len(IDS).is_ok(), "as many as the brain sends");
+    assert!(len(MAX_IDS).is_ok(), "as many as the brain sends");
 }
 
 #[test]
@@ -140,49 +154,59 @@ fn a_report_holds_as_many_services_and_requests_as_it_says() {
     assert_eq!(len(0, 0), Ok(57));
     for services in 0..=111 {
         let recent = ((1343 - 12 * services) / 8).min(255);
-        assert!(len(services, recent).is_ok_and(|len| len <= LONGEST_REPORT), "{services}, {recent}");
+        assert!(len(services, recent).is_ok_and(|len| len <= MAX_REPORT_LEN), "{services}, {recent}");
         assert!(len(services, recent + 1).is_err(), "{services}");
     }
-    assert_eq!(len(112, 0), too_long(Kind::Report, 1401, 1400));
+    assert_eq!(len(112, 0), too_long(DatagramKind::Report, 1401, 1400));
     assert_eq!(len(256, 0), too_many("services", 256, 255));
-    assert!(len(SERVICES, IDS).is_ok(), "as many as the brain sends");
+    assert!(len(MAX_SERVICES, MAX_IDS).is_ok(), "as many as the brain sends");
 }
 
 #[test]
 fn a_table_is_as_long_as_its_members_say() {
-    let far = Offer { service: 1, capacity: 1, endpoint: ([1_u16; 8], 80).into(), info: [].into() };
-    let member = |services| Listed {
+    let far = ServiceOffer { service: 1, capacity: 1, endpoint: ([1_u16; 8], 80).into(), info: [].into() };
+    let member = |services| NodeDescription {
         member: 1,
         incarnation: 1,
         address: ([192, 0, 2, 1], 7447).into(),
         offers: vec![far.clone(); services],
     };
-    let table = |part, parts, members| Table { id: 1, generation: 1, part, parts, members };
+    let table = |part, parts, members| TablePart { id: 1, generation: 1, part, parts, members };
     assert_eq!(length(&table(0, 1, Vec::new())), Ok(45));
     for (part, parts) in [(0, 0), (1, 1), (u16::MAX, u16::MAX)] {
-        assert!(matches!(length(&table(part, parts, Vec::new())), Err(Unwritable::Contradiction(_))));
+        assert!(matches!(
+            length(&table(part, parts, Vec::new())),
+            Err(DatagramEncodeError::Contradiction(_))
+        ));
     }
-    assert_eq!(length(&table(0, 1, vec![member(42)])), Ok(45 + member(42).bytes()));
-    assert_eq!(length(&table(0, 1, vec![member(43)])), too_long(Kind::Table, 1220, 1200));
+    assert_eq!(length(&table(0, 1, vec![member(42)])), Ok(45 + member(42).encoded_size()));
+    assert_eq!(length(&table(0, 1, vec![member(43)])), too_long(DatagramKind::Table, 1220, 1200));
     // On the member's own host an offer is less than half as long.
-    let near = Offer { endpoint: ([192, 0, 2, 1], 80).into(), ..far.clone() };
-    let near = |services| Listed { offers: vec![near.clone(); services], ..member(0) };
-    assert!(near(103).bytes() <= PART && length(&table(0, 1, vec![near(103)])).is_ok());
-    assert!(near(104).bytes() > PART && length(&table(0, 1, vec![near(104)])).is_err());
+    let near = ServiceOffer { endpoint: ([192, 0, 2, 1], 80).into(), ..far.clone() };
+    let near = |services| NodeDescription { offers: vec![near.clone(); services], ..member(0) };
+    assert!(
+        near(103).encoded_size() <= MAX_TABLE_PART_BYTES && length(&table(0, 1, vec![near(103)])).is_ok()
+    );
+    assert!(
+        near(104).encoded_size() > MAX_TABLE_PART_BYTES && length(&table(0, 1, vec![near(104)])).is_err()
+    );
     assert!(length(&table(0, 1, vec![member(0); 82])).is_ok());
     assert!(length(&table(0, 1, vec![member(0); 83])).is_err());
     assert_eq!(length(&table(0, 1, vec![member(256)])), too_many("services", 256, 255));
-    let wordy = Listed { offers: vec![Offer { info: vec![1; 1001].into(), ..far.clone() }], ..member(0) };
+    let wordy = NodeDescription {
+        offers: vec![ServiceOffer { info: vec![1; 1001].into(), ..far.clone() }],
+        ..member(0)
+    };
     assert_eq!(length(&table(0, 1, vec![wordy])), too_many("bytes of information", 1001, 1000));
-    assert_eq!(PART, LONGEST - HEADER - 9 - TRAILER);
+    assert_eq!(MAX_TABLE_PART_BYTES, MAX_DATAGRAM_LEN - HEADER_LEN - 9 - TRAILER_LEN);
 }
 
 #[test]
 fn errors_are_sentences() {
-    let error = Unwritable::TooLong { kind: Kind::Answer, len: 129, most: 128 };
+    let error = DatagramEncodeError::TooLong { kind: DatagramKind::Answer, len: 129, most: 128 };
     assert_eq!(error.to_string(), "answer of 129 bytes, where 128 are the most");
-    let error = Unwritable::TooMany { what: "services", count: 256, most: 255 };
+    let error = DatagramEncodeError::TooMany { what: "services", count: 256, most: 255 };
     assert_eq!(error.to_string(), "256 services, where 255 are the most");
-    assert_eq!(Refused::Malformed("it is odd").to_string(), "bad RFS: it is odd");
-    assert_eq!(Refused::UnknownKey(8).to_string(), "no key 8");
+    assert_eq!(DatagramDecodeError::Malformed("it is odd").to_string(), "bad RFS: it is odd");
+    assert_eq!(DatagramDecodeError::UnknownKey(8).to_string(), "no key 8");
 }

@@ -3,25 +3,25 @@ use super::*;
 /// Returns the example with that name without its trailer.
 fn example(name: &str) -> Vec<u8> {
     let (_, mut bytes, _) = golden::all().into_iter().find(|(found, ..)| *found == name).unwrap();
-    bytes.truncate(bytes.len() - TRAILER);
+    bytes.truncate(bytes.len() - TRAILER_LEN);
     bytes
 }
 
 /// Decodes the example with other bytes at an offset.
-fn with(name: &str, at: usize, bytes: &[u8]) -> Result<Message, Refused> {
+fn with(name: &str, at: usize, bytes: &[u8]) -> Result<LotteryMessage, DatagramDecodeError> {
     let mut example = example(name);
     example[at..at + bytes.len()].copy_from_slice(bytes);
     resealed(&example)
 }
 
 /// Decodes the example with bytes appended.
-fn followed(name: &str, more: &[u8]) -> Result<Message, Refused> {
+fn followed(name: &str, more: &[u8]) -> Result<LotteryMessage, DatagramDecodeError> {
     resealed(&[&example(name)[..], more].concat())
 }
 
-fn why(said: Result<Message, Refused>) -> &'static str {
+fn why(said: Result<LotteryMessage, DatagramDecodeError>) -> &'static str {
     match said {
-        Err(Refused::Malformed(why)) => why,
+        Err(DatagramDecodeError::Malformed(why)) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -52,7 +52,7 @@ fn a_datagram_is_as_long_as_it_says() {
 
 #[test]
 fn what_is_to_be_answered_has_room_for_it() {
-    let short = |name: &str, len: usize| resealed(&example(name)[..len - TRAILER]);
+    let short = |name: &str, len: usize| resealed(&example(name)[..len - TRAILER_LEN]);
     assert_eq!(why(short("REQUEST", 127)), "it leaves too little room for its answer");
     assert_eq!(why(short("FETCH", 1199)), "it leaves too little room for its answer");
 }
@@ -60,7 +60,7 @@ fn what_is_to_be_answered_has_room_for_it() {
 #[test]
 fn only_a_report_is_longer_than_1200_bytes() {
     let pad = |name: &str, total: usize| {
-        let value = total - TRAILER - example(name).len() - 4;
+        let value = total - TRAILER_LEN - example(name).len() - 4;
         followed(name, &[&[0, 0, (value >> 8) as u8, value as u8][..], &vec![0; value]].concat())
     };
     for name in ["REQUEST", "ANSWER", "COMMIT", "TABLE"] {
@@ -68,7 +68,7 @@ fn only_a_report_is_longer_than_1200_bytes() {
         assert_eq!(why(pad(name, 1201)), "it is longer than its kind may be", "{name}");
     }
     assert!(pad("REPORT", 1400).is_ok());
-    assert_eq!(pad("REPORT", 1401), Err(Refused::Size(1401)));
+    assert_eq!(pad("REPORT", 1401), Err(DatagramDecodeError::Size(1401)));
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn options_are_skipped_if_they_say_so_and_left_out() {
         for option in [&[0x12, 0x34, 0, 2, 7, 7][..], &[0, 0, 0, 0], &[0x80, 0, 0, 1, 9], &[0x7f, 0xff, 0, 0]]
         {
             let again = followed(name, option).unwrap();
-            if let Message::Request(again) = &again {
-                assert_eq!(usize::from(again.room), 128 + option.len());
+            if let LotteryMessage::Request(again) = &again {
+                assert_eq!(usize::from(again.max_answer_bytes), 128 + option.len());
             }
             assert_eq!(roomless(again), roomless(message.clone()), "{name}");
         }
@@ -103,10 +103,12 @@ fn further_members_are_named_once_and_counted_right() {
     // The last 35 of 92 bytes are the example's own option.
     let without = &example("ANSWER")[..92 - 35];
     let alone = |option: &[u8]| resealed(&[without, option].concat());
-    let Ok(Message::Answer(answer)) = alone(&ONE) else { panic!("an answer") };
-    assert_eq!(answer.further, [Further { member: 6, endpoint: ([192, 0, 2, 1], 80).into() }]);
-    let Ok(Message::Answer(answer)) = alone(&[&[0x80][..], &ONE[1..]].concat()) else { panic!("an answer") };
-    assert_eq!(answer.further.len(), 1, "known, and so not skipped, whether critical or not");
+    let Ok(LotteryMessage::Answer(answer)) = alone(&ONE) else { panic!("an answer") };
+    assert_eq!(answer.fallbacks, [FallbackMember { member: 6, endpoint: ([192, 0, 2, 1], 80).into() }]);
+    let Ok(LotteryMessage::Answer(answer)) = alone(&[&[0x80][..], &ONE[1..]].concat()) else {
+        panic!("an answer")
+    };
+    assert_eq!(answer.fallbacks.len(), 1, "known, and so not skipped, whether critical or not");
     let mut none = ONE;
     none[4] = 0;
     assert_eq!(why(alone(&none)), "there are no further members, or too many");
@@ -127,8 +129,8 @@ fn what_was_heard_is_told_once_and_counted_right() {
     // The last 29 bytes are the example's own option.
     let example = example("REPORT");
     let alone = |option: &[u8]| resealed(&[&example[..example.len() - 29], option].concat());
-    let Ok(Message::Report(report)) = alone(&bare) else { panic!("a report") };
-    let none = Hearsay { member: 6, incarnation: 1, seq: 9, state: Standing::Up, services: vec![] };
+    let Ok(LotteryMessage::Report(report)) = alone(&bare) else { panic!("a report") };
+    let none = RelayedReport { member: 6, incarnation: 1, seq: 9, state: NodeState::Up, services: vec![] };
     assert_eq!(report.heard, [none]);
     let changed = |at: usize, to: u8| {
         let mut option = bare.clone();
@@ -173,14 +175,14 @@ fn addresses_are_of_a_family_and_no_longer() {
     let mut busy = example("ANSWER");
     busy[20] = 1;
     busy[AT..AT + 19].copy_from_slice(&none);
-    let Ok(Message::Answer(answer)) = resealed(&busy) else { panic!("an answer") };
-    assert_eq!((answer.status, answer.endpoint), (Status::Busy, None));
+    let Ok(LotteryMessage::Answer(answer)) = resealed(&busy) else { panic!("an answer") };
+    assert_eq!((answer.status, answer.endpoint), (AnswerStatus::Busy, None));
     busy[AT + 2] = 1;
     assert_eq!(why(resealed(&busy)), "an address is longer than its family");
     // It is encoded as received, not as the IPv4 address that it maps.
     let mut mapped = [0; 19];
     mapped[0] = 6;
     mapped[13..].copy_from_slice(&[255, 255, 192, 0, 2, 1]);
-    let Ok(Message::Answer(answer)) = with("ANSWER", AT, &mapped) else { panic!("an answer") };
+    let Ok(LotteryMessage::Answer(answer)) = with("ANSWER", AT, &mapped) else { panic!("an answer") };
     assert_eq!(answer.endpoint.map(|endpoint| endpoint.is_ipv6()), Some(true));
 }

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::lottery::{self as brain, Config, Daemon, To};
+use plimsoll_brain::lottery::{self as brain, LotteryNode, MessageTarget, NodeConfig};
 
 use super::*;
 
@@ -10,35 +10,35 @@ fn address(text: &str) -> SocketAddr {
 }
 
 /// Creates a member with `services` services, each with `info` bytes of information.
-fn member(number: u16, services: u32, info: usize) -> Listed {
+fn member(number: u16, services: u32, info: usize) -> NodeDescription {
     let home = if number.is_multiple_of(2) { "10.0.0.1:7447" } else { "[2001:db8::1]:7447" };
     let server = if number.is_multiple_of(3) { "10.0.0.1:80" } else { "[2001:db8::1]:80" };
-    let offer = |service| Offer {
+    let offer = |service| ServiceOffer {
         service,
         capacity: 4,
         endpoint: address(server),
         info: vec![service as u8; info].into(),
     };
     let offers = (0..services).map(offer).collect();
-    Listed { member: number, incarnation: 9, address: address(home), offers }
+    NodeDescription { member: number, incarnation: 9, address: address(home), offers }
 }
 
 #[test]
 fn the_brain_cuts_tables_as_the_bytes_do() {
     // Members of all sizes; one of them is too large for a part.
-    let mut members: Vec<Listed> =
+    let mut members: Vec<NodeDescription> =
         (2..400).map(|number| member(number, u32::from(number % 7), usize::from(number % 11) * 9)).collect();
     members.push(member(500, 60, 100));
-    let key = brain::Key::new([1; 16]);
-    let config = Config { rate: 0, ..Config::new(1, 1, address("10.0.0.1:7447"), vec![], key) };
-    let mut daemon = Daemon::new(config, Time(0));
+    let key = brain::SipHashKey::new([1; 16]);
+    let config = NodeConfig { rate: 0, ..NodeConfig::new(1, 1, address("10.0.0.1:7447"), vec![], key) };
+    let mut daemon = LotteryNode::new(config, Time(0));
     assert!(members.iter().all(|member| daemon.member_up(member.clone())));
     let from = address("10.0.0.9:7447");
-    let mut told: Vec<Vec<Listed>> = Vec::new();
+    let mut told: Vec<Vec<NodeDescription>> = Vec::new();
     for part in 0.. {
-        daemon.handle(Time(1), from, Message::Fetch(Fetch { id: 1, generation: 0, part }));
-        let Some((To::Address(_), message)) = daemon.poll_transmit() else { break };
-        let Ok(Message::Table(table)) = read(&written(&message).unwrap()) else { panic!() };
+        daemon.handle(Time(1), from, LotteryMessage::Fetch(TableFetch { id: 1, generation: 0, part }));
+        let Some((MessageTarget::Address(_), message)) = daemon.poll_transmit() else { break };
+        let Ok(LotteryMessage::Table(table)) = read(&written(&message).unwrap()) else { panic!() };
         assert_eq!(usize::from(table.part), told.len());
         told.push(table.members);
     }
@@ -49,7 +49,7 @@ fn the_brain_cuts_tables_as_the_bytes_do() {
     );
     for parts in told.windows(2) {
         let members = [&parts[0][..], &parts[1][..1]].concat();
-        let fuller = Message::Table(Table { id: 1, generation: 1, part: 0, parts: 1, members });
+        let fuller = LotteryMessage::Table(TablePart { id: 1, generation: 1, part: 0, parts: 1, members });
         assert!(written(&fuller).is_err(), "each is as full as it can be");
     }
 }

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::{Balancer, BalancerKind, COPIES, Experiment, Factor, Graded, Level, Protocol};
+use super::super::{
+    BalancerKind, BalancerSpec, ByRunLength, COPIES, Experiment, Factor, FactorLevel, LoadProtocol,
+};
 use super::{CLIENTS, LENGTH, MILLISECONDS};
 
 /// The maximum number of clients: each has a thread.
@@ -16,14 +18,14 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
     let closed = load.concurrency.is_some() || varied.contains(&Factor::Concurrency);
     if let Some(precision) = precision {
         let fine = |part: f64| part > 0.0 && part < 1.0;
-        let Graded { full, quick } = precision.get_ref();
+        let ByRunLength { full, quick } = precision.get_ref();
         if !closed || !fine(*full) || !fine(*quick) {
             let message = "[plan] `precision` is above 0 and below 1, and of a closed loop";
             wrong.push((precision.span(), message.to_owned()));
         }
     }
     let Some(application) = &experiment.application else {
-        if let Some(vary) = experiment.factors.iter().find(|vary| vary.vary.get_ref().of_application()) {
+        if let Some(vary) = experiment.factors.iter().find(|vary| vary.vary.get_ref().is_of_application()) {
             let message = format!("`{}` can be varied only of an [application]", vary.vary.get_ref().name());
             wrong.push((vary.vary.span(), message));
         }
@@ -59,15 +61,15 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         "goes without faults and without `instances`",
     );
     need(!network.namespaces, "says its delay itself: it goes without `namespaces`");
-    let plain = |balancer: &Balancer| {
-        balancer.kind == BalancerKind::Plimsoll && !balancer.agents && !balancer.follows
+    let plain = |balancer: &BalancerSpec| {
+        balancer.kind == BalancerKind::Plimsoll && !balancer.has_agents && !balancer.follows_lottery
     };
     let kind = experiment.balancer.kind.as_ref().is_none_or(plain);
     need(
         kind && !varied.contains(&Factor::Balancer),
         "has plimsoll as its agent, which chooses by chance or, with `age`, by loads",
     );
-    let http = experiment.protocol() == Protocol::Http && !varied.contains(&Factor::Protocol);
+    let http = experiment.protocol() == LoadProtocol::Http && !varied.contains(&Factor::Protocol);
     need(
         http || !varied.contains(&Factor::Age),
         "over iiop nobody asks servers for their load: `age` goes with http",
@@ -102,5 +104,5 @@ fn clients(experiment: &Experiment) -> f64 {
     let own = experiment.load.concurrency.unwrap_or(0) as f64;
     let varied = experiment.factors.iter().filter(|vary| *vary.vary.get_ref() == Factor::Concurrency);
     let levels = varied.flat_map(|vary| vary.full.get_ref().iter().chain(vary.quick.get_ref()));
-    levels.filter_map(Level::number).fold(own, f64::max)
+    levels.filter_map(FactorLevel::number).fold(own, f64::max)
 }

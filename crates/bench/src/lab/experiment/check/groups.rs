@@ -2,7 +2,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use super::super::{Act, Balancer, BalancerKind, Experiment, Factor, Level, Protocol};
+use super::super::{BalancerKind, BalancerSpec, Experiment, Factor, FactorLevel, FaultAction, LoadProtocol};
 
 /// The allowed numbers of groups.
 pub(super) const COUNT: RangeInclusive<usize> = 1..=8;
@@ -14,23 +14,25 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
     let vary = experiment.factors.iter().find(|vary| *vary.vary.get_ref() == Factor::Groups);
     let places = settings.groups.iter().map(|groups| (groups.span(), *groups.get_ref()));
     let levels = vary.into_iter().flat_map(|vary| [&vary.full, &vary.quick]);
-    let greatest = |levels: &[Level]| levels.iter().filter_map(Level::number).fold(0.0, f64::max) as usize;
+    let greatest =
+        |levels: &[FactorLevel]| levels.iter().filter_map(FactorLevel::number).fold(0.0, f64::max) as usize;
     let places = places.chain(levels.map(|levels| (levels.span(), greatest(levels.get_ref()))));
     let places: Vec<(Range<usize>, usize)> = places.collect();
     let count = places.iter().map(|(_, count)| *count).max().unwrap_or(1);
     let levels = experiment.factors.iter().filter(|vary| *vary.vary.get_ref() == Factor::Balancer);
     let levels = levels.flat_map(|vary| [&vary.full, &vary.quick]).flat_map(|levels| {
-        let named = |level: &Level| level.to_string().parse::<Balancer>().ok();
+        let named = |level: &FactorLevel| level.to_string().parse::<BalancerSpec>().ok();
         levels.get_ref().iter().filter_map(named).map(|balancer| (levels.span(), balancer))
     });
-    let mut balancers: Vec<(Range<usize>, Balancer)> = levels.collect();
+    let mut balancers: Vec<(Range<usize>, BalancerSpec)> = levels.collect();
     if balancers.is_empty() {
         balancers.push((0..0, settings.kind.clone().unwrap_or_default()));
     }
-    if let Some((at, _)) = balancers.iter().find(|(_, balancer)| balancer.hidden)
+    if let Some((at, _)) = balancers.iter().find(|(_, balancer)| balancer.hides_hosts)
         && count < 2
     {
-        let message = "`+hidden` needs two or more `groups`, in [balancer] or as a factor: one shares its hosts with nobody";
+        let message = "`+hidden` needs two or more `groups`, in [balancer] or as a factor: one shares its \
+            hosts with nobody";
         wrong.push((at.clone(), message.to_owned()));
     }
     let Some((at, _)) = places.into_iter().next() else { return wrong };
@@ -43,22 +45,24 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         need(vary.is_none(), "are in [balancer] or a factor, not both");
         need(COUNT.contains(groups.get_ref()), "are from 1 to 8");
     }
-    let fits = |(_, balancer): &(Range<usize>, Balancer)| {
-        balancer.kind == BalancerKind::Plimsoll && !balancer.follows && balancer.fleet.is_none()
+    let fits = |(_, balancer): &(Range<usize>, BalancerSpec)| {
+        balancer.kind == BalancerKind::Plimsoll
+            && !balancer.follows_lottery
+            && balancer.fleet_interval.is_none()
     };
     need(balancers.iter().all(fits), "are of plimsoll alone, without a lottery and without `+fleet`");
     let alone = settings.instances.is_none_or(|count| count == 1) && !varied.contains(&Factor::Instances);
     need(alone, "are of one balancer: they go without `instances`");
     let endpoints = experiment.factors.iter().filter(|vary| *vary.vary.get_ref() == Factor::Endpoints);
-    let none = |level: &Level| level.number() == Some(0.0);
+    let none = |level: &FactorLevel| level.number() == Some(0.0);
     let mut endpoints = endpoints.flat_map(|vary| vary.full.get_ref().iter().chain(vary.quick.get_ref()));
     need(!endpoints.any(none), "go through the balancer: they go without 0 endpoints");
-    let http = experiment.protocol() == Protocol::Http && !varied.contains(&Factor::Protocol);
+    let http = experiment.protocol() == LoadProtocol::Http && !varied.contains(&Factor::Protocol);
     let plain = !experiment.members.groups().iter().any(|members| members.side_car);
     need(http && plain, "have members that speak http and have no side-car");
     need(experiment.scaler.is_none(), "have members that do not come and go");
     need(experiment.application.is_none(), "go without an [application]");
-    let added = experiment.faults.iter().any(|fault| fault.act == Act::Add);
+    let added = experiment.faults.iter().any(|fault| fault.act == FaultAction::Add);
     need(!added, "go without a fault that adds a member");
     wrong
 }
@@ -76,7 +80,7 @@ mod tests {
         let text = TEXT.replace("full = [0, 2]", "full = [2]");
         let text = text.replace(r#"["plimsoll:round_robin", "haproxy"]"#, levels);
         let text = text.replace("[load]\n", &format!("[balancer]\n{rest}\n[load]\n"));
-        let place = |wrong: &crate::lab::experiment::Wrong| text[wrong.at.clone()].to_owned();
+        let place = |wrong: &crate::lab::experiment::ExperimentError| text[wrong.span.clone()].to_owned();
         let wrong = Experiment::parse(&text).err().unwrap_or_default();
         wrong.iter().map(|wrong| (place(wrong), wrong.message.clone())).collect()
     }
@@ -91,11 +95,11 @@ mod tests {
                 let text = text.replace(r#"["plimsoll:round_robin", "haproxy"]"#, hidden);
                 Experiment::parse(&text.replace("[[figure]]", &format!("{rest}[[figure]]")))
             });
-        let (text, quick) = (varied.unwrap(), crate::lab::experiment::Mode::Quick);
+        let (text, quick) = (varied.unwrap(), crate::lab::experiment::RunLength::Quick);
         let points = crate::lab::plan::points(&text, quick);
         assert_eq!(points.iter().map(|point| point.groups).collect::<Vec<_>>(), [Some(1), Some(2)]);
         assert!(points.iter().all(|point| point.seed == points[0].seed), "the same arrivals for all");
-        let why = |parsed: Result<Experiment, Vec<crate::lab::experiment::Wrong>>| {
+        let why = |parsed: Result<Experiment, Vec<crate::lab::experiment::ExperimentError>>| {
             parsed.unwrap_err()[0].message.clone()
         };
         assert!(why(twice).contains("not both") && why(many).contains("from 1 to 8"));

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::super::{Act, Balancer, BalancerKind, Experiment, Factor, Protocol, Sessions};
+use super::super::{BalancerKind, BalancerSpec, ClientGroup, Experiment, Factor, FaultAction, LoadProtocol};
 use super::RATE;
 use crate::lab::metric::Metric;
-use crate::lab::plan::Point;
+use crate::lab::plan::ExperimentPoint;
 
 /// The maximum number of clients in groups: each has a thread.
 const SESSIONS: usize = 64;
@@ -18,11 +18,12 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         load.rate.is_some() || varied.contains(&Factor::Rate),
         load.share.is_some() || varied.contains(&Factor::Share),
         load.concurrency.is_some() || varied.contains(&Factor::Concurrency),
-        !load.clients.is_empty() && !load.shared(),
+        !load.clients.is_empty() && !load.is_by_share(),
     ];
     let kinds = given.iter().filter(|given| **given).count();
-    if kinds != 1 || load.shared() && !given[2] {
-        let message = "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor, or \
+    if kinds != 1 || load.is_by_share() && !given[2] {
+        let message = "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a \
+                       factor, or \
                        [[load.clients]], which may have shares of the `concurrency`";
         wrong.push((0..0, message.to_owned()));
     }
@@ -33,10 +34,12 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         }
     }
     let shares: f64 = load.groups().filter_map(|group| group.share).sum();
-    if load.shared() && (shares - 1.0).abs() > 1e-9 {
+    if load.is_by_share() && (shares - 1.0).abs() > 1e-9 {
         wrong.push((0..0, format!("the shares of [[load.clients]] are 1 together, not {shares}")));
     }
-    let most = |levels: &[super::Level]| levels.iter().filter_map(super::Level::number).fold(0.0, f64::max);
+    let most = |levels: &[super::FactorLevel]| {
+        levels.iter().filter_map(super::FactorLevel::number).fold(0.0, f64::max)
+    };
     let concurrency = experiment
         .factors
         .iter()
@@ -44,7 +47,7 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         .map(|vary| most(vary.full.get_ref()).max(most(vary.quick.get_ref())))
         .fold(load.concurrency.unwrap_or(0) as f64, f64::max);
     let counted = load.groups().filter_map(|group| group.count).fold(0, usize::saturating_add);
-    let clients = if load.shared() { concurrency } else { counted as f64 };
+    let clients = if load.is_by_share() { concurrency } else { counted as f64 };
     if clients > SESSIONS as f64 {
         wrong.push((0..0, format!("[[load.clients]] are {SESSIONS} in all at most, not {clients}")));
     }
@@ -52,7 +55,7 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         let message = "[[load.clients]] keep their connection: `keep_alive` cannot be false";
         wrong.push((0..0, message.to_owned()));
     }
-    if experiment.follows() && !given[2] && load.clients.is_empty() {
+    if experiment.needs_session_moves() && !given[2] && load.clients.is_empty() {
         let name = Metric::Moves.name();
         wrong.push((0..0, format!("`{name}` needs sessions: `concurrency` or [[load.clients]]")));
     }
@@ -68,7 +71,7 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
 }
 
 /// Returns the error of a group, compared with the first one.
-fn fault(first: &Sessions, group: &Sessions) -> Option<String> {
+fn fault(first: &ClientGroup, group: &ClientGroup) -> Option<String> {
     let say = |why: &str| Some(format!("[[load.clients]] {why}"));
     if group.count.is_some() == group.share.is_some() || group.count == Some(0) {
         return say("need either a `count` from 1 on or a `share`");
@@ -94,28 +97,28 @@ fn fault(first: &Sessions, group: &Sessions) -> Option<String> {
 }
 
 /// Checks that the point's protocol supports everything in the experiment.
-pub(super) fn spoken(experiment: &Experiment, point: &Point) -> Result<(), String> {
+pub(super) fn check_protocol(experiment: &Experiment, point: &ExperimentPoint) -> Result<(), String> {
     let several = point.instances.is_some_and(|count| count > 1);
     if point.side_cars && several {
         return Err("side-cars report to one balancer: `instances` cannot be more".to_owned());
     }
-    let outer: &Balancer = &point.balancer;
+    let outer: &BalancerSpec = &point.balancer;
     let side_cars = experiment.members.groups().iter().any(|members| members.side_car);
     if side_cars && !matches!(outer.kind, BalancerKind::Plimsoll | BalancerKind::None) {
         return Err(format!("side-cars report to plimsoll, not to {}", outer.kind.name()));
     }
-    if point.side_cars && experiment.faults.iter().any(|fault| fault.act == Act::Add) {
+    if point.side_cars && experiment.faults.iter().any(|fault| fault.act == FaultAction::Add) {
         return Err("a member with a side-car cannot be added".to_owned());
     }
-    if outer.draws().is_some() {
-        if point.protocol != Protocol::Http || point.side_cars {
+    if outer.lottery_query().is_some() {
+        if point.protocol != LoadProtocol::Http || point.side_cars {
             return Err("the lottery's clients here speak http, and its servers have no side-cars".to_owned());
         }
-        if experiment.faults.iter().any(|fault| fault.act == Act::Add) {
+        if experiment.faults.iter().any(|fault| fault.act == FaultAction::Add) {
             return Err("a member with a daemon beside it cannot be added".to_owned());
         }
     }
-    if point.protocol == Protocol::Http {
+    if point.protocol == LoadProtocol::Http {
         return Ok(());
     }
     let said = |what: &str| Err(format!("{what} cannot be had over iiop"));
@@ -130,7 +133,7 @@ pub(super) fn spoken(experiment: &Experiment, point: &Point) -> Result<(), Strin
     if members.iter().any(|members| members.meter || members.swaps.is_some() || members.body.is_some()) {
         return said("`meter`, `swaps` and `body` of [members]");
     }
-    let acts = [Act::Slow, Act::Fail, Act::Start];
+    let acts = [FaultAction::Slow, FaultAction::Fail, FaultAction::Start];
     if experiment.faults.iter().any(|fault| acts.contains(&fault.act)) {
         return said("faults that talk to the member (`slow`, `fail`, `start`)");
     }

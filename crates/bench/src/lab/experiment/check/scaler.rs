@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::super::{BalancerKind, Experiment, Factor, Protocol};
-use crate::lab::experiment::Level;
+use super::super::{BalancerKind, Experiment, Factor, LoadProtocol};
+use crate::lab::experiment::FactorLevel;
 use crate::lab::metric::Metric;
 
 /// The metrics of autoscaled members.
@@ -27,7 +27,8 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         if load.curve.iter().any(|(at, value)| !part(*at, 1.0) || !part(*value, MOST)) {
             say(
                 &top,
-                "[load] a `curve` has pairs of a part of the time, from 0 to 1, and of the rate, from 0 to 1000",
+                "[load] a `curve` has pairs of a part of the time, from 0 to 1, and of the rate, from 0 to \
+                 1000",
             );
         }
         if load.curve.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
@@ -50,7 +51,7 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         return wrong;
     };
     let at = scaler.span();
-    if let Some(why) = scaler.get_ref().wrong() {
+    if let Some(why) = scaler.get_ref().error() {
         say(&at, why);
     }
     if !rated || !load.clients.is_empty() {
@@ -59,7 +60,8 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
     if experiment.members.groups().len() > 1 || experiment.members.capacity(1).is_none() {
         say(
             &at,
-            "[scaler] needs [members] that are all alike and have `cores` and a `service`, so that it is known what one can do",
+            "[scaler] needs [members] that are all alike and have `cores` and a `service`, so that it is \
+             known what one can do",
         );
     }
     let side_car =
@@ -68,16 +70,17 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
     if side_car || several || varied.contains(&Factor::Endpoints) || varied.contains(&Factor::Protocol) {
         say(
             &at,
-            "[scaler] goes with one balancer, and with neither `endpoints`, `protocol`, side-cars nor `session`",
+            "[scaler] goes with one balancer, and with neither `endpoints`, `protocol`, side-cars nor \
+             `session`",
         );
     }
     if !experiment.faults.is_empty() || experiment.network.namespaces || experiment.application.is_some() {
         say(&at, "[scaler] goes with neither faults, namespaces nor an application");
     }
-    if experiment.counts() {
+    if experiment.needs_request_counts() {
         say(&at, "[scaler] `arrivals` and `dispersion` are of members that stay");
     }
-    if experiment.protocol() != Protocol::Http || !balancers(experiment) {
+    if experiment.protocol() != LoadProtocol::Http || !balancers(experiment) {
         say(&at, "[scaler] is plimsoll's, over http");
     }
     wrong
@@ -87,8 +90,8 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
 fn balancers(experiment: &Experiment) -> bool {
     let levels = experiment.factors.iter().filter(|vary| *vary.vary.get_ref() == Factor::Balancer);
     let levels = levels.flat_map(|vary| vary.full.get_ref().iter().chain(vary.quick.get_ref()));
-    let kind = |text: &str| text.parse().map(|balancer: super::Balancer| balancer.kind);
-    let ours = |level: &Level| matches!(level, Level::Text(text) if kind(text) == Ok(BalancerKind::Plimsoll));
+    let kind = |text: &str| text.parse().map(|balancer: super::BalancerSpec| balancer.kind);
+    let ours = |level: &FactorLevel| matches!(level, FactorLevel::Text(text) if kind(text) == Ok(BalancerKind::Plimsoll));
     let own =
         experiment.balancer.kind.as_ref().is_none_or(|balancer| balancer.kind == BalancerKind::Plimsoll);
     own && { levels }.all(ours)

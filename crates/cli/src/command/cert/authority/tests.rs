@@ -25,7 +25,7 @@ fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
 }
 
 /// Returns `true` if a host that trusts `bundle` accepts `certificates` from a client at that time.
-fn taken(bundle: &str, certificates: &str, at: OffsetDateTime) -> bool {
+fn is_accepted(bundle: &str, certificates: &str, at: OffsetDateTime) -> bool {
     let mut roots = RootCertStore::empty();
     chain(bundle).into_iter().for_each(|authority| roots.add(authority).unwrap());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -39,28 +39,31 @@ fn ca(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("ca.pem")).unwrap()
 }
 
-fn issue(folder: &Path) -> Issued {
-    Authority::open(folder).unwrap().issue("spiffe://example.org/ops/a", &[], now(), 30 * DAY).unwrap()
+fn issue(folder: &Path) -> IssuedCertificate {
+    CertificateAuthority::open(folder)
+        .unwrap()
+        .issue("spiffe://example.org/ops/a", &[], now(), 30 * DAY)
+        .unwrap()
 }
 
 #[test]
 fn what_is_issued_says_what_was_asked_for_and_leads_to_the_authority() {
     let folder = folder("issue");
-    Authority::make(&folder, "example.org", now(), YEAR).unwrap();
-    let authority = Authority::open(&folder).unwrap();
-    let names = [Name::Host("lb.example.org".into()), Name::Address([10, 0, 0, 1].into())];
+    CertificateAuthority::create(&folder, "example.org", now(), YEAR).unwrap();
+    let authority = CertificateAuthority::open(&folder).unwrap();
+    let names = [SubjectName::Host("lb.example.org".into()), SubjectName::Address([10, 0, 0, 1].into())];
     let issued = authority.issue("spiffe://example.org/lb/one", &names, now(), 30 * DAY).unwrap();
-    let said = Certificate::all(issued.chain.as_bytes()).unwrap().remove(0);
+    let said = ParsedCertificate::parse_all(issued.chain.as_bytes()).unwrap().remove(0);
     assert_eq!(said.id.as_deref(), Some("spiffe://example.org/lb/one"));
     assert_eq!(said.names, ["lb.example.org", "10.0.0.1"]);
-    assert!(!said.authority && said.subject == "one" && said.issuer.starts_with("example.org authority "));
-    assert_eq!(said.until.unix_timestamp(), issued.until.unix_timestamp());
+    assert!(!said.is_authority && said.subject == "one" && said.issuer.starts_with("example.org authority "));
+    assert_eq!(said.not_after.unix_timestamp(), issued.expires_at.unix_timestamp());
     assert_eq!(said.state(now()), "valid");
     assert_eq!((said.state(now() + 31 * DAY), said.state(now() - DAY)), ("expired", "not yet valid"));
-    assert!(taken(&ca(&folder), &issued.chain, now()));
-    assert!(!taken(&ca(&folder), &issued.chain, now() + 31 * DAY));
-    let root = Certificate::all(ca(&folder).as_bytes()).unwrap().remove(0);
-    assert!(root.authority && root.id.as_deref() == Some("spiffe://example.org"));
+    assert!(is_accepted(&ca(&folder), &issued.chain, now()));
+    assert!(!is_accepted(&ca(&folder), &issued.chain, now() + 31 * DAY));
+    let root = ParsedCertificate::parse_all(ca(&folder).as_bytes()).unwrap().remove(0);
+    assert!(root.is_authority && root.id.as_deref() == Some("spiffe://example.org"));
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&folder.join("ca.key"))), (0o700, 0o600));
     std::fs::remove_dir_all(folder).unwrap();
@@ -69,61 +72,69 @@ fn what_is_issued_says_what_was_asked_for_and_leads_to_the_authority() {
 #[test]
 fn a_change_of_keys_has_no_gap() {
     let folder = folder("rotate");
-    Authority::make(&folder, "example.org", now(), YEAR).unwrap();
+    CertificateAuthority::create(&folder, "example.org", now(), YEAR).unwrap();
     let (old_bundle, old) = (ca(&folder), issue(&folder).chain);
-    Authority::open(&folder).unwrap().rotate(now(), 2 * YEAR).unwrap();
+    CertificateAuthority::open(&folder).unwrap().rotate(now(), 2 * YEAR).unwrap();
     let (both, new) = (ca(&folder), issue(&folder).chain);
     assert_eq!((chain(&both).len(), chain(&new).len(), chain(&old).len()), (2, 2, 1));
     for bundle in [&old_bundle, &both] {
         for certificates in [&old, &new] {
-            assert!(taken(bundle, certificates, now()), "whatever each side has already");
+            assert!(is_accepted(bundle, certificates, now()), "whatever each side has already");
         }
     }
-    assert!(Authority::open(&folder).unwrap().rotate(now(), YEAR).unwrap_err().contains("--finish"));
-    assert_eq!(Authority::open(&folder).unwrap().finish(), Ok(1));
+    assert!(
+        CertificateAuthority::open(&folder).unwrap().rotate(now(), YEAR).unwrap_err().contains("--finish")
+    );
+    assert_eq!(CertificateAuthority::open(&folder).unwrap().finish_rotation(), Ok(1));
     let (new_bundle, last) = (ca(&folder), issue(&folder).chain);
     assert_eq!((chain(&new_bundle).len(), chain(&last).len()), (1, 1));
-    assert!(taken(&new_bundle, &new, now()) && taken(&new_bundle, &last, now()));
-    assert!(!taken(&new_bundle, &old, now()) && !taken(&old_bundle, &last, now()));
-    assert!(Authority::open(&folder).unwrap().finish().is_err());
+    assert!(is_accepted(&new_bundle, &new, now()) && is_accepted(&new_bundle, &last, now()));
+    assert!(!is_accepted(&new_bundle, &old, now()) && !is_accepted(&old_bundle, &last, now()));
+    assert!(CertificateAuthority::open(&folder).unwrap().finish_rotation().is_err());
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_change_that_was_interrupted_leaves_an_authority_that_works() {
     let folder = folder("broken");
-    Authority::make(&folder, "example.org", now(), YEAR).unwrap();
+    CertificateAuthority::create(&folder, "example.org", now(), YEAR).unwrap();
     let (old_bundle, old_key) = (ca(&folder), std::fs::read(folder.join("ca.key")).unwrap());
-    Authority::open(&folder).unwrap().rotate(now(), YEAR).unwrap();
+    CertificateAuthority::open(&folder).unwrap().rotate(now(), YEAR).unwrap();
     // The change was interrupted before the key was written.
     std::fs::write(folder.join("ca.key"), old_key).unwrap();
     let issued = issue(&folder).chain;
-    assert!(chain(&issued).len() == 1 && taken(&old_bundle, &issued, now()));
-    Authority::open(&folder).unwrap().rotate(now(), YEAR).unwrap();
-    assert!(taken(&old_bundle, &issue(&folder).chain, now()));
+    assert!(chain(&issued).len() == 1 && is_accepted(&old_bundle, &issued, now()));
+    CertificateAuthority::open(&folder).unwrap().rotate(now(), YEAR).unwrap();
+    assert!(is_accepted(&old_bundle, &issue(&folder).chain, now()));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn what_cannot_be_says_why() {
     let folder = folder("wrong");
-    assert!(Authority::open(&folder).err().unwrap().contains("plimsoll cert init"));
-    Authority::make(&folder, "example.org", now(), YEAR).unwrap();
-    assert!(Authority::make(&folder, "example.org", now(), YEAR).err().unwrap().contains("there already"));
-    let long = Authority::open(&folder).unwrap().issue("spiffe://example.org/a", &[], now(), 2 * YEAR);
+    assert!(CertificateAuthority::open(&folder).err().unwrap().contains("plimsoll cert init"));
+    CertificateAuthority::create(&folder, "example.org", now(), YEAR).unwrap();
+    assert!(
+        CertificateAuthority::create(&folder, "example.org", now(), YEAR)
+            .err()
+            .unwrap()
+            .contains("there already")
+    );
+    let long =
+        CertificateAuthority::open(&folder).unwrap().issue("spiffe://example.org/a", &[], now(), 2 * YEAR);
     assert!(long.err().unwrap().contains("longer than the authority"));
     std::fs::write(folder.join("ca.pem"), "nonsense").unwrap();
-    assert!(Authority::open(&folder).err().unwrap().contains("no certificate"));
+    assert!(CertificateAuthority::open(&folder).err().unwrap().contains("no certificate"));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn no_certificate_however_broken_is_more_than_an_error() {
     let folder = folder("noise");
-    Authority::make(&folder, "example.org", now(), YEAR).unwrap();
+    CertificateAuthority::create(&folder, "example.org", now(), YEAR).unwrap();
     let issued = issue(&folder).chain;
-    let good = Certificate::all(issued.as_bytes()).unwrap().remove(0).der;
-    let read = |der: &[u8]| Certificate::all(pem("CERTIFICATE", der).as_bytes()).is_ok();
+    let good = ParsedCertificate::parse_all(issued.as_bytes()).unwrap().remove(0).der;
+    let read = |der: &[u8]| ParsedCertificate::parse_all(encode_pem("CERTIFICATE", der).as_bytes()).is_ok();
     assert!(read(&good));
     let mut refused = 0;
     for at in 0..good.len() {

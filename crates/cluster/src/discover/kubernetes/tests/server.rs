@@ -16,42 +16,42 @@ use tokio_rustls::TlsAcceptor;
 
 use super::PATIENCE;
 
-trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
-pub(super) struct Server {
+pub(super) struct FakeApiServer {
     address: SocketAddr,
     /// Reserves the port, even while the server is closed.
-    held: Option<TcpSocket>,
-    asked: mpsc::Receiver<Asked>,
+    reserved_port: Option<TcpSocket>,
+    requests: mpsc::Receiver<ApiRequest>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Server {
+impl Drop for FakeApiServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// A request that waits for its response.
-pub(super) struct Asked {
+pub(super) struct ApiRequest {
     target: String,
     fields: Vec<(String, String)>,
-    wire: Box<dyn Wire>,
+    wire: Box<dyn ByteStream>,
 }
 
 /// A response that continues.
-pub(super) struct Stream(Box<dyn Wire>);
+pub(super) struct ChunkedResponse(Box<dyn ByteStream>);
 
-impl Server {
+impl FakeApiServer {
     pub(super) async fn start() -> Self {
         let held = TcpSocket::new_v4().unwrap();
         held.set_reuseaddr(true).unwrap();
         held.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let listener = TcpListener::bind(held.local_addr().unwrap()).await.unwrap();
-        let mut server = Self::on(listener, None);
-        server.held = Some(held);
+        let mut server = Self::serve_on(listener, None);
+        server.reserved_port = Some(held);
         server
     }
 
@@ -65,7 +65,7 @@ impl Server {
         let config =
             config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        (Self::on(listener, Some(TlsAcceptor::from(Arc::new(config)))), made.cert.pem())
+        (Self::serve_on(listener, Some(TlsAcceptor::from(Arc::new(config)))), made.cert.pem())
     }
 
     /// Closes the address.
@@ -78,20 +78,20 @@ impl Server {
 
     /// Opens the address again.
     pub(super) async fn reopen(&mut self) {
-        let mut other = Self::on(TcpListener::bind(self.address).await.unwrap(), None);
+        let mut other = Self::serve_on(TcpListener::bind(self.address).await.unwrap(), None);
         std::mem::swap(&mut self.task, &mut other.task);
-        std::mem::swap(&mut self.asked, &mut other.asked);
+        std::mem::swap(&mut self.requests, &mut other.requests);
     }
 
-    fn on(listener: TcpListener, tls: Option<TlsAcceptor>) -> Self {
+    fn serve_on(listener: TcpListener, tls: Option<TlsAcceptor>) -> Self {
         let address = listener.local_addr().unwrap();
-        let (to, asked) = mpsc::channel(16);
+        let (to, requests) = mpsc::channel(16);
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (tls, to) = (tls.clone(), to.clone());
                 tokio::spawn(async move {
-                    let wire: Box<dyn Wire> = match tls {
+                    let wire: Box<dyn ByteStream> = match tls {
                         None => Box::new(stream),
                         // A client that rejects the certificate sends no request.
                         Some(tls) => match tls.accept(stream).await {
@@ -105,19 +105,19 @@ impl Server {
                 });
             }
         });
-        Self { address, held: None, asked, task }
+        Self { address, reserved_port: None, requests, task }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(super) async fn next(&mut self) -> Asked {
-        timeout(PATIENCE, self.asked.recv()).await.expect("it is asked").expect("it listens")
+    pub(super) async fn next_request(&mut self) -> ApiRequest {
+        timeout(PATIENCE, self.requests.recv()).await.expect("it is asked").expect("it listens")
     }
 }
 
-impl Asked {
+impl ApiRequest {
     pub(super) fn path(&self) -> &str {
         self.target.split('?').next().unwrap()
     }
@@ -133,48 +133,50 @@ impl Asked {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    pub(super) async fn json(mut self, status: u16, body: &Value) {
+    pub(super) async fn respond_json(mut self, status: u16, body: &Value) {
         let body = body.to_string();
         let text = format!(
-            "HTTP/1.1 {status} Some\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status} Some\r\ncontent-type: application/json\r\nconnection: \
+             close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         self.wire.write_all(text.as_bytes()).await.unwrap();
         self.wire.shutdown().await.unwrap();
     }
 
-    pub(super) async fn stream(mut self) -> Stream {
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    pub(super) async fn respond_stream(mut self) -> ChunkedResponse {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: \
+            chunked\r\nconnection: close\r\n\r\n";
         self.wire.write_all(head.as_bytes()).await.unwrap();
-        Stream(self.wire)
+        ChunkedResponse(self.wire)
     }
 }
 
-impl Stream {
+impl ChunkedResponse {
     pub(super) async fn event(&mut self, event: &Value) {
-        self.raw(&format!("{event}\n")).await;
+        self.send_chunk(&format!("{event}\n")).await;
     }
 
     /// Sends a chunk that may end anywhere.
-    pub(super) async fn raw(&mut self, text: &str) {
+    pub(super) async fn send_chunk(&mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         self.0.write_all(chunk.as_bytes()).await.unwrap();
         self.0.flush().await.unwrap();
     }
 
     /// Ends the response as a server ends a watch after its time.
-    pub(super) async fn end(mut self) {
+    pub(super) async fn finish(mut self) {
         self.0.write_all(b"0\r\n\r\n").await.unwrap();
         self.0.shutdown().await.unwrap();
     }
 
     /// Ends the response as a broken connection does.
-    pub(super) async fn cut(mut self) {
+    pub(super) async fn abort(mut self) {
         self.0.shutdown().await.unwrap();
     }
 }
 
-async fn read(mut wire: Box<dyn Wire>) -> Option<Asked> {
+async fn read(mut wire: Box<dyn ByteStream>) -> Option<ApiRequest> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(wire.read_u8().await.ok()?);
@@ -186,5 +188,5 @@ async fn read(mut wire: Box<dyn Wire>) -> Option<Asked> {
         let (name, value) = line.split_once(':')?;
         Some((name.to_ascii_lowercase(), value.trim().to_owned()))
     };
-    Some(Asked { target, fields: lines.filter_map(field).collect(), wire })
+    Some(ApiRequest { target, fields: lines.filter_map(field).collect(), wire })
 }

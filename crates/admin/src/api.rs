@@ -1,0 +1,432 @@
+//! The operations of a balancer, a lottery daemon and a Supervisor: one named operation for each path, in one
+//! table.
+//!
+//! The table is the single definition. Requests are matched with it, permissions are looked up by operation,
+//! and the audit log contains its names. The index, the OpenAPI document and the tests of permissions are
+//! generated from it. A new path is a variant of [`Operation`], its line in [`ROUTES`] and its
+//! implementation. If several kinds of processes serve a path, it has the same meaning for each.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// The index of paths.
+    Index,
+    /// The OpenAPI document.
+    Document,
+    /// The health of the process.
+    Health,
+    /// The status of listeners, groups and members.
+    Status,
+    /// The Prometheus page.
+    Metrics,
+    /// The event log.
+    Events,
+    /// The observations of a group's members.
+    Explain,
+    /// The capacity of a group.
+    Capacity,
+    /// The recent history of a group and its members.
+    Recent,
+    /// The number of members that a group should have.
+    Scale,
+    /// The object reference of a group.
+    Reference,
+    /// Reports the load of a member.
+    Report,
+    /// Grants a lease of a member to a client.
+    Bind,
+    /// Renews a lease, and returns the member to use.
+    Renew,
+    /// Ends a lease.
+    Release,
+    /// The holders of a group's leases.
+    Leases,
+    /// Ends leases by an operator's command.
+    EndLeases,
+    /// Registers a member of a group, or renews its registration.
+    Register,
+    /// Removes a registered member.
+    Deregister,
+    /// Drains a member.
+    Drain,
+    /// Undrains a member.
+    Undrain,
+    /// Disables a member, a listener or the balancing of a group.
+    Disable,
+    /// Enables a member, a listener or the balancing of a group.
+    Enable,
+    /// Changes a setting of a group.
+    Set,
+    /// Reloads the configuration.
+    Reload,
+    /// Hands over to another process.
+    Upgrade,
+    /// Stops the process.
+    Stop,
+    /// The status of a lottery daemon.
+    Lottery,
+    /// The keys of a daemon.
+    Keys,
+    /// Adds a key to a daemon, which does not seal with it yet.
+    KeyAccept,
+    /// Makes a daemon seal with one of its keys.
+    KeySeal,
+    /// Removes a key from a daemon that does not seal with it.
+    KeyRetire,
+    /// The processes of a Supervisor.
+    Processes,
+    /// One process of a Supervisor.
+    Process,
+    /// All processes of a Supervisor, each with its own status.
+    ProcessDetails,
+    /// Starts a process.
+    ProcessStart,
+    /// Stops a process permanently.
+    ProcessStop,
+    /// Restarts a process.
+    ProcessRestart,
+    /// Makes a process reload its configuration.
+    ProcessReload,
+    /// Stops the Supervisor.
+    Shutdown,
+    /// The web pages.
+    Dashboard,
+}
+
+/// The kinds of processes that serve operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessKind {
+    /// A load balancer: `plimsoll up`.
+    Balancer,
+    /// A lottery daemon: `plimsoll lottery`.
+    Lottery,
+    /// A Supervisor: `plimsoll supervise`.
+    Supervisor,
+}
+
+impl ProcessKind {
+    /// Returns the name in documents and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Balancer => "balancer",
+            Self::Lottery => "lottery daemon",
+            Self::Supervisor => "Supervisor",
+        }
+    }
+}
+
+/// The kind of an operation, which determines its built-in roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationClass {
+    /// An operation that changes nothing.
+    Query,
+    /// An operation of programs rather than people: agents report loads, clients request leases.
+    Automate,
+    /// Day-to-day operation.
+    Operate,
+    /// A change of the process itself.
+    Administer,
+}
+
+/// The scope of an operation. Groups stand for the services of a lottery daemon, and for the processes of a
+/// Supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationScope {
+    /// The whole process: a role that is limited to groups cannot have it.
+    Process,
+    /// All groups, filtered by the caller's permissions.
+    Groups,
+    /// One group.
+    Group,
+}
+
+/// The contents of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Nothing.
+    Nothing,
+    /// `group` in the query, once for each requested group.
+    Groups,
+    /// `since` and `follow` in the query.
+    Since,
+    /// A report, as a form or JSON.
+    Report,
+    /// `{"key", "lease_seconds", "exclude"}`, or nothing.
+    LeaseRequest,
+    /// `{"lease_seconds", "exclude"}`, or nothing.
+    Renewal,
+    /// `{"member", "from"}`, or nothing.
+    EndLeases,
+    /// `{"capacity", "max_connections", "ttl_seconds", "draining"}`, or nothing.
+    Registration,
+    /// `{"group", "member"}`.
+    Member,
+    /// `{"member", "group"}`, `{"listener"}` or `{"balancing"}`.
+    Switch,
+    /// `{"group", "key", "value"}`.
+    Setting,
+    /// `{"id", "secret"}`: a key of the lottery.
+    Secret,
+    /// `{"id"}`: the number of a key.
+    KeyId,
+    /// `{"binary", "timeout_seconds"}`, or nothing.
+    Upgrade,
+    /// `children` in the query.
+    ShutdownMode,
+}
+
+/// The contents of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseKind {
+    /// Text for people.
+    Text,
+    /// The Prometheus text format.
+    Page,
+    /// An HTML page.
+    Html,
+    /// An object with this name in the document.
+    Object(&'static str),
+    /// Server-sent events, or an array of them.
+    Stream,
+    /// Nothing, or the share of sessions to shed.
+    Shed,
+    /// Nothing.
+    Nothing,
+}
+
+/// A line of the table.
+#[derive(Debug)]
+pub struct ApiRoute {
+    /// The operation.
+    pub operation: Operation,
+    /// Its name in configurations and in the audit log.
+    pub name: &'static str,
+    /// The kind, which determines its built-in roles.
+    pub class: OperationClass,
+    /// The scope.
+    pub scope: OperationScope,
+    /// The kinds of processes that serve it.
+    pub served_by: &'static [ProcessKind],
+    /// `GET` (which implies `HEAD`), `POST`, `PUT` or `DELETE`.
+    pub method: &'static str,
+    /// The path. `{group}` stands for the name of a group, `{process}` for that of a process, `{lease}` for
+    /// the number of a lease, and `{member}` for the name of a member.
+    pub path: &'static str,
+    /// One line for people.
+    pub summary: &'static str,
+    /// The contents of the request.
+    pub request: RequestKind,
+    /// The status of a successful response, and its contents.
+    pub response: (u16, ResponseKind),
+}
+
+use OperationClass::{Administer, Automate, Operate, Query};
+use OperationScope::{Group, Groups, Process};
+use ResponseKind::{Html, Object, Page, Shed, Stream, Text};
+
+const ALL: &[ProcessKind] = &[ProcessKind::Balancer, ProcessKind::Lottery, ProcessKind::Supervisor];
+const BALANCER: &[ProcessKind] = &[ProcessKind::Balancer];
+const BALANCER_AND_LOTTERY: &[ProcessKind] = &[ProcessKind::Balancer, ProcessKind::Lottery];
+const LOTTERY: &[ProcessKind] = &[ProcessKind::Lottery];
+const SUPERVISOR: &[ProcessKind] = &[ProcessKind::Supervisor];
+
+/// All operations, in the order of [`Operation`].
+#[rustfmt::skip]
+pub const ROUTES: &[ApiRoute] = &[
+    ApiRoute { operation: Operation::Index, name: "index", class: Query, scope: Groups, served_by: ALL, method: "GET", path: "/", summary: "what is here", request: RequestKind::Nothing, response: (200, Text) },
+    ApiRoute { operation: Operation::Document, name: "document", class: Query, scope: Groups, served_by: ALL, method: "GET", path: "/v1/openapi.json", summary: "this, as an OpenAPI document", request: RequestKind::Nothing, response: (200, Object("Document")) },
+    ApiRoute { operation: Operation::Health, name: "health", class: Query, scope: Groups, served_by: ALL, method: "GET", path: "/healthz", summary: "200 ok; 503 while it stops; ?group=NAME also 503 where the group has no usable member or refuses requests", request: RequestKind::Groups, response: (200, Text) },
+    ApiRoute { operation: Operation::Status, name: "status", class: Query, scope: Groups, served_by: BALANCER, method: "GET", path: "/status", summary: "listeners, groups and members", request: RequestKind::Nothing, response: (200, Object("Status")) },
+    ApiRoute { operation: Operation::Metrics, name: "metrics", class: Query, scope: Groups, served_by: ALL, method: "GET", path: "/metrics", summary: "Prometheus text format", request: RequestKind::Nothing, response: (200, Page) },
+    ApiRoute { operation: Operation::Events, name: "events", class: Query, scope: Groups, served_by: BALANCER, method: "GET", path: "/events", summary: "what was decided and why, as server-sent events; ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array", request: RequestKind::Since, response: (200, Stream) },
+    ApiRoute { operation: Operation::Explain, name: "explain", class: Query, scope: Group, served_by: BALANCER, method: "GET", path: "/v1/groups/{group}/explain", summary: "what is known of each member and what the strategy makes of it", request: RequestKind::Nothing, response: (200, Object("GroupExplanation")) },
+    ApiRoute { operation: Operation::Capacity, name: "capacity", class: Query, scope: Group, served_by: BALANCER, method: "GET", path: "/v1/groups/{group}/capacity", summary: "how much the group can carry, how far below that it is, what is predicted and how good that was", request: RequestKind::Nothing, response: (200, Object("LoadLine")) },
+    ApiRoute { operation: Operation::Recent, name: "recent", class: Query, scope: Group, served_by: BALANCER, method: "GET", path: "/v1/groups/{group}/recent", summary: "what the group did in the last ten seconds, and each member of late: rates, times, marks", request: RequestKind::Nothing, response: (200, Object("Recent")) },
+    ApiRoute { operation: Operation::Scale, name: "scale", class: Query, scope: Group, served_by: BALANCER, method: "GET", path: "/v1/groups/{group}/scale", summary: "how many members the group is to have, why, and what is done about it", request: RequestKind::Nothing, response: (200, Object("Scaler")) },
+    ApiRoute { operation: Operation::Reference, name: "reference", class: Query, scope: Group, served_by: BALANCER, method: "GET", path: "/v1/groups/{group}/ior", summary: "the object reference of a group with an iiop listener", request: RequestKind::Nothing, response: (200, Object("Reference")) },
+    ApiRoute { operation: Operation::Report, name: "report", class: Automate, scope: Group, served_by: BALANCER_AND_LOTTERY, method: "POST", path: "/v1/report", summary: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON; a lottery daemon needs no member", request: RequestKind::Report, response: (204, Shed) },
+    ApiRoute { operation: Operation::Bind, name: "bind", class: Automate, scope: Group, served_by: BALANCER, method: "POST", path: "/v1/groups/{group}/bind", summary: "a member for a client that reaches it by itself, and a lease of it", request: RequestKind::LeaseRequest, response: (200, Object("Lease")) },
+    ApiRoute { operation: Operation::Renew, name: "renew", class: Automate, scope: Group, served_by: BALANCER, method: "POST", path: "/v1/groups/{group}/bind/{lease}", summary: "a lease is prolonged; the answer says whether its client stays or goes to another member", request: RequestKind::Renewal, response: (200, Object("Lease")) },
+    ApiRoute { operation: Operation::Release, name: "release", class: Automate, scope: Group, served_by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/bind/{lease}", summary: "a lease ends before its time", request: RequestKind::Nothing, response: (204, ResponseKind::Nothing) },
+    ApiRoute { operation: Operation::Leases, name: "leases", class: Query, scope: Group, served_by: BALANCER, method: "GET", path: "/v1/groups/{group}/leases", summary: "who has leases of the group: of which member, from where, how many", request: RequestKind::Nothing, response: (200, Object("Leases")) },
+    ApiRoute { operation: Operation::EndLeases, name: "end-leases", class: Operate, scope: Group, served_by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/leases", summary: "leases end: of a member, of clients at an address, or all of the group", request: RequestKind::EndLeases, response: (200, Object("LeasesEnded")) },
+    ApiRoute { operation: Operation::Register, name: "register", class: Automate, scope: Group, served_by: BALANCER, method: "PUT", path: "/v1/groups/{group}/members/{member}", summary: "a member joins the group, or says that it is still there: with ttl_seconds it goes if that is not said again", request: RequestKind::Registration, response: (200, Object("Registered")) },
+    ApiRoute { operation: Operation::Deregister, name: "deregister", class: Automate, scope: Group, served_by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/members/{member}", summary: "a member that was registered leaves the group", request: RequestKind::Nothing, response: (200, Object("Deregistered")) },
+    ApiRoute { operation: Operation::Drain, name: "drain", class: Operate, scope: Group, served_by: BALANCER_AND_LOTTERY, method: "POST", path: "/v1/drain", summary: "a member gets nothing new; group may be left out. A lottery daemon is drained as a whole, and takes no body", request: RequestKind::Member, response: (200, Object("Drained")) },
+    ApiRoute { operation: Operation::Undrain, name: "undrain", class: Operate, scope: Group, served_by: BALANCER_AND_LOTTERY, method: "POST", path: "/v1/undrain", summary: "a drained member, or daemon, is taken back", request: RequestKind::Member, response: (200, Object("Undrained")) },
+    ApiRoute { operation: Operation::Disable, name: "disable", class: Operate, scope: Group, served_by: BALANCER_AND_LOTTERY, method: "POST", path: "/v1/disable", summary: "a member, a listener or the balancing of a group is taken out of use; of a lottery daemon one of its services, or without a body all", request: RequestKind::Switch, response: (200, Object("Changes")) },
+    ApiRoute { operation: Operation::Enable, name: "enable", class: Operate, scope: Group, served_by: BALANCER_AND_LOTTERY, method: "POST", path: "/v1/enable", summary: "it is put back", request: RequestKind::Switch, response: (200, Object("Changes")) },
+    ApiRoute { operation: Operation::Set, name: "set", class: Operate, scope: Group, served_by: BALANCER_AND_LOTTERY, method: "POST", path: "/v1/set", summary: "a setting of a group, until the next reload; of a lottery daemon ttl, slow_start or rate, and of a service (group) its capacity", request: RequestKind::Setting, response: (200, Object("Changes")) },
+    ApiRoute { operation: Operation::Reload, name: "reload", class: Administer, scope: Process, served_by: ALL, method: "POST", path: "/v1/reload", summary: "the configuration is read again", request: RequestKind::Nothing, response: (200, Object("Changes")) },
+    ApiRoute { operation: Operation::Upgrade, name: "upgrade", class: Administer, scope: Process, served_by: BALANCER, method: "POST", path: "/v1/upgrade", summary: "a new process takes over the sockets and all that is known, and this one ends when its connections have; by the control socket another binary may be named", request: RequestKind::Upgrade, response: (200, Object("Upgraded")) },
+    ApiRoute { operation: Operation::Stop, name: "stop", class: Administer, scope: Process, served_by: BALANCER_AND_LOTTERY, method: "POST", path: "/v1/stop", summary: "work in flight may end, then the process does", request: RequestKind::Nothing, response: (202, Object("Stopping")) },
+    ApiRoute { operation: Operation::Lottery, name: "lottery", class: Query, scope: Groups, served_by: LOTTERY, method: "GET", path: "/v1/lottery", summary: "services, states and loads, other members, what waits, what is counted", request: RequestKind::Nothing, response: (200, Object("Daemon")) },
+    ApiRoute { operation: Operation::Keys, name: "keys", class: Query, scope: Process, served_by: LOTTERY, method: "GET", path: "/v1/keys", summary: "the numbers of the daemon's keys", request: RequestKind::Nothing, response: (200, Object("Keys")) },
+    ApiRoute { operation: Operation::KeyAccept, name: "key-accept", class: Administer, scope: Process, served_by: LOTTERY, method: "POST", path: "/v1/keys/accept", summary: "a further key counts, and is not sent with yet", request: RequestKind::Secret, response: (200, Object("Keys")) },
+    ApiRoute { operation: Operation::KeySeal, name: "key-seal", class: Administer, scope: Process, served_by: LOTTERY, method: "POST", path: "/v1/keys/seal", summary: "a key that counts is sent with", request: RequestKind::KeyId, response: (200, Object("Keys")) },
+    ApiRoute { operation: Operation::KeyRetire, name: "key-retire", class: Administer, scope: Process, served_by: LOTTERY, method: "POST", path: "/v1/keys/retire", summary: "a key that is not sent with counts no more", request: RequestKind::KeyId, response: (200, Object("Keys")) },
+    ApiRoute { operation: Operation::Processes, name: "processes", class: Query, scope: Groups, served_by: SUPERVISOR, method: "GET", path: "/v1/processes", summary: "all processes", request: RequestKind::Nothing, response: (200, Object("Household")) },
+    ApiRoute { operation: Operation::Process, name: "process", class: Query, scope: Group, served_by: SUPERVISOR, method: "GET", path: "/v1/processes/{process}", summary: "one process", request: RequestKind::Nothing, response: (200, Object("Process")) },
+    ApiRoute { operation: Operation::ProcessDetails, name: "household", class: Query, scope: Groups, served_by: SUPERVISOR, method: "GET", path: "/v1/status", summary: "all processes, with what each says of itself", request: RequestKind::Nothing, response: (200, Object("Household")) },
+    ApiRoute { operation: Operation::ProcessStart, name: "process-start", class: Operate, scope: Group, served_by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/start", summary: "start it, unless it runs", request: RequestKind::Nothing, response: (200, Object("Process")) },
+    ApiRoute { operation: Operation::ProcessStop, name: "process-stop", class: Operate, scope: Group, served_by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/stop", summary: "stop it, for good", request: RequestKind::Nothing, response: (200, Object("Process")) },
+    ApiRoute { operation: Operation::ProcessRestart, name: "process-restart", class: Operate, scope: Group, served_by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/restart", summary: "stop it and start it again", request: RequestKind::Nothing, response: (200, Object("Process")) },
+    ApiRoute { operation: Operation::ProcessReload, name: "process-reload", class: Operate, scope: Group, served_by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/reload", summary: "have it read its configuration again", request: RequestKind::Nothing, response: (200, Object("Process")) },
+    ApiRoute { operation: Operation::Shutdown, name: "shutdown", class: Administer, scope: Process, served_by: SUPERVISOR, method: "POST", path: "/v1/shutdown", summary: "end the Supervisor; ?children=stop (the default) or ?children=leave", request: RequestKind::ShutdownMode, response: (202, Object("Ending")) },
+    ApiRoute { operation: Operation::Dashboard, name: "dashboard", class: Query, scope: Groups, served_by: ALL, method: "GET", path: "/dashboard", summary: "pages for people, with all below it; what they show and do takes the verbs of that", request: RequestKind::Nothing, response: (200, Html) },
+];
+
+impl Operation {
+    /// Returns its line in the table.
+    pub fn route(self) -> &'static ApiRoute {
+        &ROUTES[self as usize]
+    }
+
+    /// Returns its name in configurations and the audit log.
+    pub fn name(self) -> &'static str {
+        self.route().name
+    }
+
+    /// Returns the operation as part of a message to a caller without the permission.
+    pub(crate) fn description(self) -> String {
+        match self.route().class {
+            Query => format!("see {self}"),
+            Automate | Operate | Administer => self.to_string(),
+        }
+    }
+
+    /// Returns `true` if the operation changes something.
+    pub fn changes_state(self) -> bool {
+        matches!(self.route().class, Operate | Administer)
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Operation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = ROUTES.iter().find(|route| route.name == text);
+        found.map(|route| route.operation).ok_or_else(|| {
+            let names: Vec<&str> = ROUTES.iter().map(|route| route.name).collect();
+            format!("is not a verb; there are: {}", names.join(", "))
+        })
+    }
+}
+
+impl ApiRoute {
+    /// Returns `true` if that kind of process serves it.
+    pub fn is_served_by(&self, by: ProcessKind) -> bool {
+        self.served_by.contains(&by)
+    }
+
+    /// Returns the placeholders in the path: `group`, `process`, `lease`.
+    pub fn placeholders(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    }
+
+    /// Returns the first placeholder: the object of the operation.
+    pub fn object_placeholder(&self) -> Option<&'static str> {
+        self.placeholders().next()
+    }
+
+    /// Matches `path` with the line, and returns the values of its placeholders.
+    pub(crate) fn match_path<'p>(&self, path: &'p str) -> Option<PathNames<'p>> {
+        let mut named = PathNames::default();
+        let (mut own, mut theirs) = (self.path.split('/'), path.split('/'));
+        loop {
+            match (own.next(), theirs.next()) {
+                (None, None) => return Some(named),
+                // These names contain no characters that need escapes.
+                (Some("{lease}"), Some(word)) if !word.is_empty() => named.lease = Some(word),
+                (Some("{member}"), Some(word)) if !word.is_empty() => named.member = Some(word),
+                (Some(part), Some(word)) if part.starts_with('{') && !word.is_empty() => {
+                    named.object = Some(word);
+                }
+                (Some(part), Some(word)) if part == word => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// The names in a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PathNames<'p> {
+    /// A group, or a process.
+    pub(crate) object: Option<&'p str>,
+    /// The number of a lease.
+    pub(crate) lease: Option<&'p str>,
+    /// A member of the group.
+    pub(crate) member: Option<&'p str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_verbs() {
+        for (place, route) in ROUTES.iter().enumerate() {
+            assert_eq!(route.operation as usize, place, "{}", route.name);
+            assert_eq!(route.name.parse(), Ok(route.operation));
+            assert_eq!(
+                route.operation.changes_state(),
+                route.method != "GET" && route.class != Automate,
+                "{}",
+                route.name
+            );
+        }
+        assert!("look".parse::<Operation>().unwrap_err().contains("status, metrics"));
+    }
+
+    #[test]
+    fn paths_name_groups() {
+        let of = |name| PathNames { object: Some(name), lease: None, member: None };
+        let route = Operation::Explain.route();
+        assert_eq!(route.match_path("/v1/groups/web/explain"), Some(of("web")));
+        for path in ["/v1/groups//explain", "/v1/groups/a/b/explain", "/v1/groups/web", "/v1/groups/web/ior"]
+        {
+            assert_eq!(route.match_path(path), None, "{path}");
+        }
+        assert_eq!(Operation::Index.route().match_path("/"), Some(PathNames::default()));
+        let lease = PathNames { object: Some("web"), lease: Some("0a"), member: None };
+        assert_eq!(Operation::Release.route().match_path("/v1/groups/web/bind/0a"), Some(lease));
+        assert_eq!(Operation::Bind.route().match_path("/v1/groups/web/bind"), Some(of("web")));
+        for path in ["/v1/groups/web/bind/", "/v1/groups/web/bind/0a/1", "/v1/groups//bind/0a"] {
+            assert_eq!(Operation::Renew.route().match_path(path), None, "{path}");
+        }
+        let member = PathNames { object: Some("web"), lease: None, member: Some("[::1]:80") };
+        assert_eq!(Operation::Register.route().match_path("/v1/groups/web/members/[::1]:80"), Some(member));
+        let found = |path: &'static str| {
+            let fits = |route: &'static ApiRoute| Some((route.name, route.match_path(path)?));
+            ROUTES.iter().filter_map(fits).collect::<Vec<_>>()
+        };
+        assert_eq!(found("/v1/processes"), [("processes", PathNames::default())]);
+        assert_eq!(found("/v1/processes/web"), [("process", of("web"))]);
+        assert_eq!(found("/v1/processes/stop/stop"), [("process-stop", of("stop"))]);
+        for path in ["", "/v1/processes/", "/v1/processes//stop", "/v1/processes/a/b/stop", "/v1/status/"] {
+            assert!(found(path).is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn who_serves_a_path_is_said_and_paths_are_not_two_things() {
+        for route in ROUTES {
+            assert!(!route.served_by.is_empty(), "{}", route.name);
+            let same = |other: &&ApiRoute| other.method == route.method && other.path == route.path;
+            assert_eq!(ROUTES.iter().filter(same).count(), 1, "{}", route.path);
+            assert_eq!(route.object_placeholder().is_some(), route.path.contains('{'), "{}", route.path);
+        }
+        assert_eq!(Operation::Process.route().object_placeholder(), Some("process"));
+        assert_eq!(Operation::Process.route().served_by, [ProcessKind::Supervisor]);
+    }
+}

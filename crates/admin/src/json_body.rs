@@ -1,0 +1,83 @@
+//! Parses received JSON, with errors that name the field and contain no Rust types.
+
+use serde::de::DeserializeOwned;
+
+/// Parses the body of a request. The text of an error is for the sender, and ends with `give`: the
+/// description of a valid body.
+///
+/// # Errors
+/// It is not JSON, or has another structure.
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8], give: &str) -> Result<T, String> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let field = error.path().to_string();
+        let why = without_rust_types(&error.inner().to_string());
+        // The path of the whole body is a dot; the error of an unknown field already contains its name.
+        if field == "." || why.starts_with("unknown field") { why } else { format!("{field}: {why}") }
+    });
+    read.and_then(|read| match deserializer.end() {
+        Ok(()) => Ok(read),
+        Err(error) => Err(error.to_string()),
+    })
+    .map_err(|why| format!("the body: {}; {give}", shorten(&why)))
+}
+
+/// Shortens an error for display: names of fields may have any length and contents.
+fn shorten(why: &str) -> String {
+    const LONGEST: usize = 500;
+    why.chars().take(LONGEST).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}
+
+/// Replaces the names of numeric types by the terms of JSON.
+fn without_rust_types(why: &str) -> String {
+    let number = why.replace("expected f64", "expected a number");
+    ["u16", "u32", "u64", "usize"]
+        .iter()
+        .fold(number, |why, kind| why.replace(&format!("expected {kind}"), "expected a whole number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct ExampleBody {
+        #[serde(default)]
+        values: BTreeMap<String, f64>,
+        #[serde(default)]
+        id: Option<u32>,
+    }
+
+    #[test]
+    fn an_error_names_the_field() {
+        for (body, told) in [
+            (
+                r#"{"values": {"cpu": "1"}}"#,
+                "the body: values.cpu: invalid type: string \"1\", expected a number at line 1 column 22; \
+                 give it",
+            ),
+            (
+                r#"{"id": "7"}"#,
+                "the body: id: invalid type: string \"7\", expected a whole number at line 1 column 10; give \
+                 it",
+            ),
+            (
+                r#"{"ids": 7}"#,
+                "the body: unknown field `ids`, expected `values` or `id` at line 1 column 6; give it",
+            ),
+            (
+                "7",
+                "the body: invalid type: integer `7`, expected struct ExampleBody at line 1 column 1; give \
+                 it",
+            ),
+            (r#"{"id": 7} {}"#, "the body: trailing characters at line 1 column 11; give it"),
+        ] {
+            assert_eq!(super::parse::<ExampleBody>(body.as_bytes(), "give it").unwrap_err(), told);
+        }
+        let right: ExampleBody = super::parse(br#"{"id": 7, "values": {"cpu": 1}}"#, "").unwrap();
+        assert_eq!((right.id, right.values["cpu"]), (Some(7), 1.0));
+    }
+}

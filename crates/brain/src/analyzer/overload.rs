@@ -1,0 +1,161 @@
+//! A look at the traffic, several times a second. It sets concurrency limits for members that send no load
+//! reports (`member::concurrency`), and ejects members that answer nothing.
+//!
+//! If the strategy uses load, one limit holds for all members together. The strategy shares it out among
+//! them, and each of many balancers has enough requests in all to measure by. Otherwise each member has a
+//! limit of its own, because a weak member would fill that of the group.
+
+use alloc::format;
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+
+use super::Analyzer;
+use super::outlier::EjectionState;
+use crate::member::concurrency_limit::{AnswerWindow, ConcurrencyLimit, GroupTotals};
+use crate::{Time, meter};
+
+/// The state learnt from a group's traffic.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OverloadDetector {
+    /// The limit of all members together.
+    limit: ConcurrencyLimit,
+    /// The limit in requests, for plans; 0 for none.
+    pub(super) group_limit: Arc<AtomicU32>,
+    /// The largest delay of this balancer's own event loops since the last look.
+    lag: Duration,
+    totals: GroupTotals,
+    /// The time to the head of the latest answers of members without load reports, the mean over members by
+    /// their answers, seconds.
+    answer_latency: f64,
+    /// The same time over all members.
+    group_latency: f64,
+}
+
+impl Analyzer {
+    /// Records the delay of an event by this balancer itself: its loop was busy, or its process stood still.
+    /// Such a delay is no evidence about members.
+    pub fn record_loop_delay(&mut self, lag: Duration) {
+        self.overload.lag = self.overload.lag.max(lag);
+    }
+
+    /// Takes a look; sets no limits if not everything in flight from here is `requests`. Returns the time
+    /// until the next call.
+    pub fn watch(&mut self, requests: bool, now: Time) -> Duration {
+        self.advance(now);
+        self.update_aperture();
+        let lag = core::mem::take(&mut self.overload.lag).as_secs_f64();
+        let (now, patience) = (self.now, self.spec.objective.unwrap_or(DEFAULT_MAX_WAIT));
+        let limits = requests && self.spec.has_admission();
+        let together = self.spec.strategy.prefers_less_load;
+        let peers = if limits && together { self.limit_of_peers() } else { 0 };
+        let (mut all, mut known, mut took) = (AnswerWindow::default(), 0.0, 0.0);
+        let (mut every, mut takes) = (GroupTotals::default(), 0.0);
+        for entry in &mut self.entries {
+            let look = entry.traffic.sample(&entry.vitals, &self.overload.totals, now);
+            let latency = entry.vitals.mean_latency().map_or(0.0, |nanos| f64::from(nanos) * 1e-9);
+            if let Some(look) = &look {
+                every.sent += look.sent;
+                every.answered += look.answered;
+                takes += look.answered * latency;
+            }
+            let look = look.map(|look| AnswerWindow { lag, ..look });
+            let limit = match &look {
+                Some(look) if limits && !together => entry.limit.observe(look, latency, patience, now),
+                _ => {
+                    entry.limit.remove_limit();
+                    // The limit of a member whose knee is open; those whose knees are limits do not use it.
+                    entry.vitals.current_report(now).map_or(0, |_| peers)
+                }
+            };
+            entry.vitals.set_concurrency_limit(limit);
+            if let Some(look) = look.filter(|_| !(together && entry.vitals.limiting_report(now).is_some())) {
+                all.add(&look);
+                took += look.answered * latency;
+                known += 1.0;
+            }
+        }
+        if every.answered > 0.0 {
+            self.overload.group_latency = takes / every.answered;
+        }
+        let most = if limits && together && known > 0.0 {
+            // Members are measured side by side, not one after the other.
+            let look = AnswerWindow { seconds: all.seconds / known, looks: 1.0, lag, ..all };
+            self.overload.answer_latency =
+                if look.answered > 0.0 { took / look.answered } else { self.overload.answer_latency };
+            self.overload.limit.observe(&look, self.overload.answer_latency, patience, now)
+        } else {
+            self.overload.limit.remove_limit();
+            0
+        };
+        self.overload.group_limit.store(most, Relaxed);
+        self.overload.totals.sent += every.sent;
+        self.overload.totals.answered += every.answered;
+        if requests {
+            self.eject_silent();
+        }
+        LOOK
+    }
+
+    /// Returns the limit that the mean knee of members with bounded knees allows; 0 unless half of those that
+    /// send load reports have one.
+    fn limit_of_peers(&self) -> u32 {
+        let (mut knees, mut bounded, mut views) = (0.0, 0.0, 0.0);
+        for view in self.entries.iter().filter_map(|entry| entry.vitals.current_report(self.now)) {
+            views += 1.0;
+            if !view.reading.open {
+                knees += f64::from(view.reading.knee);
+                bounded += 1.0;
+            }
+        }
+        if bounded > 0.0 && 2.0 * bounded >= views { meter::limit_at_knee(knees / bounded) } else { 0 }
+    }
+
+    /// Ejects members that have answered none of several requests while others answer.
+    fn eject_silent(&mut self) {
+        let (usual, totals) = (self.overload.group_latency, self.overload.totals);
+        for place in 0..self.entries.len() {
+            let entry = &self.entries[place];
+            let Some(silence) = entry.traffic.significant_silence(&totals, self.now) else { continue };
+            let seconds = silence.as_secs_f64();
+            if entry.state.is_eligible() && silence >= SILENT && seconds > LONG * usual {
+                let awaited = entry.vitals.awaiting_here();
+                let why =
+                    format!("answers none of {awaited} requests for {seconds:.1} s while others answer");
+                let inputs = [("awaited", f64::from(awaited)), ("silent_seconds", seconds)];
+                self.eject_by(place, why, &inputs, EjectionState::begin_on_suspicion);
+            }
+        }
+    }
+
+    /// Fills each member's bucket with `rate` requests a second since the last call; without a rate it is
+    /// unlimited. Returns the requests that all members may get now.
+    ///
+    /// With a rate it is to be called about every ten milliseconds, and before a plan with new members is
+    /// made.
+    pub fn refill_buckets(&mut self, rate: Option<f64>, now: Time) -> u32 {
+        self.advance(now);
+        let (now, mut all) = (self.now, 0_u32);
+        for (entry, spec) in self.entries.iter_mut().zip(&self.spec.members) {
+            let more = entry.bucket.refill(&entry.vitals, rate, now);
+            if entry.state.is_eligible() {
+                let allowed = spec.limit.min(entry.vitals.part().unwrap_or(u32::MAX));
+                all = all.saturating_add(more.min(allowed.saturating_sub(entry.vitals.in_flight())));
+            }
+        }
+        all
+    }
+}
+
+/// The time between two looks, without traffic too: a baseline that is measured a second after the first
+/// request may be that of a queue.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The default time that clients wait.
+pub(crate) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// The time without an answer after which a member is ejected: the minimum, and the multiple of the group's
+/// latency.
+const SILENT: Duration = Duration::from_secs(1);
+const LONG: f64 = 8.0;

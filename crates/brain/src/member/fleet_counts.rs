@@ -1,0 +1,76 @@
+//! The work of other balancers at a member, and this balancer's part of the member's limits. The slow path
+//! writes it (see [`fleet`](crate::fleet)), and choices read it.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::{MAX_DIRECT, Vitals};
+
+impl Vitals {
+    /// Returns the known requests in flight from other balancers; 0 without other balancers.
+    #[inline]
+    pub fn peer_in_flight(&self) -> f64 {
+        f64::from(f32::from_bits(self.peer_in_flight.load(Relaxed)))
+    }
+
+    /// Returns the known requests a second that other balancers begin at the member, and those that wait
+    /// there for it.
+    pub fn peer_rate_and_waiting(&self) -> (f64, f64) {
+        let bits = self.peer_rate_and_waiting.load(Relaxed);
+        let number = |bits: u32| f64::from(f32::from_bits(bits));
+        (number(bits as u32), number((bits >> 32) as u32))
+    }
+
+    /// Sets the requests a second and the waiting requests of other balancers.
+    pub(crate) fn set_peer_rate(&self, rate: f64, waiting: f64) {
+        let bits = |number: f64| u64::from((number.clamp(0.0, f64::from(MAX_DIRECT)) as f32).to_bits());
+        let coming = bits(rate) | bits(waiting) << 32;
+        if self.peer_rate_and_waiting.load(Relaxed) != coming {
+            self.peer_rate_and_waiting.store(coming, Relaxed);
+        }
+    }
+
+    /// Sets the requests in flight from other balancers.
+    pub(crate) fn set_peer_in_flight(&self, others: f64) {
+        let bits = (others.clamp(0.0, f64::from(MAX_DIRECT)) as f32).to_bits();
+        if self.peer_in_flight.load(Relaxed) != bits {
+            self.peer_in_flight.store(bits, Relaxed);
+        }
+    }
+
+    /// Returns this balancer's part of the member's limit; `None` for all of it.
+    #[inline]
+    pub fn part(&self) -> Option<u32> {
+        self.limit_part.load(Relaxed).checked_sub(1)
+    }
+
+    /// Sets this balancer's part of the member's limit; returns `true` if it has grown.
+    pub(crate) fn set_limit_part(&self, part: Option<u32>) -> bool {
+        let coded = part.map_or(0, |part| part.saturating_add(1));
+        let before = self.limit_part.load(Relaxed);
+        if before != coded {
+            self.limit_part.store(coded, Relaxed);
+        }
+        before != 0 && (coded == 0 || coded > before)
+    }
+
+    /// Returns this balancer's part of the member's requests a second, above 0, at most 1.
+    pub fn rate_share(&self) -> f64 {
+        match f32::from_bits(self.rate_share.load(Relaxed)) {
+            part if part > 0.0 => f64::from(part),
+            _ => 1.0,
+        }
+    }
+
+    /// Sets this balancer's part of the member's requests a second; `None` for all of them.
+    pub(crate) fn set_rate_share(&self, portion: Option<f64>) {
+        self.rate_share.store(portion.map_or(0, |part| (part.clamp(1e-6, 1.0) as f32).to_bits()), Relaxed);
+    }
+
+    /// Resets the member's state to that without other balancers.
+    pub(crate) fn clear_peers(&self) {
+        self.set_peer_in_flight(0.0);
+        self.set_peer_rate(0.0, 0.0);
+        self.set_limit_part(None);
+        self.set_rate_share(None);
+    }
+}

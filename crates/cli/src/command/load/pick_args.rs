@@ -1,0 +1,70 @@
+//! `--pick`: the lottery's daemons name the server of each request.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use plimsoll_bench::pick::{MemberPicker, PickerSettings};
+
+use super::{CliError, usage};
+use crate::command::pick::{group, service};
+use crate::config::{MemberAddress, look_up};
+use crate::lottery_picker;
+
+#[derive(clap::Args, Debug)]
+pub(super) struct PickArgs {
+    /// Ask the daemons of a lottery for this service before each request, and send it to whom they name: the
+    /// host in the URL is only a name then. That nobody is named fails the request, and the time it takes
+    /// counts
+    #[arg(long, value_name = "SERVICE", value_parser = name, requires = "keys")]
+    pick: Option<String>,
+
+    /// Daemons to ask; the others are learned of
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', requires = "pick")]
+    daemon: Vec<MemberAddress>,
+
+    /// Group and port by which all daemons are reached at once
+    #[arg(long, value_name = "ADDRESS", value_parser = group, requires = "pick")]
+    multicast: Option<SocketAddr>,
+
+    /// Address of the interface by which the group is reached (IPv4), if it is not the one that the routes
+    /// say
+    #[arg(long, value_name = "ADDRESS", requires = "multicast")]
+    interface: Option<Ipv4Addr>,
+
+    /// File of the cluster's keys
+    #[arg(long, value_name = "FILE", requires = "pick")]
+    keys: Option<PathBuf>,
+
+    /// Ask all daemons at once, who draw among themselves, in place of one that refers to another
+    #[arg(long, requires = "pick")]
+    lottery: bool,
+}
+
+impl PickArgs {
+    /// Returns `true` if daemons are asked for the server of each request.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.pick.is_some()
+    }
+
+    /// Returns the client of the daemons; `None` without `--pick`.
+    pub(super) fn picker(&self) -> Result<Option<Box<dyn MemberPicker>>, CliError> {
+        let (Some(service), Some(keys)) = (&self.pick, &self.keys) else { return Ok(None) };
+        let daemons = self.daemon.iter().map(|daemon| {
+            look_up(daemon).map_err(|error| usage(format_args!("cannot look up `{}`: {error}", daemon.host)))
+        });
+        let settings = PickerSettings {
+            service: service.clone(),
+            daemons: daemons.collect::<Result<_, _>>()?,
+            keys: keys.clone(),
+            multicast: self.multicast,
+            interface: self.interface,
+            lottery: self.lottery,
+        };
+        lottery_picker::open(&settings).map(Some).map_err(usage)
+    }
+}
+
+/// Checks the name of a service.
+fn name(text: &str) -> Result<String, String> {
+    service(text).map(|_| text.to_owned())
+}

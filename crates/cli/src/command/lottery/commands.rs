@@ -1,0 +1,188 @@
+//! The commands for running daemons.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::reload::reload_changes;
+use super::super::{CliError, GlobalArgs};
+use crate::control::format::sanitize;
+use crate::control::{self, CommandOutput, DaemonSelector, PeerClient};
+
+/// The time between two looks while waiting.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Send clients to other daemons' servers; what runs at the server runs on
+#[derive(clap::Args, Debug)]
+pub(super) struct LotteryDrainArgs {
+    #[command(flatten)]
+    at: DaemonSelector,
+}
+
+/// Take part again, slowly
+#[derive(clap::Args, Debug)]
+pub(super) struct LotteryUndrainArgs {
+    #[command(flatten)]
+    at: DaemonSelector,
+}
+
+/// Send no more clients to a service of a daemon's server, or to all of them, which is to drain it
+#[derive(clap::Args, Debug)]
+pub(super) struct LotteryDisableArgs {
+    #[command(flatten)]
+    switch: ServiceSwitchArgs,
+}
+
+/// Send clients to a service that was disabled again, slowly, or to all of them
+#[derive(clap::Args, Debug)]
+pub(super) struct LotteryEnableArgs {
+    #[command(flatten)]
+    switch: ServiceSwitchArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct ServiceSwitchArgs {
+    /// The service; all of the daemon's if it is left out
+    service: Option<String>,
+
+    #[command(flatten)]
+    at: DaemonSelector,
+}
+
+/// Change a setting of running daemons, until they read their files again: ttl=1s, slow_start=30s, rate=1000,
+/// web.capacity=50
+#[derive(clap::Args, Debug)]
+pub(super) struct LotterySetArgs {
+    /// ttl=TIME, slow_start=TIME, rate=NUMBER or SERVICE.capacity=NUMBER
+    #[arg(value_name = "[SERVICE.]KEY=VALUE")]
+    setting: SettingChange,
+
+    #[command(flatten)]
+    at: DaemonSelector,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SettingChange {
+    service: Option<String>,
+    key: String,
+    value: String,
+}
+
+impl FromStr for SettingChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("there is no `=`: give KEY=VALUE")?;
+        // Names of services may have dots, keys have none.
+        let (service, key) = match name.trim().rsplit_once('.') {
+            Some((service, key)) => (Some(service.to_owned()), key),
+            None => (None, name.trim()),
+        };
+        Ok(Self { service, key: key.into(), value: value.trim().into() })
+    }
+}
+
+/// Have the file and the keys read again and print what is different
+#[derive(clap::Args, Debug)]
+pub(super) struct LotteryReloadArgs {
+    #[command(flatten)]
+    at: DaemonSelector,
+}
+
+/// Send clients to others, tell the other daemons, and end
+#[derive(clap::Args, Debug)]
+pub(super) struct LotteryStopArgs {
+    /// Return when it has ended
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: DaemonSelector,
+}
+
+pub(super) fn drain(args: &LotteryDrainArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let said = PeerClient::daemon(at).post("/v1/drain", &Value::Null)?;
+        Ok(CommandOutput::from_action(said, "draining: clients are sent to others\n".into()))
+    })
+}
+
+pub(super) fn undrain(args: &LotteryUndrainArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let said = PeerClient::daemon(at).post("/v1/undrain", &Value::Null)?;
+        Ok(CommandOutput::from_action(said, "taking part again\n".into()))
+    })
+}
+
+pub(super) fn disable(args: &LotteryDisableArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    args.switch.send("disable", globals)
+}
+
+pub(super) fn enable(args: &LotteryEnableArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    args.switch.send("enable", globals)
+}
+
+impl ServiceSwitchArgs {
+    fn send(&self, act: &str, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+        let body = self.service.as_ref().map_or(Value::Null, |service| json!({"balancing": service}));
+        control::run_each(&self.at, globals, |at, _| {
+            let said = PeerClient::daemon(at).post(&format!("/v1/{act}"), &body)?;
+            let lines = changes(&said);
+            Ok(CommandOutput::from_action(said, lines))
+        })
+    }
+}
+
+pub(super) fn set(args: &LotterySetArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    let SettingChange { service, key, value } = &args.setting;
+    let body = json!({"group": service, "key": key, "value": value});
+    control::run_each(&args.at, globals, |at, _| {
+        let said = PeerClient::daemon(at).post("/v1/set", &body)?;
+        let lines = changes(&said);
+        Ok(CommandOutput::from_action(said, format!("{lines}until the next reload\n")))
+    })
+}
+
+/// Returns the changes, a line each.
+fn changes(said: &Value) -> String {
+    let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let lines: String = changes.map(|change| format!("{}\n", sanitize(change))).collect();
+    if lines.is_empty() { "it was so already\n".to_owned() } else { lines }
+}
+
+pub(super) fn reload(args: &LotteryReloadArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        Ok(reload_changes(PeerClient::daemon(at).post("/v1/reload", &Value::Null)?))
+    })
+}
+
+pub(super) fn stop(args: &LotteryStopArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let daemon = PeerClient::daemon(at);
+        let said = daemon.post("/v1/stop", &Value::Null)?;
+        while args.wait && !daemon.is_gone() {
+            sleep(POLL_INTERVAL);
+        }
+        Ok(CommandOutput::from_action(said, if args.wait { "stopped\n" } else { "stopping\n" }.into()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_taken_apart() {
+        let wish =
+            |text: &str| text.parse::<SettingChange>().map(|wish| (wish.service, wish.key, wish.value));
+        let parts = |service: Option<&str>, key: &str, value: &str| {
+            Ok((service.map(str::to_owned), key.to_owned(), value.to_owned()))
+        };
+        assert_eq!(wish("ttl=1s"), parts(None, "ttl", "1s"));
+        assert_eq!(wish("web.v2.capacity = 50"), parts(Some("web.v2"), "capacity", "50"));
+        assert!(wish("ttl").unwrap_err().contains("`=`"));
+    }
+}

@@ -1,0 +1,208 @@
+//! A lottery's daemon on the command line, instead of in a file.
+
+use std::fmt::Write as _;
+
+/// What a file says, on the command line.
+#[derive(clap::Args, Debug)]
+#[group(id = "flags", multiple = true)]
+pub(super) struct InlineConfigArgs {
+    /// Number of the daemon and of the server beside it, alone in the cluster: 1 to 65535
+    #[arg(short, long, value_name = "NUMBER", required_unless_present = "config")]
+    member: Option<u16>,
+
+    /// Address of the daemon; port 0 takes a free one
+    #[arg(short, long, value_name = "ADDRESS", required_unless_present = "config")]
+    listen: Option<String>,
+
+    /// Where the others reach it, if that is not where it listens
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+
+    /// Other daemons; one that runs is enough to find all
+    #[arg(short, long, value_name = "HOST:PORT", value_delimiter = ',')]
+    peers: Vec<String>,
+
+    /// Group and port by which all are reached at once, where the network carries multicast
+    #[arg(long, value_name = "ADDRESS")]
+    multicast: Option<String>,
+
+    /// File of the cluster's keys, the same on all hosts; made if there is none
+    #[arg(short, long, value_name = "FILE", required_unless_present = "config")]
+    keys: Option<String>,
+
+    /// What the server does and where: web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu (health=tcp only
+    /// connects); as often as needed
+    #[arg(short, long, value_name = "NAME=HOST:PORT[,...]")]
+    service: Vec<String>,
+
+    /// For how long a client may use an answer again
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<String>,
+
+    /// How long a server takes to come to its whole share after it came [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    slow_start: Option<String>,
+
+    /// Requests a second of one address above which they are not heard; 0 for any number [default: 20000]
+    #[arg(long, value_name = "NUMBER")]
+    rate: Option<u32>,
+
+    /// Where programs tell numbers (POST /v1/report), and /load and /metrics show what is known
+    #[arg(long, value_name = "ADDRESS")]
+    status: Option<String>,
+
+    /// Where its owner drains it, changes its keys and more: a unix socket, mode 0600
+    /// (unix:/run/plimsoll-lottery.sock)
+    #[arg(long, value_name = "ADDRESS")]
+    control: Option<String>,
+}
+
+impl InlineConfigArgs {
+    /// Returns the options as a file, so that they are checked like a file.
+    pub(super) fn to_toml(&self) -> Result<String, String> {
+        let mut text = String::new();
+        let mut line = |key: &str, value: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{key} = {value}");
+        };
+        if let Some(member) = self.member {
+            line("member", &member.to_string());
+        }
+        if let Some(rate) = self.rate {
+            line("rate", &rate.to_string());
+        }
+        let words = [
+            ("listen", &self.listen),
+            ("address", &self.address),
+            ("multicast", &self.multicast),
+            ("keys", &self.keys),
+            ("ttl", &self.ttl),
+            ("slow_start", &self.slow_start),
+            ("status", &self.status),
+        ];
+        for (key, value) in words {
+            if let Some(value) = value {
+                line(key, &quoted(value));
+            }
+        }
+        let peers: Vec<String> = self.peers.iter().map(|peer| quoted(peer)).collect();
+        line("peers", &format!("[{}]", peers.join(", ")));
+        if let Some(control) = &self.control {
+            line("admin.control", &quoted(control));
+        }
+        for service in &self.service {
+            text += &table(service)?;
+        }
+        Ok(text)
+    }
+}
+
+/// Returns the `[[service]]` of `web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu`.
+fn table(service: &str) -> Result<String, String> {
+    let parts = parts(service);
+    let mut parts = parts.iter().copied();
+    let (name, server) = parts
+        .next()
+        .and_then(|first| first.split_once('='))
+        .ok_or_else(|| format!("`{service}` is not a service: write NAME=HOST:PORT"))?;
+    let mut metrics = Vec::new();
+    let mut text = format!("[[service]]\nname = {}\nserver = {}\n", quoted(name), quoted(server));
+    for part in parts {
+        let line = match part.split_once('=') {
+            Some(("capacity", number)) if number.parse::<u16>().is_ok() => format!("capacity = {number}"),
+            Some(("id", number)) if number.parse::<u32>().is_ok() => format!("id = {number}"),
+            Some(("load", load)) => format!("load = {}", quoted(load)),
+            Some(("scrape", page)) => format!("scrape = {}", quoted(page)),
+            Some(("metric", metric)) => {
+                metrics.push(quoted(metric));
+                continue;
+            }
+            Some(("cgroup", group)) => format!("cgroup = {}", quoted(group)),
+            Some(("port", port)) if port.parse::<u16>().is_ok() => format!("port = {port}"),
+            Some(("info", info)) => format!("info = {}", quoted(info)),
+            Some(("health", "tcp")) => "health = { tcp = true }".to_owned(),
+            Some(("health", path)) => format!("health = {{ http = {} }}", quoted(path)),
+            _ => {
+                return Err(format!(
+                    "`{part}` says nothing of a service: there are capacity=0..65535, id=NUMBER, info=TEXT, \
+                     load=EXPRESSION, \
+                     health=/PATH or health=tcp, scrape=URL with metric=[NAME=]SERIES, cgroup=PATH and \
+                     port=PORT"
+                ));
+            }
+        };
+        text += &line;
+        text.push('\n');
+    }
+    if !metrics.is_empty() {
+        text += &format!("metrics = [{}]\n", metrics.join(", "));
+    }
+    Ok(text)
+}
+
+/// Splits a text at commas, except those within brackets, as an expression may have some.
+fn parts(service: &str) -> Vec<&str> {
+    let (mut depth, mut from, mut parts) = (0_u32, 0, Vec::new());
+    for (at, char) in service.char_indices() {
+        match char {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(&service[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&service[from..]);
+    parts
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_written_as_a_file_has_it() {
+        let text = table("web=10.0.0.1:80,capacity=4,info=zone=a,health=/a\"b,load=cpu / 2").unwrap();
+        insta::assert_snapshot!(text, @r#"
+        [[service]]
+        name = "web"
+        server = "10.0.0.1:80"
+        capacity = 4
+        info = "zone=a"
+        health = { http = '/a"b' }
+        load = "cpu / 2"
+        "#);
+        let text = table("web=[::1]:80,load=[cpu, in_flight / 8]|max,health=/a?b=(x,y),capacity=4").unwrap();
+        insta::assert_snapshot!(text, @r#"
+        [[service]]
+        name = "web"
+        server = "[::1]:80"
+        load = "[cpu, in_flight / 8]|max"
+        health = { http = "/a?b=(x,y)" }
+        capacity = 4
+        "#);
+        let text = table(
+            "web=10.0.0.1:80,scrape=http://[::1]:9/,metric=rps=rate(x{a=\"b\",c=\"d\"}),metric=y,port=80,cgroup=a.slice",
+        )
+        .unwrap();
+        insta::assert_snapshot!(text, @r#"
+        [[service]]
+        name = "web"
+        server = "10.0.0.1:80"
+        scrape = "http://[::1]:9/"
+        port = 80
+        cgroup = "a.slice"
+        metrics = ['rps=rate(x{a="b",c="d"})', "y"]
+        "#);
+        for wrong in ["web", "web=1:1,capacity=x", "web=1:1,capacity=70000", "web=1:1,weight=1", "web=1:1,x"]
+        {
+            assert!(table(wrong).is_err(), "{wrong}");
+        }
+    }
+}

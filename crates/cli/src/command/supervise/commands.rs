@@ -1,0 +1,183 @@
+//! The commands for a running Supervisor.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use plimsoll_admin::ProcessStatus;
+use plimsoll_brain::supervision::ProcessPhase;
+use serde_json::Value;
+
+use super::super::reload::reload_changes;
+use super::super::{CliError, GlobalArgs};
+use crate::config::ConfigName;
+use crate::control::format::sanitize;
+use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
+
+/// The time between two looks while waiting.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Start a process, unless it runs
+#[derive(clap::Args, Debug)]
+pub(super) struct ProcessStartArgs {
+    /// Its name in the file
+    name: ConfigName,
+
+    #[command(flatten)]
+    at: SupervisorSelector,
+}
+
+/// Stop a process, for good: only a start brings it back
+#[derive(clap::Args, Debug)]
+pub(super) struct ProcessStopArgs {
+    /// Its name in the file
+    name: ConfigName,
+
+    /// Return when it has ended
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: SupervisorSelector,
+}
+
+/// Stop a process and start it again
+#[derive(clap::Args, Debug)]
+pub(super) struct ProcessRestartArgs {
+    /// Its name in the file
+    name: ConfigName,
+
+    /// Return when another runs
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: SupervisorSelector,
+}
+
+/// Have a process read its configuration again; without a name, the Supervisor its own file
+#[derive(clap::Args, Debug)]
+pub(super) struct ProcessReloadArgs {
+    /// Its name in the file
+    name: Option<ConfigName>,
+
+    #[command(flatten)]
+    at: SupervisorSelector,
+}
+
+/// End the Supervisor
+#[derive(clap::Args, Debug)]
+pub(super) struct SupervisorShutdownArgs {
+    /// What becomes of its processes
+    #[arg(long, value_enum, default_value_t = ChildrenPolicy::Stop)]
+    children: ChildrenPolicy,
+
+    /// Return when it has ended
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: SupervisorSelector,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ChildrenPolicy {
+    /// They are stopped first
+    Stop,
+    /// They go on; a Supervisor that is started later finds them
+    Leave,
+}
+
+pub(super) fn start(args: &ProcessStartArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let said = PeerClient::supervisor(at).post(&path(&args.name, "start"), &Value::Null)?;
+        let text = format!("{}: {}\n", args.name, describe_result(&said));
+        Ok(CommandOutput::from_action(said, text))
+    })
+}
+
+pub(super) fn stop(args: &ProcessStopArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let supervisor = PeerClient::supervisor(at);
+        let mut said = supervisor.post(&path(&args.name, "stop"), &Value::Null)?;
+        if args.wait {
+            said = wait(&supervisor, &args.name, |process| process.pid.is_none())?;
+        }
+        let text = format!("{}: {}\n", args.name, describe_result(&said));
+        Ok(CommandOutput::from_action(said, text))
+    })
+}
+
+pub(super) fn restart(args: &ProcessRestartArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let supervisor = PeerClient::supervisor(at);
+        let before: ProcessStatus = supervisor.get(&format!("/v1/processes/{}", args.name))?;
+        let mut said = supervisor.post(&path(&args.name, "restart"), &Value::Null)?;
+        if args.wait {
+            said = wait(&supervisor, &args.name, |now| now.pid.is_some() && now.pid != before.pid)?;
+        }
+        let text = format!("{}: {}\n", args.name, describe_result(&said));
+        Ok(CommandOutput::from_action(said, text))
+    })
+}
+
+pub(super) fn reload(args: &ProcessReloadArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let supervisor = PeerClient::supervisor(at);
+        if let Some(name) = &args.name {
+            let said = supervisor.post(&path(name, "reload"), &Value::Null)?;
+            return Ok(CommandOutput::from_action(
+                said,
+                format!("{name}: told to read its configuration again\n"),
+            ));
+        }
+        Ok(reload_changes(supervisor.post("/v1/reload", &Value::Null)?))
+    })
+}
+
+pub(super) fn shut_down(args: &SupervisorShutdownArgs, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
+    control::run_each(&args.at, globals, |at, _| {
+        let supervisor = PeerClient::supervisor(at);
+        let word = if args.children == ChildrenPolicy::Stop { "stop" } else { "leave" };
+        let said = supervisor.post(&format!("/v1/shutdown?children={word}"), &Value::Null)?;
+        while args.wait && !supervisor.is_gone() {
+            sleep(POLL_INTERVAL);
+        }
+        let done = if args.wait { "ended" } else { "ending" };
+        let and = if args.children == ChildrenPolicy::Stop { "" } else { "; its processes go on" };
+        Ok(CommandOutput::from_action(said, format!("{done}{and}\n")))
+    })
+}
+
+/// Waits until a process has reached the wanted state; returns its status then. The time is bounded by its
+/// `stop_timeout`, or by its failures.
+fn wait(
+    supervisor: &PeerClient<'_>,
+    name: &ConfigName,
+    enough: impl Fn(&ProcessStatus) -> bool,
+) -> Result<Value, CliError> {
+    loop {
+        let process: ProcessStatus = supervisor.get(&format!("/v1/processes/{name}"))?;
+        if enough(&process) {
+            return Ok(serde_json::to_value(process).unwrap_or_default());
+        }
+        if process.state == ProcessPhase::Failed {
+            return Err(CliError::failed(format_args!("{name}: {}", sanitize(&process.why))));
+        }
+        sleep(POLL_INTERVAL);
+    }
+}
+
+fn path(name: &ConfigName, act: &str) -> String {
+    format!("/v1/processes/{name}/{act}")
+}
+
+/// Returns the result in words.
+fn describe_result(said: &Value) -> String {
+    let state = said["state"].as_str().unwrap_or("told").replace('_', " ");
+    match said["pid"].as_u64() {
+        Some(pid) => format!("{}, pid {pid}", sanitize(&state)),
+        None => sanitize(&state),
+    }
+}

@@ -1,0 +1,78 @@
+//! The copies of client sockets at the Supervisor. It is notified of all changes, and before one of them is
+//! closed on purpose: a client that connected to the copy of an unserved socket would wait for ever.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use plimsoll_proxy::{ListenerSettings, ListenerSockets};
+
+use super::BalancerRuntime;
+use crate::upgrade::{SocketHolder, SocketSet};
+
+impl BalancerRuntime {
+    /// Lets the Supervisor, if there is one, hold the sockets of this process from now on.
+    ///
+    /// # Errors
+    /// Fails if the system refuses a thread.
+    pub(crate) fn start_holding(self: &Arc<Self>) -> io::Result<()> {
+        let own = Arc::downgrade(self);
+        let holder = SocketHolder::start(move || own.upgrade()?.sockets(&|_| true))?;
+        if let Some(holder) = holder {
+            // The holder is set only here.
+            let _ = self.holder.set(holder);
+        }
+        Ok(())
+    }
+
+    /// Lets the Supervisor hold the sockets that are open now.
+    pub(super) fn hold_sockets(&self) {
+        self.hold_matching_sockets(&|_| true);
+    }
+
+    /// Lets the Supervisor close its copies of the sockets without a listener among these.
+    pub(super) fn hold_sockets_of(&self, listeners: &[ListenerSettings]) {
+        self.hold_matching_sockets(&|bound| {
+            let of = |listener: &ListenerSettings| {
+                listener.address == bound.address && listener.protocol.is_datagram() == bound.datagrams
+            };
+            listeners.iter().any(of)
+        });
+    }
+
+    /// Closes a listener: the Supervisor's copies first.
+    pub(super) fn close_listener(&self, listener: &str) -> Result<bool, String> {
+        let (address, datagrams): (SocketAddr, bool) = self.engine.socket_of(listener)?;
+        self.hold_matching_sockets(&|bound| (bound.bound, bound.datagrams) != (address, datagrams));
+        self.engine.close_listener(listener)
+    }
+
+    /// Opens a listener that was closed.
+    pub(super) fn open_listener(&self, listener: &str) -> Result<bool, String> {
+        let opened = self.engine.open_listener(listener)?;
+        self.hold_sockets();
+        Ok(opened)
+    }
+
+    /// Lets the Supervisor close all copies, because this process stops. It may wait for a second.
+    pub(crate) fn release_sockets(&self) {
+        if let Some(holder) = self.holder.get() {
+            holder.release();
+        }
+    }
+
+    fn hold_matching_sockets(&self, stays: &dyn Fn(&ListenerSockets) -> bool) {
+        if let Some(holder) = self.holder.get() {
+            holder.hold(|| self.sockets(stays));
+        }
+    }
+
+    /// Returns copies of the sockets that clients connect to; `None` once another process has taken over.
+    fn sockets(&self, stays: &dyn Fn(&ListenerSockets) -> bool) -> Option<SocketSet> {
+        let elder = self.handoff_source().filter(|elder| elder.successor_pid().is_none())?;
+        let copied = elder.listening_sockets(&self.engine, stays);
+        copied
+            .inspect_err(|error| tracing::warn!("the Supervisor cannot be given copies of sockets: {error}"))
+            .ok()
+    }
+}

@@ -1,0 +1,94 @@
+//! The adapter for the admin plane: it shows the last state of the processes, and hands commands on.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use plimsoll_admin::{ProcessActionError, ProcessCommand, ProcessStatus, ShutdownMode, SupervisorStatus};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::command::CliCommand;
+
+/// The number of commands that may wait; the admin plane asks for one at a time.
+const COMMAND_CAPACITY: usize = 16;
+
+/// A command.
+pub(crate) enum SupervisorCommand {
+    /// An act on a process.
+    Act {
+        process: String,
+        act: ProcessCommand,
+        reply: oneshot::Sender<Result<ProcessStatus, ProcessActionError>>,
+    },
+    /// A reload of the file.
+    Reload { reply: oneshot::Sender<Result<Vec<String>, String>> },
+    /// The end of the Supervisor.
+    ShutDown(ShutdownMode),
+}
+
+/// The adapter between the admin plane and the Supervisor.
+pub(crate) struct SupervisorAdmin {
+    published: Mutex<SupervisorStatus>,
+    commands: mpsc::Sender<SupervisorCommand>,
+}
+
+impl SupervisorAdmin {
+    /// Returns an empty adapter, and the receiver of its commands.
+    pub(crate) fn new() -> (Arc<Self>, mpsc::Receiver<SupervisorCommand>) {
+        let (asked, inbox) = mpsc::channel(COMMAND_CAPACITY);
+        (Arc::new(Self { published: Mutex::default(), commands: asked }), inbox)
+    }
+
+    /// Sets the state to show from now on.
+    pub(super) fn publish(&self, household: SupervisorStatus) {
+        *self.published() = household;
+    }
+
+    fn published(&self) -> MutexGuard<'_, SupervisorStatus> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a command on and waits for its result; `None` if the Supervisor has ended.
+    fn request<T>(&self, asked: impl FnOnce(oneshot::Sender<T>) -> SupervisorCommand) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.blocking_send(asked(reply)).ok()?;
+        answer.blocking_recv().ok()
+    }
+}
+
+impl plimsoll_admin::SupervisorBackend for SupervisorAdmin {
+    fn status(&self) -> SupervisorStatus {
+        self.published().clone()
+    }
+
+    fn detailed_status(&self) -> SupervisorStatus {
+        let mut household = self.status();
+        // All are asked at once, so that one that does not answer delays no other.
+        thread::scope(|scope| {
+            for process in household.processes.iter_mut().filter(|process| process.pid.is_some()) {
+                scope.spawn(|| {
+                    process.says = CliCommand::parse_arguments(&process.command)
+                        .and_then(|command| command.self_status())
+                });
+            }
+        });
+        household
+    }
+
+    fn perform(&self, process: &str, act: ProcessCommand) -> Result<ProcessStatus, ProcessActionError> {
+        let process = process.to_owned();
+        let told = self.request(|reply| SupervisorCommand::Act { process, act, reply });
+        told.unwrap_or_else(|| Err(ProcessActionError::Impossible(SUPERVISOR_ENDED.into())))
+    }
+
+    fn reload(&self) -> Result<Vec<String>, String> {
+        self.request(|reply| SupervisorCommand::Reload { reply })
+            .unwrap_or_else(|| Err(SUPERVISOR_ENDED.into()))
+    }
+
+    fn shut_down(&self, children: ShutdownMode) {
+        // A Supervisor that has ended needs no message.
+        let _ = self.commands.blocking_send(SupervisorCommand::ShutDown(children));
+    }
+}
+
+const SUPERVISOR_ENDED: &str = "the Supervisor has ended";

@@ -1,0 +1,293 @@
+//! The process that takes over: it gets ready with its setup, and begins when it has the handoff state.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::EventKind;
+use plimsoll_cluster::fleet::FleetHandoff;
+use plimsoll_proxy::{CounterSnapshot, Engine, HandoffFlow, ListenerSettings, ListenerSockets};
+use sd_notify::NotifyState;
+
+use super::channel::HandoffChannel;
+use super::{
+    COUNTS, ESTATE, FAILED, FailedMessage, FinalHandoff, InheritedSockets, LEGACY, PAST,
+    PREDECESSOR_VARIABLE, READY, ReadyMessage, SERVING, SharedStoreView, SocketDescription, SocketSet,
+    StoreContent, SuccessorSetup, TAKEN, socket_activation, socket_holder,
+};
+use crate::config::{AdminConfig, restore_cookie_key};
+use crate::error::{CliError, CliExitCode};
+use crate::runtime::discovery_state::SourceAnswers;
+use crate::runtime::{BalancerRuntime, notify_systemd};
+
+/// The time for the first message of the predecessor; and for the handoff state, once this process is ready.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The names of sockets of the admin plane.
+const ADMIN_SOCKETS: [&str; 4] = ["listen", "control", "reports", "secured"];
+
+/// The inheritance of this process from the one before it, or from the service manager.
+#[derive(Default)]
+pub(crate) struct ProcessInheritance {
+    /// The process before and the channel to it, if the inheritance is from it.
+    predecessor: Option<(u32, HandoffChannel)>,
+    /// Whether the sockets come from the Supervisor.
+    from_supervisor: bool,
+    /// The reason why they do not.
+    hold_error: Option<String>,
+    /// The zero of the predecessor's time.
+    pub(crate) time_zero: Option<u64>,
+    /// The predecessor's sockets.
+    pub(crate) sockets: InheritedSockets,
+    /// The content of the predecessor's store, if that ended with it.
+    pub(crate) store_content: StoreContent,
+    /// The predecessor's last view of a store that others share.
+    pub(crate) store_view: SharedStoreView,
+    /// The last answers of the predecessor's sources of members.
+    pub(crate) source_answers: Vec<SourceAnswers>,
+}
+
+/// The link to the process before this one, if there is one.
+pub(crate) struct PredecessorLink {
+    predecessor: Option<(u32, HandoffChannel)>,
+    /// The past of this balancer among others.
+    pub(crate) fleet: Option<FleetHandoff>,
+}
+
+impl ProcessInheritance {
+    /// Returns the inheritance of this process. `admin` are the addresses of the admin plane, by name.
+    ///
+    /// # Errors
+    /// Fails if it was started to take over, and gets no setup; or if the service manager's sockets cannot
+    /// be used.
+    pub(crate) fn for_process() -> Result<Self, CliError> {
+        // Children of the intended process inherit the variable, too.
+        let elder = std::env::var(PREDECESSOR_VARIABLE).ok().and_then(|pid| pid.parse::<u32>().ok());
+        let parent =
+            rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
+        match elder.filter(|elder| Some(*elder) == parent) {
+            Some(elder) => Self::of(elder).map_err(|why| {
+                CliError::failed(format_args!("cannot take over from process {elder}: {why}"))
+            }),
+            None => {
+                let sockets = socket_activation::sockets().map_err(CliError::failed)?;
+                let heir = Self { sockets, ..Self::default() };
+                let given = socket_holder::take_held_sockets().and_then(|set| {
+                    set.map(|SocketSet { passed, sockets }| sort_sockets(&passed, sockets)).transpose()
+                });
+                Ok(match given {
+                    Ok(Some(sockets)) => Self { sockets, from_supervisor: true, ..heir },
+                    Ok(None) => heir,
+                    Err(why) => Self { hold_error: Some(why), ..heir },
+                })
+            }
+        }
+    }
+
+    fn of(elder: u32) -> Result<Self, String> {
+        let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let mut channel = HandoffChannel::new(UnixStream::from(stream));
+        channel
+            .set_timeout(Some(MESSAGE_TIMEOUT))
+            .map_err(|error| format!("its standard input is no socket: {error}"))?;
+        let (message, passed) = match channel.receive() {
+            Ok(Some((message, passed))) if message.is == ESTATE => (message, passed),
+            Ok(Some((message, _))) => return Err(format!("it said `{}` first", message.is)),
+            Ok(None) => return Err("it has ended".into()),
+            Err(error) => return Err(error.to_string()),
+        };
+        // The standard input is not read any more, and children of this process are no successors.
+        let nothing = File::open("/dev/null").map_err(|error| error.to_string())?;
+        rustix::stdio::dup2_stdin(&nothing).map_err(|error| error.to_string())?;
+        let estate: SuccessorSetup = message.body();
+        Engine::resume_ticket_keys(estate.ticket_keys);
+        if let Some(key) = estate.cookie_key {
+            restore_cookie_key(key);
+        }
+        let mut sockets = sort_sockets(&estate.sockets, passed)?;
+        sockets.keeps_control = estate.stays;
+        let begin = (estate.begin > 0).then_some(estate.begin);
+        Ok(Self {
+            predecessor: Some((elder, channel)),
+            time_zero: begin,
+            sockets,
+            store_content: estate.kept,
+            store_view: estate.seen,
+            source_answers: estate.found,
+            ..Self::default()
+        })
+    }
+
+    /// Assigns the sockets to the parts of this process, by the present configuration.
+    ///
+    /// # Errors
+    /// Fails if the service manager gives one without a use.
+    pub(crate) fn assign(
+        &mut self,
+        admin: &AdminConfig,
+        listeners: &[ListenerSettings],
+        fleet: Option<SocketAddr>,
+    ) -> Result<(), CliError> {
+        if let Some((pid, _)) = &self.predecessor {
+            tracing::info!("taking over from process {pid}");
+        }
+        if let Some(why) = &self.hold_error {
+            tracing::warn!("{why}");
+        }
+        if self.predecessor.is_some() || self.from_supervisor {
+            self.sockets.retain_matching(admin, fleet);
+            return Ok(());
+        }
+        let known: Vec<_> =
+            listeners.iter().map(|listener| (listener.address, listener.protocol.is_datagram())).collect();
+        self.sockets.assign(admin, &known).map_err(|why| CliError::new(CliExitCode::Usage, why))
+    }
+
+    /// Reports to the process before why this one does not take over.
+    pub(crate) fn report_failure(&mut self, why: &CliError) {
+        if let Some((_, channel)) = &mut self.predecessor {
+            let why = why.one_line().to_owned();
+            // The process before finds it out by itself, too.
+            let _ = channel.send(FAILED, &FailedMessage { why }, &[]);
+        }
+    }
+
+    /// Takes the handoff state, as everything is ready. No client is served yet. A death of the process
+    /// before is no error. `fleet` means that it goes on by the socket that other balancers know.
+    ///
+    /// # Errors
+    /// Fails if the process before sends nothing.
+    pub(crate) fn take_over(
+        self,
+        running: &BalancerRuntime,
+        fleet: bool,
+    ) -> Result<PredecessorLink, CliError> {
+        let Some((pid, mut channel)) = self.predecessor else {
+            return Ok(PredecessorLink { predecessor: None, fleet: None });
+        };
+        let ready = ReadyMessage { version: env!("CARGO_PKG_VERSION").into(), fleet, later: true };
+        let mut past = None;
+        let told = channel.send(READY, &ready, &[]).and_then(|()| channel.receive());
+        match told {
+            Ok(Some((message, sockets))) if message.is == LEGACY => {
+                let mut left = FinalHandoff::read(message.body);
+                let flows = std::mem::take(&mut left.flows).into_iter().zip(sockets);
+                running.engine().resume_flows(
+                    flows.map(|(about, socket)| HandoffFlow { description: about, socket }).collect(),
+                );
+                past = left.fleet.take();
+                let later = left.later;
+                running.inherit(left);
+                if later {
+                    past = receive_fleet_state(pid, &mut channel)?;
+                }
+            }
+            Ok(Some((message, _))) => {
+                tracing::warn!("process {pid} said `{}`: what it knows is lost", message.is)
+            }
+            Ok(None) => tracing::warn!("process {pid} has ended: what it knew is lost"),
+            Err(error) if is_disconnect(&error) => {
+                tracing::warn!("process {pid} has died: what it knew is lost")
+            }
+            Err(error) => return Err(no_answer_error(pid, &error)),
+        }
+        Ok(PredecessorLink { predecessor: Some((pid, channel)), fleet: past.filter(|_| fleet) })
+    }
+}
+
+impl PredecessorLink {
+    /// Returns `true` if no process served before. Else the service manager does not listen to this process
+    /// yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.predecessor.is_none()
+    }
+
+    /// Reports that this process serves, so that the one before can leave. `status` is for the service
+    /// manager.
+    pub(crate) fn report_serving(self, running: &Arc<BalancerRuntime>, status: String) {
+        let Some((pid, mut channel)) = self.predecessor else { return };
+        let engine = running.engine().clone();
+        let why = format!("took over from pid {pid}, which ends when its connections have");
+        engine.write_upgrade_event(EventKind::Upgraded, why);
+        // A process before that has died needs no message.
+        let _ = channel.send(SERVING, &serde_json::json!({}), &[]);
+        running.set_predecessor(true);
+        let own = Arc::downgrade(running);
+        let listens = std::thread::Builder::new().name("predecessor".into()).spawn(move || {
+            let mut first = true;
+            let _ = channel.set_timeout(None);
+            while let Ok(Some((message, _))) = channel.receive() {
+                if message.is != COUNTS {
+                    continue;
+                }
+                engine.add_counts(&message.body::<CounterSnapshot>());
+                // By now the service manager knows the main process.
+                if std::mem::take(&mut first) {
+                    notify_systemd(&[NotifyState::Ready, NotifyState::Status(&status)]);
+                }
+            }
+            engine.predecessor_ended();
+            if let Some(running) = own.upgrade() {
+                running.set_predecessor(false);
+            }
+            tracing::info!("process {pid} has ended");
+        });
+        if let Err(error) = listens {
+            running.set_predecessor(false);
+            tracing::warn!("what process {pid} still counts is lost: {error}");
+        }
+    }
+}
+
+/// Takes the last message, after all else: the past of this balancer among others, if there are any.
+fn receive_fleet_state(pid: u32, channel: &mut HandoffChannel) -> Result<Option<FleetHandoff>, CliError> {
+    match channel.send(TAKEN, &serde_json::json!({}), &[]).and_then(|()| channel.receive()) {
+        Ok(Some((message, _))) if message.is == PAST => Ok(message.body()),
+        Ok(Some((message, _))) => {
+            tracing::warn!("process {pid} said `{}`: other balancers take this one for another", message.is);
+            Ok(None)
+        }
+        Ok(None) => Ok(None),
+        Err(error) if is_disconnect(&error) => Ok(None),
+        Err(error) => Err(no_answer_error(pid, &error)),
+    }
+}
+
+fn no_answer_error(pid: u32, error: &std::io::Error) -> CliError {
+    CliError::failed(format_args!("process {pid} does not say what it knows: {error}"))
+}
+
+/// Sorts the sockets by their purposes.
+fn sort_sockets(passed: &[SocketDescription], sockets: Vec<OwnedFd>) -> Result<InheritedSockets, String> {
+    let mut sockets = sockets.into_iter();
+    let mut sorted = InheritedSockets::default();
+    for one in passed {
+        let mut own: Vec<OwnedFd> = sockets.by_ref().take(one.count).collect();
+        if own.len() < one.count {
+            return Err("there are fewer sockets than it said".into());
+        }
+        let door = ADMIN_SOCKETS.iter().find(|door| **door == one.is);
+        match (&*one.is, one.address, one.bound, door) {
+            ("listener", Some(address), Some(bound), _) => sorted.listeners.push(ListenerSockets {
+                address,
+                bound,
+                datagrams: one.datagrams,
+                disabled: one.disabled,
+                sockets: own,
+            }),
+            ("load_manager", ..) => sorted.load_manager = own.pop(),
+            ("fleet", ..) => sorted.fleet = own.pop(),
+            (.., Some(door)) => sorted.admin.extend(own.pop().map(|socket| (*door, socket))),
+            // The socket is of a later version: this one has no use for it.
+            _ => {}
+        }
+    }
+    Ok(sorted)
+}
+
+fn is_disconnect(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}

@@ -1,0 +1,283 @@
+//! The input of a group's load line: counters of all cores, summed once per second on the slow path, and
+//! agents' reports about members' processors. `plimsoll_brain::load_line` contains the model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use plimsoll_brain::load_line::{
+    CONCURRENCY_LEVELS, CapacityEstimator, CohostedWork, CpuUtilization, GroupLoadSample, MemberLoadSample,
+    ProcessUsage,
+};
+use plimsoll_brain::status::{LoadLine, MemberLoadLine};
+use plimsoll_brain::{MemberId, Time};
+
+use crate::ListenerSettings;
+use crate::control::status_report;
+use crate::control::{ControlPlane, GroupState, group_names};
+use crate::runtime::clock;
+use crate::upstream::group::{MemberCoreCounters, MemberRecord};
+use crate::upstream::stats::{Counter, HistogramSum};
+
+/// The load line of one group.
+#[derive(Default)]
+pub(crate) struct GroupLoadLine {
+    estimator: CapacityEstimator,
+    /// The last reports about members' processors.
+    processors: BTreeMap<MemberId, (CpuUtilization, Time)>,
+    /// The counters at the last sample.
+    totals: TrafficTotals,
+}
+
+impl GroupLoadLine {
+    pub(crate) fn status(&self) -> Option<LoadLine> {
+        self.estimator.status()
+    }
+
+    pub(crate) fn member(&self, member: MemberId) -> Option<MemberLoadLine> {
+        self.estimator.member(member)
+    }
+}
+
+impl ControlPlane {
+    /// Samples the traffic of groups. `stirring` are the groups that may have been active since the last
+    /// sample.
+    pub(crate) fn sample_load_lines(&mut self, stirring: &BTreeSet<Arc<str>>, now: Time) {
+        // Groups whose traffic is not requests only; requests end by themselves.
+        let not_requests = |listener: &&ListenerSettings| !listener.carries_requests();
+        let sessions = group_names(self.settings.listeners.iter().filter(not_requests));
+        let (mut requests, mut others) = (0_u64, 0_u64);
+        for (name, ruled) in &mut self.groups {
+            if stirring.contains(name) {
+                ruled.load_line.totals = ruled.traffic_totals();
+            }
+            let (more, other) = ruled.load_line.totals.work_counts(!sessions.contains(&**name));
+            (requests, others) = (requests.wrapping_add(more), others.wrapping_add(other));
+        }
+        let own = ProcessUsage {
+            cpu_seconds: clock::processor_seconds(),
+            requests,
+            other_traffic: others,
+            processors: (self.cores as f64).min(*PROCESSORS),
+        };
+        let mut hosts = BTreeMap::new();
+        // Other work at a member's host matters only where that host's processors are reported.
+        if self.groups.values().any(|ruled| !ruled.load_line.processors.is_empty()) {
+            for (_, ruled) in self.groups.iter().filter(|(name, _)| !sessions.contains(&***name)) {
+                ruled.add_to_hosts(&mut hosts);
+            }
+        }
+        for name in stirring {
+            if let Some(ruled) = self.groups.get_mut(name) {
+                ruled.sample_load_line(!sessions.contains(&**name), own, &hosts, now);
+            }
+        }
+    }
+
+    /// Records an agent's report of a member's processor utilization at `at`.
+    pub(crate) fn record_processor_load(&mut self, group: &str, member: &str, cpu: CpuUtilization, at: Time) {
+        let sound = |number: f64| number.is_finite() && number >= 0.0;
+        let Some(ruled) = self.groups.get_mut(group).filter(|_| sound(cpu.share)) else { return };
+        let Some(id) = ruled.id(member) else { return };
+        let processors = cpu.processors.filter(|count| sound(*count) && *count > 0.0);
+        let newer = ruled.load_line.processors.get(&id).is_none_or(|(_, known)| *known < at);
+        if newer {
+            ruled.load_line.processors.insert(id, (CpuUtilization { processors, ..cpu }, at));
+        }
+    }
+}
+
+impl GroupState {
+    /// Returns the sums over all of its members.
+    fn traffic_totals(&self) -> TrafficTotals {
+        let records = self.analyzer.members().filter_map(|(id, ..)| self.record(id));
+        let mut ever = TrafficTotals::default();
+        records.flat_map(|record| record.all_counters()).for_each(|stripe| ever.add(stripe));
+        ever
+    }
+
+    /// Returns the recent reports about members' processors.
+    pub(crate) fn processors(&self, now: Time) -> BTreeMap<String, f64> {
+        let told = |id: MemberId| {
+            self.load_line.processors.get(&id).filter(|(_, at)| now.since(*at) <= MAX_REPORT_AGE)
+        };
+        let members = self.analyzer.members();
+        members.filter_map(|(id, spec, _)| Some((spec.name.to_string(), told(id)?.0.share))).collect()
+    }
+
+    /// Adds the sums of its members to those of their hosts.
+    fn add_to_hosts(&self, hosts: &mut BTreeMap<Arc<str>, CohostedWork>) {
+        for (id, ..) in self.analyzer.members() {
+            let (Some(host), Some(record)) = (self.hosts.host_of(id), self.record(id)) else { continue };
+            let there = hosts.entry(Arc::clone(host)).or_default();
+            there.members += 1;
+            there.requests = there.requests.wrapping_add(sum(record, |stripe| &stripe.requests));
+            there.seconds += seconds(record);
+        }
+    }
+
+    /// Samples a group. `hosts` are the sums, by host, over all members of groups whose traffic is requests.
+    fn sample_load_line(
+        &mut self,
+        requests: bool,
+        own: ProcessUsage,
+        hosts: &BTreeMap<Arc<str>, CohostedWork>,
+        now: Time,
+    ) {
+        let published = self.group.published();
+        let planned: BTreeMap<MemberId, f64> =
+            published.plan.members().iter().map(|member| (member.id, member.weight)).collect();
+        let records: Vec<_> = self
+            .analyzer
+            .members()
+            .filter_map(|(id, spec, vitals)| {
+                Some((
+                    id,
+                    spec.capacity,
+                    vitals.meter_report(now),
+                    vitals.peer_rate_and_waiting().0,
+                    self.record(id)?,
+                ))
+            })
+            .collect();
+        // Only for members that were active since the last sample.
+        let levels: Vec<_> = records
+            .iter()
+            .map(|(id, _, _, _, record)| {
+                let requests = sum(record, |stripe| &stripe.requests);
+                let same = self.load_line.estimator.is_current(*id, requests, now);
+                let levels = if same { Vec::new() } else { levels(record).to_vec() };
+                (requests, levels)
+            })
+            .collect();
+        let members: Vec<_> = records
+            .iter()
+            .zip(&levels)
+            .map(|((id, capacity, said, elsewhere, record), (requests, levels))| MemberLoadSample {
+                id: *id,
+                usable: planned.contains_key(id),
+                weight: planned.get(id).copied().unwrap_or_default(),
+                capacity: *capacity,
+                requests: *requests,
+                failures: sum(record, |stripe| &stripe.failures),
+                seconds: seconds(record),
+                levels,
+                meter_report: *said,
+                cpu: self.load_line.processors.get(id).copied(),
+                cohosted: self
+                    .hosts
+                    .host_of(*id)
+                    .and_then(|host| hosts.get(host))
+                    .map_or_else(CohostedWork::default, |all| beside(all, record)),
+                rate_elsewhere: *elsewhere,
+            })
+            .collect();
+        let latency = status_report::latency(&self.group);
+        let strategy = self.settings.spec.strategy;
+        let seen = GroupLoadSample {
+            only_requests: requests,
+            by_load: strategy.prefers_less_load,
+            // Strategies with keys distribute clients, which differ in load.
+            by_weight: strategy.shares && !strategy.reads_key,
+            members: &members,
+            latencies: latency.counts(),
+            bucket_middles: &MIDDLES,
+            process: own,
+        };
+        self.load_line.estimator.observe(&seen, now);
+        let told = &mut self.load_line.processors;
+        if !told.is_empty() {
+            let here: BTreeSet<MemberId> = members.iter().map(|member| member.id).collect();
+            told.retain(|id, _| here.contains(id));
+        }
+    }
+}
+
+fn sum(record: &MemberRecord, count: fn(&MemberCoreCounters) -> &Counter) -> u64 {
+    record.all_counters().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+}
+
+fn seconds(record: &MemberRecord) -> f64 {
+    record.all_counters().map(|stripe| stripe.latency.seconds()).sum()
+}
+
+/// Returns the sums of the other members of a host.
+fn beside(all: &CohostedWork, own: &MemberRecord) -> CohostedWork {
+    CohostedWork {
+        members: all.members.saturating_sub(1),
+        requests: all.requests.wrapping_sub(sum(own, |stripe| &stripe.requests)),
+        seconds: (all.seconds - seconds(own)).max(0.0),
+    }
+}
+
+fn levels(record: &MemberRecord) -> [[u64; 2]; CONCURRENCY_LEVELS] {
+    let mut levels = [[0; 2]; CONCURRENCY_LEVELS];
+    record.all_counters().for_each(|stripe| stripe.latency_by_concurrency.sum(&mut levels));
+    levels
+}
+
+/// The sums over members of a group.
+#[derive(Clone, Copy, Debug, Default)]
+struct TrafficTotals {
+    requests: u64,
+    bytes: u64,
+    relayed: u64,
+}
+
+impl TrafficTotals {
+    fn add(&mut self, stripe: &MemberCoreCounters) {
+        let add = |sum: &mut u64, count: &Counter| *sum = sum.wrapping_add(count.value());
+        add(&mut self.requests, &stripe.requests);
+        add(&mut self.bytes, &stripe.bytes_out);
+        add(&mut self.bytes, &stripe.bytes_in);
+        add(&mut self.relayed, &stripe.bytes_relayed);
+    }
+
+    /// Returns the number of requests, and a number that changes with any other work. `requests` is `true` if
+    /// the group carries nothing else.
+    fn work_counts(self, requests: bool) -> (u64, u64) {
+        match requests {
+            // A request that became a byte stream costs as long as that lasts.
+            true => (self.requests, self.relayed),
+            false => (0, self.requests.wrapping_add(self.bytes)),
+        }
+    }
+}
+
+/// The latencies that the histogram's buckets represent.
+pub(crate) static MIDDLES: LazyLock<Vec<f64>> = LazyLock::new(HistogramSum::bucket_middles);
+
+/// The number of processors that this process may use.
+static PROCESSORS: LazyLock<f64> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get) as f64);
+
+/// The age from which a report is not used.
+const MAX_REPORT_AGE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_streams_are_no_requests_whatever_they_began_as() {
+        let (http, tcp) = (MemberCoreCounters::default(), MemberCoreCounters::default());
+        let of = |stripe: &MemberCoreCounters, requests| {
+            let mut ever = TrafficTotals::default();
+            ever.add(stripe);
+            ever.work_counts(requests)
+        };
+        let now = || {
+            let (one, other) = (of(&http, true), of(&tcp, false));
+            (one.0 + other.0, one.1 + other.1)
+        };
+        http.requests.add(5);
+        http.bytes_in.add(1000);
+        assert_eq!(now(), (5, 0));
+        // A WebSocket.
+        http.bytes_relayed.add(7);
+        assert_eq!(now(), (5, 7));
+        tcp.bytes_out.add(2);
+        assert_eq!(now(), (5, 9));
+    }
+}

@@ -1,0 +1,145 @@
+//! Connections to members.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::task::Poll;
+
+use plimsoll_brain::Time;
+use plimsoll_wire::proxy_protocol::{self, ProxyAddresses, ProxyVersion};
+use tokio::io::AsyncWriteExt;
+
+use crate::net::connection::PeerConnection;
+use crate::net::reason::Reason;
+use crate::net::socket::{ReactorSocket, is_out_of_resources};
+use crate::net::tls;
+use crate::runtime::timer_wheel::Timer;
+use crate::upstream::in_flight::InFlight;
+use crate::upstream::thread_context::ThreadContext;
+
+/// The client of a connection, and the local address that it connected to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerAddresses {
+    pub(crate) client: SocketAddr,
+    pub(crate) local: SocketAddr,
+}
+
+/// Returns the version of the PROXY protocol as it is configured.
+pub(crate) fn proxy_version(number: u8) -> ProxyVersion {
+    if number == 1 { ProxyVersion::V1 } else { ProxyVersion::V2 }
+}
+
+/// Connects to the member of the request in flight, by TLS if the group's members require it. Sends the PROXY
+/// protocol header first, if the group wants it.
+///
+/// # Errors
+/// The member refuses the connection, fails authentication, or takes too long.
+pub(crate) async fn connect_member(
+    core: &ThreadContext,
+    trip: &InFlight,
+    timer: &Timer,
+    deadline: Time,
+    peer: &PeerAddresses,
+) -> Result<PeerConnection, Reason> {
+    let settings = trip.settings();
+    // On the heap: rarely needed, and it would enlarge every connection's task.
+    let reached = Box::pin(async {
+        let stream = reach(core, trip, peer).await?;
+        let Some(tls) = &settings.tls else { return Ok(PeerConnection::Plain(stream)) };
+        let secure =
+            tls::reach(tls, trip.name(), stream).await.and_then(|secure| match secure.alpn_protocol() {
+                Some(tls::H2_ALPN) => Ok(secure),
+                _ if settings.http2 => Err(io::Error::other("it does not speak HTTP/2 (ALPN)")),
+                _ => Ok(secure),
+            });
+        secure.map(|secure| PeerConnection::Other(Box::new(secure))).inspect_err(|error| {
+            tracing::debug!("no TLS with member {} of {}: {error}", trip.name(), settings.spec.name);
+        })
+    });
+    trip.counters().connects.add(1);
+    with_connect_timeout(core, trip, timer, deadline, reached).await
+}
+
+/// Connects as [`connect_member`], without TLS.
+///
+/// # Errors
+/// The member refuses the connection, or takes too long.
+pub(crate) async fn connect(
+    core: &ThreadContext,
+    trip: &InFlight,
+    timer: &Timer,
+    deadline: Time,
+    peer: &PeerAddresses,
+) -> Result<ReactorSocket, Reason> {
+    let reached = Box::pin(reach(core, trip, peer));
+    trip.counters().connects.add(1);
+    with_connect_timeout(core, trip, timer, deadline, reached).await
+}
+
+/// Awaits `reached` within the member's time limit.
+///
+/// # Errors
+/// The reason of the failure.
+pub(crate) async fn with_connect_timeout<T>(
+    core: &ThreadContext,
+    trip: &InFlight,
+    timer: &Timer,
+    deadline: Time,
+    mut reached: Pin<Box<impl Future<Output = io::Result<T>>>>,
+) -> Result<T, Reason> {
+    timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
+    let address = trip.upstream.address.get();
+    poll_fn(|cx| match reached.as_mut().poll(cx) {
+        Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| {
+            if is_local_failure(&error, address) { Reason::Exhausted } else { Reason::ConnectFailed }
+        })),
+        Poll::Pending if timer.fired() => {
+            let late = core.tick() >= deadline;
+            Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
+        }
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// Returns `true` if a connection to `address` failed for lack of local resources: file descriptors, memory
+/// or ports. Such an error is never a finding about the member.
+#[cold]
+pub(crate) fn is_local_failure(error: &io::Error, address: SocketAddr) -> bool {
+    match error.kind() {
+        // No local port is left, or this host has no address from which to reach the target. A datagram
+        // socket has a port of its own and fails in the second case only.
+        io::ErrorKind::AddrNotAvailable => {
+            let any = match address.ip() {
+                IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+                IpAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+            };
+            !UdpSocket::bind(any)
+                .and_then(|socket| socket.connect(address))
+                .is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+        }
+        _ => is_out_of_resources(error),
+    }
+}
+
+async fn reach(core: &ThreadContext, trip: &InFlight, peer: &PeerAddresses) -> io::Result<ReactorSocket> {
+    let settings = trip.settings();
+    let open = async |address: SocketAddr| match address.port() {
+        0 => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+        _ => ReactorSocket::connect(&core.sessions.readiness, address, Some(core.descriptor()?)).await,
+    };
+    let mut stream = match settings.addresses.get(trip.name()) {
+        Some(addresses) => addresses.reach(open).await?,
+        None => open(trip.upstream.address.get()).await?,
+    };
+    // Without this, responses would only arrive later.
+    stream.hurry();
+    if let Some(version) = settings.send_proxy {
+        let addresses = ProxyAddresses { source: peer.client, destination: peer.local };
+        let mut header = Vec::new();
+        proxy_protocol::write(proxy_version(version), Some(&addresses), &mut header);
+        stream.write_all(&header).await?;
+    }
+    Ok(stream)
+}
