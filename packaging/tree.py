@@ -38,10 +38,11 @@ def below(folder: Path, prefix: str) -> list[File]:
 
 
 def documents(binary: Path) -> list[File]:
-    """The guide, examples, schemas: for a folder of documents."""
+    """The guide, the reference, examples, schemas: for a folder of documents."""
     schema = said(binary, "config", "schema")
     return [
         *below(ROOT / "docs" / "guide", "guide"),
+        *below(ROOT / "docs" / "reference", "reference"),
         *below(ROOT / "examples", "examples"),
         *below(ROOT / "contrib", "contrib"),
         File("schema/plimsoll.schema.json", schema),

@@ -1,4 +1,4 @@
-//! The first hour with Plimsoll: the commands of the README in their order, and the permissions of an
+//! The first hour with Plimsoll: the commands of the guide's page in their order, and the permissions of an
 //! ordinary user.
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use crate::stage::{Folder, Member, Process, Run, Walk, binary, free_port, part, 
 #[test]
 fn as_the_readme_has_it() {
     // The punctuality of the generator depends on the load of this machine.
-    let hour = Walk::of("README.md")
+    let hour = Walk::guide("first-hour.md")
         .under("## The first hour")
         .put("plimsoll load ", "plimsoll load --tolerance 10s ");
     // On a busy machine a window of five seconds may hold no useful data.
@@ -105,7 +105,8 @@ fn root() -> bool {
 fn file(somebody: &Somebody, member: &Member, admin: &str) -> u16 {
     let port = free_port();
     let text = format!(
-        "[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = [\"{}\"]\n\
+        "[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = \
+         [\"{}\"]\n\
          [group.health]\ntcp = true\n[admin]\nlisten = \"127.0.0.1:{port}\"\n{admin}",
         free_port(),
         member.address
