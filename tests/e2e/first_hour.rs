@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::stage::{Folder, Member, Process, Run, Walk, binary, free_port, part, until};
 
 #[test]
-fn as_the_readme_has_it() {
+fn the_commands_of_the_page_work_in_their_order() {
     // The punctuality of the generator depends on the load of this machine.
     let hour = Walk::guide("first-hour.md")
         .under("## The first hour")

@@ -117,7 +117,11 @@ async fn place_order(
             // The problem has nothing to do with `replaces`.
             Err(Error::Api(problem)) if is_general(&problem) => return Err(Error::Api(problem)),
             Err(error) => {
-                tracing::debug!("{}: not by what it replaces: {}", settings.names_text(), explain(&error))
+                tracing::debug!(
+                    "{}: the authority rejected the order that names the replaced certificate: {}",
+                    settings.names_text(),
+                    explain(&error)
+                )
             }
             placed => return placed,
         }

@@ -201,7 +201,7 @@ impl<T: Send + Sync + 'static> RefreshedResource<T> {
         let (head, body) = match &self.authorities {
             None => self.exchange(stream).await?,
             Some(authorities) => {
-                let config = authorities.current_or_log("the authorities of whoever publishes keys");
+                let config = authorities.current_or_log("the certificate authorities of the key server");
                 let name = ServerName::try_from(self.url.host.clone()).map_err(|error| error.to_string())?;
                 let connector = TlsConnector::from(config);
                 self.exchange(connector.connect(name, stream).await.map_err(said)?).await?

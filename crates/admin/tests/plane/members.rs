@@ -34,7 +34,7 @@ fn what_is_wrong_reaches_nobody() {
     }
     let allowed = open.act("POST", PATH, "");
     assert!(allowed.head.to_lowercase().contains("allow: put, delete"), "{}", allowed.head);
-    // Neither the endpoint that only shows nor, unless it is told to, the one for reports.
+    // The read-only endpoint takes no registration; the one for reports does only if it is configured to.
     let shown = Answer::to(tcp(open.admin.addr().unwrap()), "PUT", PATH, "", "");
     assert_eq!((shown.status, open.tell("PUT", PATH, "").status), (405, 404));
     assert!(open.script.calls.lock().unwrap().is_empty());

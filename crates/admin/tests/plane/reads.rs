@@ -1,4 +1,4 @@
-//! What both endpoints show.
+//! Reads, which both endpoints answer.
 
 use plimsoll_brain::status::{GroupStatus, StatusReport};
 

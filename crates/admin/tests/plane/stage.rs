@@ -1,5 +1,4 @@
-//! A balancer's control over TLS, with roles and grants, for tests: who comes, and by what they show who they
-//! are.
+//! A test rig for control over TLS: a balancer with roles and grants, and clients with their credentials.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -101,7 +100,7 @@ impl Stage {
         Self::made(script.clone(), keytab, |config| start(config, script).unwrap())
     }
 
-    /// The endpoints before whoever `open` puts there.
+    /// Returns the rig for the server that `open` starts.
     pub(crate) fn before(keytab: Option<PathBuf>, open: impl FnOnce(Config) -> AdminServer) -> Self {
         Self::made(Script::new(), keytab, open)
     }

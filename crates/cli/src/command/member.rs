@@ -42,14 +42,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = members)]
     count: usize,
 
-    /// How long a worker holds a request: none, const:1ms, exp:2ms (mean), uniform:1ms:3ms, pareto:1.5:1ms
-    /// (tail index and least value) or lognormal:10ms:1.2:300ms (mean, standard deviation of the logarithm,
-    /// and where it is cut)
+    /// Service time, for which a worker holds a request: none, const:1ms, exp:2ms (mean), uniform:1ms:3ms,
+    /// pareto:1.5:1ms (tail index and least value) or lognormal:10ms:1.2:300ms (mean, standard deviation of
+    /// the logarithm, and where it is cut)
     #[arg(short, long, value_name = "TIME", default_value = "none")]
     service: ServiceTime,
 
-    /// How long it holds one for what a program makes: a path with a query, a cgi-bin or the name of a script
-    /// (http) [default: as any other]
+    /// Service time of dynamic content (http): a path with a query, with cgi-bin, or with the name of a
+    /// script [default: the service time]
     #[arg(long, value_name = "TIME")]
     dynamic: Option<ServiceTime>,
 
@@ -57,12 +57,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     workers: usize,
 
-    /// Share so many processors, which are emulated, among all requests: each goes at the speed, times N over
-    /// the number of requests where there are more than N
+    /// Number of emulated processors that all requests share: with R > N requests, each gets N/R of the speed
     #[arg(long, value_name = "N", conflicts_with_all = ["workers", "burn", "swaps"], value_parser = above_zero)]
     cores: Option<f64>,
 
-    /// How fast the cores are: 2 does twice the work in a second
+    /// Speed of the cores: 2 does twice the work in a second
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "cores", value_parser = above_zero)]
     speed: f64,
 
@@ -83,18 +82,17 @@ pub(crate) struct Args {
     #[arg(long)]
     burn: bool,
 
-    /// How much longer a worker holds the first request of a connection (http, iiop), such as 2ms
+    /// Extra service time of the first request of a connection (http, iiop), such as 2ms
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::parse_duration)]
     session: Duration,
 
-    /// What a worker does with a request, in place of the service time (http, iiop): work at the member's own
-    /// processor, which is emulated and serves in order, and times of waiting, such as
-    /// cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms. Whether its object is there (iiop) is said at once
+    /// Steps of a worker for each request, in place of the service time (http, iiop): work at the member's
+    /// emulated processor, which serves in order, and waits, such as cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms.
+    /// LocateRequest (iiop) is answered at once
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["service", "burn", "swaps", "cores", "session", "echo"])]
     steps: Option<ServiceSteps>,
 
-    /// What is done, without a worker, with a request for the path /receive (http) or the object Receive
-    /// (iiop)
+    /// Steps without a worker for a request to the path /receive (http) or to the object Receive (iiop)
     #[arg(long, value_name = "STEPS", requires = "steps")]
     receive: Option<ServiceSteps>,
 

@@ -30,12 +30,12 @@ pub(super) struct InlineConfigArgs {
     #[arg(short, long, value_name = "FILE", required_unless_present = "config")]
     keys: Option<String>,
 
-    /// What the server does and where: web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu (health=tcp only
-    /// connects); as often as needed
+    /// Service of the server and its address: web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu (health=tcp
+    /// only connects); may be repeated
     #[arg(short, long, value_name = "NAME=HOST:PORT[,...]")]
     service: Vec<String>,
 
-    /// For how long a client may use an answer again
+    /// Time for which a client may reuse an answer
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
 

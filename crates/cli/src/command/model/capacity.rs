@@ -23,12 +23,11 @@ pub(super) struct Args {
     #[command(flatten)]
     which: ModelArgs,
 
-    /// What is to hold: response<0.5, client.p95<2, cpu.utilization<0.8, throughput>100; several times for
-    /// all of them
+    /// Goal: response<0.5, client.p95<2, cpu.utilization<0.8 or throughput>100; if repeated, all must hold
     #[arg(long, value_name = "GOAL", required = true, value_parser = PerformanceGoal::parse)]
     goal: Vec<PerformanceGoal>,
 
-    /// What is the load: a parameter, or a number such as client.threads or front.arrivals
+    /// Quantity that is varied as the load: a parameter, or a number such as client.threads or front.arrivals
     #[arg(long, value_name = "NAME")]
     load: Option<String>,
 
