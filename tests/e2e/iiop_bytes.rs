@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::stage::{Balancer, Orb, OrbGroup, OrbMember, PATIENCE, nobody, until};
+use crate::stage::{Balancer, Orb, OrbGroup, OrbMember, PATIENCE, free_port, nobody, until};
 
 fn captured(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/giop");
@@ -178,7 +178,7 @@ fn clients_that_do_not_wait_harm_no_others() {
 
 #[test]
 fn clients_that_come_at_once_share_one_connection() {
-    let member = TcpListener::bind("127.0.0.1:0").unwrap();
+    let member = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let balancer = Balancer::start(&format!(
         "threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \
          \"per_request\"\n\
@@ -245,7 +245,7 @@ fn oneway() -> Vec<u8> {
 #[test]
 fn a_member_that_does_not_read_holds_nobody_for_ever() {
     // The member accepts connections and does nothing else.
-    let member = TcpListener::bind("127.0.0.1:0").unwrap();
+    let member = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let balancer = Balancer::start(&format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
          group = \"web\"\n[[group]]\nname = \"web\"\ntimeouts.idle = \"4s\"\niiop = {{ key = \"Latency\" }}\n\

@@ -77,7 +77,7 @@ impl Host {
 
 /// Opens a port behind which the servers of a host are, told apart by a connection's first bytes.
 fn front(name: String, http: SocketAddr, orb: SocketAddr) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {

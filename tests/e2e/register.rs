@@ -8,7 +8,9 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::stage::{Balancer, Etcd, Folder, Load, Member, Process, Run, Script, Wire, binary, get, until};
+use crate::stage::{
+    Balancer, Etcd, Folder, Load, Member, Process, Run, Script, Wire, binary, free_port, get, until,
+};
 use crate::upgrade::{program, runs, upgraded};
 
 /// Returns a file with a group that takes registered members, over the address for reports, too. It rejects
@@ -276,7 +278,7 @@ fn who_starts_misses_nobody_who_registers_meanwhile() {
     let store = in_etcd(&etcd);
     let one = Balancer::start(&text(&store));
     // The balancer waits for a source that never answers.
-    let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let source = format!("{{ registered = true }}, {{ http = \"http://{}/\" }}", slow.local_addr().unwrap());
     let other = text(&store).replace("{ registered = true }", &source);
     thread::scope(|scope| {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use plimsoll_brain::strategy;
 use rustix::process::Signal;
 
-use crate::stage::{Balancer, Load, Member, Script, Wire, get, groups, listens, members_list, until, web};
+use crate::stage::{
+    Balancer, Load, Member, Script, Wire, free_port, get, groups, listens, members_list, until, web,
+};
 
 /// The timeouts of a group whose members do not fail because the balancer stood still.
 const PATIENT: &str = "timeouts = { connect = \"20s\" }\n";
@@ -119,7 +121,7 @@ fn listeners_and_groups_come_and_go() {
     let may = Arc::new(AtomicBool::new(true));
     let (member, other) = (Member::start(&[]), gated(&may));
     let all = [member.address, other.address];
-    let port = crate::stage::free_port();
+    let port = free_port();
     let one = web(&all[..1], "");
     let two = format!(
         "{one}[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"other\"\n{}",
@@ -155,7 +157,7 @@ fn a_bad_file_changes_nothing_and_says_so() {
     let successful = || balancer.metric("plimsoll_config_last_reload_successful");
     assert_eq!(successful(), 1.0);
     let (_held, taken) = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = std::net::TcpListener::bind(("127.0.0.1", free_port())).unwrap();
         let address = listener.local_addr().unwrap();
         (listener, address)
     };

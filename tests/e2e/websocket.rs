@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocket, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
 
-use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, found, listening, noise, until, web};
+use crate::stage::{
+    Balancer, Member, PATIENCE, Script, Wire, found, free_port, listening, noise, until, web,
+};
 
 /// Starts a server that sends back what it gets.
 pub(crate) fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {

@@ -69,9 +69,10 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Runs `play` for each connection. Errors of `play` are ignored: the peer sees them.
+    /// Runs `play` for each connection to a port of this test only, so that no balancer of another test
+    /// connects. Errors of `play` are ignored: the peer sees them.
     pub(crate) fn start<R>(play: impl Fn(&mut Wire) -> R + Send + Sync + 'static) -> Self {
-        Self::start_at(([127, 0, 0, 1], 0).into(), play)
+        Self::start_at(([127, 0, 0, 1], free_port()).into(), play)
     }
 
     /// Runs `play` for each connection to this address.
@@ -97,7 +98,7 @@ impl Script {
 
     /// Answers each request, whatever it is, with these bytes, until the peer closes.
     pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> Self {
-        Self::answering_at(([127, 0, 0, 1], 0).into(), answer)
+        Self::answering_at(([127, 0, 0, 1], free_port()).into(), answer)
     }
 
     /// Answers the same at an address.

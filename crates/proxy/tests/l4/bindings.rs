@@ -28,7 +28,7 @@ async fn server() -> SocketAddr {
 
 /// Starts a member that closes a connection with each response while it `closes`.
 async fn server_that(closes: Arc<AtomicBool>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -186,7 +186,7 @@ async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
         assert_eq!(binding(&engine, other).bound, 1);
 
         // Full: there is room for one request, which another connection uses.
-        let (slow, spare) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server().await);
+        let (slow, spare) = (TcpListener::bind(home()).await.unwrap(), server().await);
         let mut group = first(&[slow.local_addr().unwrap(), spare]);
         group.spec.members[0].limit = 1;
         let (engine, address) = start(bound(Protocol::Http, BindingMode::PerSession), group);

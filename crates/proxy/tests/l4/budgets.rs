@@ -10,7 +10,7 @@ use plimsoll_proxy::{Engine, GroupSettings, IiopSettings, ProbeKind, ProbeSettin
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rig::{MILLI, MINUTE, group, listener, settings, start_with, status, until, within};
+use crate::rig::{MILLI, MINUTE, group, home, listener, settings, start_with, status, until, within};
 use crate::second::{Sender, client, echo, get, plain, second, to_second};
 
 fn kept(engine: &Engine) -> u64 {
@@ -167,7 +167,7 @@ async fn a_stream_that_stays_does_not_hold_what_a_burst_beside_it_drew() {
 
 /// Starts a member that accepts connections and is silent; returns the number of its connections, too.
 async fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);

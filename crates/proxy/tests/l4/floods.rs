@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
-use crate::rig::{MILLI, SECOND, group, listener, start, status, until, within};
+use crate::rig::{MILLI, SECOND, group, home, listener, start, status, until, within};
 
 /// The requests that a member received, and the bytes of bodies that it sent.
 #[derive(Default)]
@@ -21,7 +21,7 @@ struct Seen {
 
 /// Starts a member that answers at once, or with `slow` never.
 async fn member(slow: bool, body: usize) -> (SocketAddr, Arc<Seen>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let seen = Arc::<Seen>::default();
     let count = Arc::clone(&seen);

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::rig::home;
+
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// GET http://h/, by the static table.
 pub(crate) const HEAD: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'h'];
@@ -63,7 +65,7 @@ pub(crate) async fn raw_client(address: SocketAddr) -> TcpStream {
 pub(crate) async fn raw_member(
     say: impl Fn(usize, u32) -> (Vec<u8>, bool) + Clone + Send + 'static,
 ) -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);

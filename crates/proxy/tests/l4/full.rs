@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::line::{ask, head};
-use crate::rig::{self, HOUR, MILLI, by, group, settings, start_with, until, within};
+use crate::rig::{self, HOUR, MILLI, by, group, home, settings, start_with, until, within};
 
 /// Returns the header line of a report.
 fn said(reading: &Reading) -> String {
@@ -35,7 +35,7 @@ fn spoken(said: &str, full: bool) -> Vec<u8> {
 /// Starts a full server: its first response reports so, and it rejects all others until `takes` is set. It
 /// never answers requests for `/hold`. Returns its address, and the number of requests that it received.
 async fn full_server(takes: watch::Receiver<bool>) -> (SocketAddr, Arc<AtomicU32>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let seen = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&seen);
@@ -130,7 +130,7 @@ struct Came {
 /// Lets a server perform `deed` on a request, given the number of times that it received it before. `others`
 /// is `true` if there are other requests, whose ends wake it.
 async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) -> Came {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let server = listener.local_addr().unwrap();
     let said = said(&Reading {
         in_flight: 1,

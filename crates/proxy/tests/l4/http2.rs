@@ -11,7 +11,7 @@ use plimsoll_proxy::{BindingMode, GroupSettings, ListenerSettings, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rig::{HOUR, MILLI, by, group, listener, start, status, status_of, until, within};
+use crate::rig::{HOUR, MILLI, by, group, home, listener, start, status, status_of, until, within};
 use crate::second::*;
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn no_more_streams_are_opened_than_a_member_takes() {
 /// Starts a member that declares with a frame that it did not process the first stream, which it received
 /// completely.
 async fn unwilling(frame: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let seen = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&seen);

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
-use crate::rig::{HOUR, MILLI, SECOND, listener, settings, start, start_with, until, within};
+use crate::rig::{HOUR, MILLI, SECOND, home, listener, settings, start, start_with, until, within};
 use crate::second::*;
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn what_a_member_did_not_take_any_more_is_asked_again_of_the_same() {
 /// that shuts down or is at its connection limit, and then responds. Returns the number of its connections,
 /// too.
 async fn leaving_member(leaving: usize) -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);
@@ -209,7 +209,7 @@ async fn a_member_that_takes_nothing_costs_few_connections_for_each_request() {
 #[tokio::test]
 async fn connections_to_a_member_that_reads_nothing_end() {
     within(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(home()).await.unwrap();
         let member = listener.local_addr().unwrap();
         let accepted = tokio::spawn(async move {
             // It answers one request, announces unlimited windows, and reads nothing more: all buffers on the

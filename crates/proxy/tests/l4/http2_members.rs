@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
 use crate::rig::{
-    MILLI, MINUTE, SECOND, by, group, listener, settings, start_with, status_of, until, within,
+    MILLI, MINUTE, SECOND, by, group, home, listener, settings, start_with, status_of, until, within,
 };
 use crate::second::*;
 
@@ -257,7 +257,7 @@ async fn a_client_that_takes_back_an_upload_frees_the_member_that_does_not_read_
                 }
             })
             .await;
-        let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let old = TcpListener::bind(home()).await.unwrap();
         let plain = old.local_addr().unwrap();
         // It runs, accepts connections, and reads nothing from them.
         tokio::spawn(async move {
@@ -291,7 +291,7 @@ async fn a_client_that_takes_back_an_upload_frees_the_member_that_does_not_read_
 #[tokio::test]
 async fn an_answer_that_breaks_off_is_reset() {
     within(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(home()).await.unwrap();
         let old = listener.local_addr().unwrap();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::rig::{HOUR, MILLI, by, group, listener, settings, start_with, status, until, within};
+use crate::rig::{HOUR, MILLI, by, group, home, listener, settings, start_with, status, until, within};
 
 /// A server that can process one request at a time, and reports so with each response: a balancer gives it
 /// three. Each response takes the given time, and none is sent while the gate is closed.
@@ -29,7 +29,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(takes: u64) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(home()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (gate, open) = watch::channel(true);
         let [running, answered] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::rig::{
-    Echo, HOUR, MILLI, MINUTE, assert_reset, by, echoes, group, listener, place, settings, start_with,
+    Echo, HOUR, MILLI, MINUTE, assert_reset, by, echoes, group, home, listener, place, settings, start_with,
     status, status_of, until, within,
 };
 use crate::second::{plain, second};
@@ -63,7 +63,7 @@ struct Canned {
 }
 
 async fn canned(answer: &'static str) -> Canned {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (asked, last) = (Arc::new(AtomicUsize::new(0)), Arc::new(std::sync::Mutex::new(Vec::new())));
     let (count, kept) = (Arc::clone(&asked), Arc::clone(&last));
@@ -101,7 +101,7 @@ async fn becomes(engine: &Engine, member: SocketAddr, state: MemberState) {
 #[tokio::test]
 async fn a_member_not_yet_checked_is_not_used() {
     within(async {
-        let (echo, hangs) = (Echo::start().await, TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let (echo, hangs) = (Echo::start().await, TcpListener::bind(home()).await.unwrap());
         let unchecked = hangs.local_addr().unwrap();
         // It accepts connections and is silent: for a while, its check neither passes nor fails.
         let mut group = checked(&[unchecked, echo.address], http(None));
@@ -203,7 +203,7 @@ async fn requests_say_what_they_are() {
 async fn a_handshake_comes_after_the_preface() {
     within(async {
         for (tls, expected) in [(true, &b"PROXY UNKNOWN\r\n\x16"[..]), (false, b"")] {
-            let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let member = TcpListener::bind(home()).await.unwrap();
             let mut group = checked(&[member.local_addr().unwrap()], ProbeKind::Tcp);
             group.send_proxy = Some(1);
             let trusting = || MemberTls::new(MemberTrust::AnyCertificate, None, None, true, &[]).unwrap();
@@ -222,7 +222,7 @@ async fn a_handshake_comes_after_the_preface() {
 #[tokio::test]
 async fn one_that_hangs_times_out_and_delays_nobody() {
     within(async {
-        let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let hangs = TcpListener::bind(home()).await.unwrap();
         let (stuck, fine) = (hangs.local_addr().unwrap(), canned("HTTP/1.1 200 OK\r\n\r\n").await);
         let mut group = checked(&[stuck, fine.address], http(None));
         group.probe.as_mut().unwrap().timeout = HOUR;
@@ -360,7 +360,7 @@ async fn members_of_http_2_are_asked_by_it() {
 async fn a_request_whose_member_is_declared_down_goes_elsewhere_at_once() {
     within(async {
         // It answers its health checks until `well` is cleared, and never anything else.
-        let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let door = TcpListener::bind(home()).await.unwrap();
         let frozen = door.local_addr().unwrap();
         let well = Arc::new(AtomicUsize::new(1));
         let (asked, mut requests) = tokio::sync::mpsc::channel(10);

@@ -45,7 +45,7 @@ async fn told(member: &TcpListener, len: usize) -> (ProxyHeader, Vec<u8>) {
 async fn members_are_told_who_the_client_is() {
     within(async {
         for version in [1, 2] {
-            let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let member = TcpListener::bind(home()).await.unwrap();
             let mut group = group(&[member.local_addr().unwrap()]);
             group.send_proxy = Some(version);
             let (_engine, address) = start(listener(Protocol::Tcp), group);
@@ -67,7 +67,7 @@ async fn members_are_told_who_the_client_is() {
 #[tokio::test]
 async fn every_connection_to_a_member_begins_so_and_serves_one_client() {
     within(async {
-        let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let member = TcpListener::bind(home()).await.unwrap();
         let mut group = group(&[member.local_addr().unwrap()]);
         group.send_proxy = Some(2);
         let (_engine, address) = start(listener(Protocol::Http), group);
@@ -94,7 +94,7 @@ async fn every_connection_to_a_member_begins_so_and_serves_one_client() {
 #[tokio::test]
 async fn what_a_client_says_is_passed_on() {
     within(async {
-        let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let member = TcpListener::bind(home()).await.unwrap();
         let mut group = group(&[member.local_addr().unwrap()]);
         group.send_proxy = Some(2);
         let (_engine, address) = start(accepting(Protocol::Tcp), group);
@@ -125,7 +125,7 @@ async fn what_a_client_says_is_passed_on() {
 #[tokio::test]
 async fn http_sees_the_client_that_was_named() {
     within(async {
-        let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let member = TcpListener::bind(home()).await.unwrap();
         let (_engine, address) = start(accepting(Protocol::Http), group(&[member.local_addr().unwrap()]));
         for version in [ProxyVersion::V1, ProxyVersion::V2] {
             let mut client = TcpStream::connect(address).await.unwrap();

@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::frames::{
     DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, next, raw_client,
 };
-use crate::rig::{group, within};
+use crate::rig::{group, home, within};
 use crate::second::{http, plain, to_second};
 
 /// Returns a block of fields as HPACK encodes it without any table (RFC 7541 section 6.2.2).
@@ -71,7 +71,7 @@ async fn pseudo_fields_in_a_clients_trailers_reach_no_member() {
 #[tokio::test]
 async fn pseudo_fields_of_requests_in_a_members_answer_reach_no_client() {
     within(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(home()).await.unwrap();
         let member = listener.local_addr().unwrap();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {

@@ -200,7 +200,8 @@ pub(crate) fn listens(address: SocketAddr) -> bool {
     !sockets(address, 1, "0A").is_empty()
 }
 
-/// Returns the address of a test's listeners, with ports that the system chooses.
+/// Returns the address of a test's listeners and members, with ports that the system chooses. A client or a
+/// balancer of another test that ends may still connect to a port that the system gives away again.
 pub(crate) fn home() -> SocketAddr {
     thread_local! {
         // Each test has a thread.
@@ -228,7 +229,7 @@ pub(crate) struct Echo {
 
 impl Echo {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(home()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let sessions = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&sessions);
@@ -258,7 +259,7 @@ impl Echo {
 /// Returns an address that refuses connections while the socket exists: it is not given away meanwhile.
 pub(crate) fn nobody() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket.bind(home()).unwrap();
     let address = socket.local_addr().unwrap();
     (socket, address)
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::rig::{group, listener, start};
+use crate::rig::{group, home, listener, start};
 
 pub(crate) fn http(group: GroupSettings) -> (Engine, SocketAddr) {
     start(listener(Protocol::Http), group)
@@ -82,7 +82,7 @@ pub(crate) async fn send_all(
 
 /// Starts an HTTP/1.1 member that answers each request with `answer`, and returns the requests.
 pub(crate) async fn plain(answer: &'static str) -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (tell, told) = tokio::sync::mpsc::channel(100);
     tokio::spawn(async move {
@@ -114,7 +114,7 @@ where
     F: Fn(Request<RecvStream>, server::SendResponse<Bytes>) -> W + Clone + Send + 'static,
     W: Future<Output = ()> + Send + 'static,
 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);

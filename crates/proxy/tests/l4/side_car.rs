@@ -11,7 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{Echo, MILLI, assert_reset, echoes, group, listener, settings, start_with, until, within};
+use crate::rig::{
+    Echo, MILLI, assert_reset, echoes, group, home, listener, settings, start_with, until, within,
+};
 
 fn side_car(protocol: Protocol, server: SocketAddr, side_car: SideCarSettings) -> (Engine, SocketAddr) {
     let group = GroupSettings { side_car: Some(side_car), ..group(&[server]) };
@@ -64,7 +66,7 @@ async fn server(processors: f64) -> SocketAddr {
 
 /// Starts such a server on a host. Each response contains the request's duration in microseconds.
 async fn server_on(processors: f64, host: Arc<Host>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let number = Arc::new(AtomicU64::new(0));
     tokio::spawn(async move {
@@ -267,7 +269,7 @@ async fn an_alert_sends_connections_away_at_the_boundary_of_a_request() {
 
 /// A server that echoes the first byte of each session after 2 ms of work, one session at a time.
 async fn one_at_a_time() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let work = Arc::new(tokio::sync::Mutex::new(()));
     tokio::spawn(async move {

@@ -175,7 +175,7 @@ async fn an_idle_session_ends() {
 #[tokio::test]
 async fn resets_are_passed_on_and_only_the_members_count_against_it() {
     within(async {
-        let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let member = TcpListener::bind(home()).await.unwrap();
         let place = member.local_addr().unwrap();
         let (engine, address) = start(listener(Protocol::Tcp), group(&[place]));
         for member_resets in [true, false] {

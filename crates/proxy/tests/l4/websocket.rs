@@ -11,13 +11,13 @@ use plimsoll_proxy::{ListenerSettings, Protocol as Spoken};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::rig::{MILLI, group, listener, start, status, until, within};
+use crate::rig::{MILLI, group, home, listener, start, status, until, within};
 use crate::second::*;
 
 /// Starts a member that upgrades and sends first, then echoes until its client ends. Returns the heads of its
 /// requests, too.
 async fn member() -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(home()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (tell, told) = tokio::sync::mpsc::channel(10);
     tokio::spawn(async move {
