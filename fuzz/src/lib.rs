@@ -6,9 +6,6 @@ mod laws;
 #[path = "../../crates/lqn/tests/laws/mod.rs"]
 mod models;
 
-#[expect(dead_code, reason = "the target needs a part of it")]
-mod config;
-
 /// Panics if these bytes break the law of that name.
 pub fn check(law: &str, input: &[u8]) {
     match laws::ALL.iter().find(|known| known.name == law) {
@@ -22,9 +19,4 @@ pub fn check(law: &str, input: &[u8]) {
 /// Panics if these bytes are a model that changes when it is written and read again.
 pub fn model(input: &[u8]) {
     models::check(input);
-}
-
-/// Panics if these bytes, as a list of members in JSON, break its law.
-pub fn members(input: &[u8]) {
-    config::members::law::check(input);
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use plimsoll_admin::{ActiveRules, AuditLog, AuditedRequest, Caller, Config, SecuredConfig};
 use serde_json::Value;
 
-use crate::config::{ControlSection, FilePath};
 use crate::error::{CliError, CliExitCode};
+use plimsoll_config::{ControlSection, FilePath};
 
 /// Opens the audit log of a section, if it has one.
 ///

@@ -17,7 +17,7 @@ mod normalize;
 mod toml_output;
 mod value;
 
-use crate::config;
+use plimsoll_config as config;
 
 pub(crate) use intermediate::ImportNote;
 pub(crate) use loss::LossClass;

@@ -2,12 +2,10 @@
 
 mod admin_endpoints;
 mod command;
-mod config;
 mod control;
 mod corba_adapter;
 mod error;
 mod import;
-mod limits;
 mod log;
 mod lottery_picker;
 mod output;

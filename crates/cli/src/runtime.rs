@@ -17,8 +17,6 @@ use plimsoll_proxy::Engine;
 use sd_notify::NotifyState;
 use tokio::sync::{Notify, watch};
 
-use crate::config::{self, AdminConfig, Config, ConfigFile, MachineDefaults, look_up};
-use crate::limits;
 use crate::runtime_config::{ConfigOverlay, EffectiveConfig, FileConfig};
 use crate::upgrade::{HandoffSource, SocketHolder};
 use certificates::CertificateAdapter;
@@ -27,6 +25,8 @@ use group_balancing::GroupBalancing;
 use monitor_adapter::MonitorAdapter;
 use name_resolution::ResolvedNames;
 use operator_state::{OperatorActions, Reapply};
+use plimsoll_config::limits;
+use plimsoll_config::{self as config, AdminConfig, Config, ConfigFile, MachineDefaults, look_up};
 use scaler_state::ScalerRegistry;
 use shared_config::SharedConfig;
 

@@ -13,7 +13,7 @@ use plimsoll_cluster::corba::{GroupError, Location, StrategyInfo};
 use plimsoll_proxy as proxy;
 use plimsoll_wire::giop::Ior;
 
-use crate::config::{self, ConfigFile, MachineDefaults, MemberAddress, look_up};
+use plimsoll_config::{self as config, ConfigFile, MachineDefaults, MemberAddress, look_up};
 
 /// The maximum number of members that clients add to one group.
 const MAX_ADDED_MEMBERS: usize = 1024;

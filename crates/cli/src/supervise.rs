@@ -31,7 +31,6 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use crate::admin_endpoints::audit_signal;
-use crate::config::{self, SuperviseFile};
 use crate::error::{CliError, CliExitCode};
 use crate::runtime::notify_systemd;
 use admin_adapter::SupervisorCommand;
@@ -40,6 +39,7 @@ use config_watch::ConfigWatch;
 use held_sockets::SocketRequest;
 use log_capture::ProcessLog;
 use monitor::{ProcessExit, ProcessOutcome, monitor_child};
+use plimsoll_config::{self as config, SuperviseFile};
 use process::SupervisedProcess;
 use state_file::SupervisorState;
 

@@ -35,9 +35,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use socket2::SockRef;
 
-use crate::config::AdminConfig;
 use crate::runtime::discovery_state::SourceAnswers;
 use crate::runtime::scaler_state::GroupInstances;
+use plimsoll_config::AdminConfig;
 
 mod channel;
 mod etcd_revisions;

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::MemberAddress;
 use crate::control::format::sanitize;
 use crate::control::{self, BalancerSelector, CommandOutput};
+use plimsoll_config::MemberAddress;
 
 /// Take a member into a group that takes registered ones, until it is removed
 ///

@@ -18,10 +18,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::add::capacity;
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::PublicUrl;
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::log;
 use crate::runtime::notify_systemd;
+use plimsoll_config::PublicUrl;
 
 mod object_references;
 pub(super) mod self_status;

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::{self, ConfigFile};
 use crate::control::{BalancerSelector, ControlEndpoint, ControlError};
+use plimsoll_config::{self as config, ConfigFile};
 
 use diagnostic::{CheckSection, GuidePage};
 

@@ -10,8 +10,8 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::{self, ConfigFile, MachineDefaults, ReadError, Severity, pluralize};
-use crate::limits;
+use plimsoll_config::limits;
+use plimsoll_config::{self as config, ConfigFile, MachineDefaults, ReadError, Severity, pluralize};
 
 /// Check or show the configuration, or print its JSON Schema
 #[derive(clap::Args, Debug)]

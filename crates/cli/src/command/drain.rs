@@ -10,8 +10,8 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{CliError, GlobalArgs};
-use crate::config::pluralize;
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
+use plimsoll_config::pluralize;
 
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

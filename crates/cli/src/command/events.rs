@@ -11,9 +11,9 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{CliError, GlobalArgs};
-use crate::config::TimeSpan;
 use crate::control::format::{TextStyle, sanitize, short_number, utc_time};
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint, EndpointSelector as _};
+use plimsoll_config::TimeSpan;
 
 /// Show what the balancer decided, when and why
 ///

@@ -79,7 +79,7 @@ fn row(one: &BalancerStatus, own: &str) -> Vec<TableCell> {
         TableCell::text(&heard).tone(TextStyle::Faint),
         TableCell::number(format!("{} reports", one.reports)),
         TableCell::number(format!("{:.1} % lost", 100.0 * one.loss)),
-        TableCell::number(crate::config::pluralize(one.groups, "group")),
+        TableCell::number(plimsoll_config::pluralize(one.groups, "group")),
     ]
 }
 

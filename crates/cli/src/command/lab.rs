@@ -16,9 +16,9 @@ use serde_json::json;
 
 use super::demo::child_process;
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::{ConfigDiagnostic, ConfigDiagnostics, SourceText};
 use crate::control::format::{TableCell, TextStyle, sanitize, table};
 use crate::lottery_picker;
+use plimsoll_config::{ConfigDiagnostic, ConfigDiagnostics, SourceText};
 use progress::{LabProgress, short};
 
 /// Run experiments and report which claims they bear out

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::pluralize;
 use crate::control::format::{TableCell, TextStyle, sanitize, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
+use plimsoll_config::pluralize;
 
 /// Show who has leases of members, or end them
 #[derive(clap::Args, Debug)]

@@ -2,8 +2,8 @@
 
 use plimsoll_brain::status::{GroupStatus, LoadLine, MemberStatus, WhatIf};
 
-use crate::config::pluralize;
 use crate::control::format::{TableCell, TextStyle, latency};
+use plimsoll_config::pluralize;
 
 /// Returns a line for each group that has a load line: its capacity, the free part of that, and the error of
 /// the prediction.

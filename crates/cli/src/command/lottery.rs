@@ -26,9 +26,9 @@ use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::{self, LotteryFile, ReadError, Severity, pluralize};
 use crate::runtime::notify_systemd;
 use crate::{admin_endpoints, log};
+use plimsoll_config::{self as config, LotteryFile, ReadError, Severity, pluralize};
 
 use admin_adapter::{DaemonAdmin, HostAction, handle_requests};
 use inline_config::InlineConfigArgs;

@@ -2,8 +2,8 @@
 
 use plimsoll_brain::status::{GroupStatus, SourceStatus};
 
-use crate::config::pluralize;
 use crate::control::format::{TableCell, TextStyle, short_duration};
+use plimsoll_config::pluralize;
 
 /// Returns a line for each source of these groups.
 pub(super) fn source_rows<'a>(groups: impl IntoIterator<Item = &'a GroupStatus>) -> Vec<Vec<TableCell>> {

@@ -10,8 +10,8 @@ use plimsoll_lqn::ParsedModel;
 use plimsoll_lqn::analysis::parameter::ModelParameter;
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config;
 use crate::output::OutputFormat;
+use plimsoll_config as config;
 
 mod bottleneck;
 mod capacity;

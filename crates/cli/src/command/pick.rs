@@ -10,8 +10,8 @@ use plimsoll_client::{
 use serde_json::{Value, json};
 
 use super::{CliError, CliExitCode, GlobalArgs, lottery};
-use crate::config::{MemberAddress, look_up};
 use crate::output;
+use plimsoll_config::{MemberAddress, look_up};
 
 /// Ask the daemons of a lottery for servers: one address a line, as the answers come
 ///
@@ -147,7 +147,7 @@ fn unserved(why: PickError, args: &Args) -> CliError {
 pub(super) fn service(text: &str) -> Result<u32, String> {
     if !text.starts_with("id:") {
         // The check keeps a misspelt name from being asked for.
-        text.parse::<crate::config::ConfigName>()?;
+        text.parse::<plimsoll_config::ConfigName>()?;
     }
     plimsoll_client::service(text).map_err(str::to_owned)
 }

@@ -7,9 +7,9 @@ use plimsoll_brain::status::{GroupStatus, ScalerStatus};
 use serde_json::{Value, json};
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::pluralize;
 use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
+use plimsoll_config::pluralize;
 
 /// Say how many members groups are to have, how many there are, and why
 ///

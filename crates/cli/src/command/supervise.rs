@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use plimsoll_config::{self as config, limits};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::supervise::{Supervisor, SupervisorAdmin, SupervisorSignals};
-use crate::{admin_endpoints, config, limits, log};
+use crate::{admin_endpoints, log};
 
 /// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
 ///

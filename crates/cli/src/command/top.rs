@@ -19,10 +19,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::TimeSpan;
 use crate::control::BalancerSelector;
 use crate::output;
 use crate::terminal::is_dumb;
+use plimsoll_config::TimeSpan;
 
 use poll::BalancerPoller;
 use render::TopView;

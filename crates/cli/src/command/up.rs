@@ -33,8 +33,8 @@ use tokio::time::timeout;
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::admin_endpoints::{open_audit_log as audit_log, warn_if_unaudited};
-use crate::config::{self, AdminConfig, Config, ConfigFile, MachineDefaults, look_up, pluralize};
 use crate::corba_adapter::LoadManagerAdapter;
+use crate::log;
 use crate::runtime::certificates::preload;
 use crate::runtime::discovery_state::DiscoveryState;
 use crate::runtime::name_resolution::{self, ResolvedNames};
@@ -43,7 +43,9 @@ use crate::runtime::shared_config::read_with_shared;
 use crate::runtime::{BalancerRuntime, log_warnings, notify_systemd};
 use crate::runtime_config::FileConfig;
 use crate::upgrade::{CurrentProgram, HandoffSource, ProcessInheritance};
-use crate::{limits, log};
+use plimsoll_config::{
+    self as config, AdminConfig, Config, ConfigFile, MachineDefaults, limits, look_up, pluralize,
+};
 use serve::{BalancerSignals, serve};
 
 /// The longest time for the first checks of members before connections are accepted.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::{CliError, GlobalArgs};
-use crate::config::TimeSpan;
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
+use plimsoll_config::TimeSpan;
 
 /// Have a new process take over, from the binary on disk, without losing a request
 ///

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{ControlEndpoint, ControlError, CredentialArgs, address_in_file, tls_client};
-use crate::config::{
+use plimsoll_config::{
     AdminListen, AdminSection, DEFAULT_FILE, DEFAULT_LOTTERY_FILE, DEFAULT_SUPERVISE_CONTROL,
     DEFAULT_SUPERVISE_FILE, default_controls,
 };

@@ -13,7 +13,9 @@ use super::intermediate::{
     ImportDraft,
 };
 use super::loss::{AccessRule, LossClass};
-use crate::config::{CookieName, FilePath, HashKey, HostName, MemberAddress, ProbeHost, ProbePath, TimeSpan};
+use plimsoll_config::{
+    CookieName, FilePath, HashKey, HostName, MemberAddress, ProbeHost, ProbePath, TimeSpan,
+};
 
 /// Puts a draft in order. Listeners with access rules that could not be carried over are left out, unless
 /// `open`.

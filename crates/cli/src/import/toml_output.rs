@@ -8,7 +8,7 @@ use super::intermediate::{
     ImportDraft,
 };
 use super::loss::AccessRule;
-use crate::config::TimeSpan;
+use plimsoll_config::TimeSpan;
 
 /// Returns the text. `name` is the file that it is from, `program` its balancer.
 pub(super) fn toml(draft: &ImportDraft, name: &str, program: &str) -> String {

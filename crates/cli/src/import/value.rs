@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::{ConfigName, MemberAddress};
+use plimsoll_config::{ConfigName, MemberAddress};
 
 /// The longest duration that is carried over; Plimsoll's are bounded, too.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use super::operator_state::Reapply;
 use super::{BalancerRuntime, lock};
-use crate::config::GroupDiscovery;
 use crate::runtime_config::{ConfigOverlay, FileConfig};
+use plimsoll_config::GroupDiscovery;
 
 /// The answers of the sources.
 #[derive(Debug, Default)]

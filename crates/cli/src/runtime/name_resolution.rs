@@ -19,8 +19,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{BalancerRuntime, lock};
-use crate::config::{self, MemberAddress, NamedMember, look_up_all};
 use crate::runtime_config::FileConfig;
+use plimsoll_config::{self as config, MemberAddress, NamedMember, look_up_all};
 
 /// The time between two look-ups of a name that was found.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use super::group_balancing::GroupBalancing;
 use super::scaler_state::ScalerSetting;
 use super::{BalancerRuntime, lock, registered};
-use crate::config;
+use plimsoll_config as config;
 
 /// A change that holds until it is taken back, in the order in which it is put in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::operator_state::{OperatorAction, Reapply, escape_name, unescape_name};
 use super::{BalancerRuntime, lock};
-use crate::config::{GroupDiscovery, MemberAddress, look_up};
+use plimsoll_config::{GroupDiscovery, MemberAddress, look_up};
 
 /// The prefix of the keys.
 const KEY_PREFIX: &str = "members/";

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::operator_state::escape_name;
 use super::scaler_state::ScaledInstance;
 use super::{BalancerRuntime, lock};
-use crate::config;
+use plimsoll_config as config;
 
 /// The time after which a silent balancer does not decide any more.
 pub(crate) const LEADER_LEASE: Duration = Duration::from_secs(15);

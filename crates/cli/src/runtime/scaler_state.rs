@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use super::operator_state::{OperatorAction, with_timestamp};
 use super::scaler_leader::random_id;
 use super::{BalancerRuntime, lock};
-use crate::config::{GroupScaling, pluralize};
+use plimsoll_config::{GroupScaling, pluralize};
 
 /// The state of scalers.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 
 use super::operator_state::Reapply;
 use super::{BalancerRuntime, lock, notify_systemd};
-use crate::config::{self, ConfigFile, ReadError};
+use plimsoll_config::{self as config, ConfigFile, ReadError};
 
 /// The key of those in the store.
 pub(crate) const SHARED_CONFIG_KEY: &str = "config";

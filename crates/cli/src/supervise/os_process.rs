@@ -25,8 +25,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::config::{EnvironmentVariable, ProcessConfig};
 use crate::upgrade::HOLDER_VARIABLE;
+use plimsoll_config::{EnvironmentVariable, ProcessConfig};
 
 /// The room for a process's output while there is no reader, in bytes; less if the system does not allow it.
 const PIPE_CAPACITY: usize = 1 << 20;

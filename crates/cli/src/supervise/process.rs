@@ -15,8 +15,8 @@ use super::log_capture::ProcessLog;
 use super::os_process::{ExitWaiter, LaunchSpec, SupervisedChild, find_successor};
 use super::state_file::SavedProcess;
 use crate::command::CliCommand;
-use crate::config::{ProcessConfig, TimeSpan};
 use crate::upgrade::{HolderRequest, SocketSet};
+use plimsoll_config::{ProcessConfig, TimeSpan};
 
 /// A process under supervision.
 pub(super) struct SupervisedProcess {

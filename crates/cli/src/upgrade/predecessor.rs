@@ -23,9 +23,9 @@ use super::{
     COUNTS, ESTATE, FAILED, FailedMessage, FinalHandoff, HandoffMessage, LEGACY, PAST, PREDECESSOR_VARIABLE,
     READY, ReadyMessage, SERVING, SharedStoreView, SocketSet, StoreContent, SuccessorSetup, TAKEN,
 };
-use crate::config::cookie_key;
 use crate::runtime::discovery_state::SourceAnswers;
 use crate::runtime::notify_systemd;
+use plimsoll_config::cookie_key;
 
 /// The default of the time in which a started process must be ready.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);

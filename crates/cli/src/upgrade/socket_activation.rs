@@ -15,7 +15,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use socket2::{SockRef, Type};
 
 use super::InheritedSockets;
-use crate::config::AdminConfig;
+use plimsoll_config::AdminConfig;
 
 /// Returns the sockets, if this process was given any.
 ///

@@ -18,10 +18,10 @@ use super::{
     PREDECESSOR_VARIABLE, READY, ReadyMessage, SERVING, SharedStoreView, SocketDescription, SocketSet,
     StoreContent, SuccessorSetup, TAKEN, socket_activation, socket_holder,
 };
-use crate::config::{AdminConfig, restore_cookie_key};
 use crate::error::{CliError, CliExitCode};
 use crate::runtime::discovery_state::SourceAnswers;
 use crate::runtime::{BalancerRuntime, notify_systemd};
+use plimsoll_config::{AdminConfig, restore_cookie_key};
 
 /// The time for the first message of the predecessor; and for the handoff state, once this process is ready.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -19,8 +19,8 @@ use super::{
     READY, READY_TIMEOUT, ReadyMessage, SERVING, SharedStoreView, SocketDescription, StoreContent,
     SuccessorSetup, TAKEN,
 };
-use crate::config::{self, MachineDefaults};
 use crate::runtime::discovery_state::SourceAnswers;
+use plimsoll_config::{self as config, MachineDefaults};
 
 fn pair() -> (HandoffChannel, HandoffChannel) {
     let (one, other) = UnixStream::pair().unwrap();

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::side_car::SideCar;
 use crate::command::{CliError, CliExitCode};
-use crate::config::{ListenAddress, MemberAddress, ObjectReference};
+use plimsoll_config::{ListenAddress, MemberAddress, ObjectReference};
 
 /// The time between two looks at a file.
 const FILE_POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -4,8 +4,8 @@ use plimsoll_admin::SelfStatus;
 use serde_json::{Map, Value, json};
 
 use super::Args;
-use crate::config::pluralize;
 use crate::control::ControlEndpoint;
+use plimsoll_config::pluralize;
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
     let balancers = args.report_to.len();

@@ -29,8 +29,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use crate::command::{CliError, CliExitCode};
-use crate::config::{self, ConfigDiagnostics, MachineDefaults, MemberAddress, look_up};
-use crate::limits;
+use plimsoll_config::limits;
+use plimsoll_config::{self as config, ConfigDiagnostics, MachineDefaults, MemberAddress, look_up};
 
 mod addresses;
 

@@ -9,7 +9,7 @@ use plimsoll_brain::status::StatusReport;
 use rustix::fs::{Access, access};
 
 use super::diagnostic::{CheckSection, GuidePage};
-use crate::config::{self, Config, ConfigFile, FilePath};
+use plimsoll_config::{self as config, Config, ConfigFile, FilePath};
 
 /// Checks ports, folders and keys. The own ports and sockets of a running balancer (`seen`) need not be free.
 pub(super) fn permissions(file: &ConfigFile, seen: Option<&StatusReport>) -> CheckSection {

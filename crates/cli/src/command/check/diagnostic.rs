@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::config::pluralize;
 use crate::control::format::{TextStyle, sanitize};
+use plimsoll_config::pluralize;
 
 /// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::diagnostic::{CheckSection, GuidePage};
-use crate::config::{self, ConfigDiagnostics, ConfigFile, ReadError, Severity};
+use plimsoll_config::{self as config, ConfigDiagnostics, ConfigFile, ReadError, Severity};
 
 /// Returns the problems of the file, and the file if it can be used.
 pub(super) fn configuration(path: &Path) -> (CheckSection, Option<ConfigFile>) {

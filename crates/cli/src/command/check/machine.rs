@@ -5,9 +5,9 @@ use std::thread::available_parallelism;
 use std::time::{Duration, SystemTime};
 
 use super::diagnostic::{CheckSection, GuidePage};
-use crate::config::{Config, ListenerProtocol};
 use crate::control::format::{group_digits, short_duration};
-use crate::limits;
+use plimsoll_config::limits;
+use plimsoll_config::{Config, ListenerProtocol};
 
 /// The kernel's own default of the buffer that datagrams wait in, in bytes.
 const USUAL_BUFFER: u64 = 212_992;
@@ -199,7 +199,7 @@ mod tests {
         other.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let text =
             "[[listener]]\naddress='127.0.0.1:80'\ngroup='g'\n[[group]]\nname='g'\nmembers=['127.0.0.1:1']\n";
-        let config = crate::config::parse("x", text.into()).unwrap().config;
+        let config = plimsoll_config::parse("x", text.into()).unwrap().config;
         let said = |running| format!("{:?}", limits(&config, running));
         let of_other = said(Some(other.id()));
         drop(other.stdin.take());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use plimsoll_cluster::store::{Store, StoreChange};
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::{self, ConfigFile};
 use crate::runtime::shared_config::SHARED_CONFIG_KEY;
+use plimsoll_config::{self as config, ConfigFile};
 
 /// Opens the file and its store, which must be there.
 fn open(path: &Path) -> Result<(ConfigFile, Arc<dyn Store>), CliError> {

@@ -253,7 +253,7 @@ mod tests {
         for strategy in plimsoll_brain::strategy::ALL {
             let members = ["127.0.0.1:4001".to_owned(), "127.0.0.1:4002".to_owned()];
             let text = config(strategy.name, Path::new("/tmp/x y/control.sock"), &members).unwrap();
-            let file = crate::config::parse("demo", text.clone().into_bytes())
+            let file = plimsoll_config::parse("demo", text.clone().into_bytes())
                 .unwrap_or_else(|why| panic!("{why}\n{text}"));
             assert_eq!(file.config.groups[0].members.len(), 2);
             assert_eq!(file.config.groups[0].strategy.name(), strategy.name);

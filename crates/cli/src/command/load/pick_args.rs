@@ -7,8 +7,8 @@ use plimsoll_bench::pick::{MemberPicker, PickerSettings};
 
 use super::{CliError, usage};
 use crate::command::pick::{group, service};
-use crate::config::{MemberAddress, look_up};
 use crate::lottery_picker;
+use plimsoll_config::{MemberAddress, look_up};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct PickArgs {

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::load_feed::MAX_VALUE_AGE;
 use super::settings::{self, DaemonSetting};
 use super::{key_ring, reload};
-use crate::config::{LotteryFile, service_prefix};
+use plimsoll_config::{LotteryFile, service_prefix};
 
 /// The number of entries that may wait; the admin plane asks for one act at a time, and shows one at a time.
 const ASKED: usize = 16;

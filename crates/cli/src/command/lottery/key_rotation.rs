@@ -27,11 +27,11 @@ use serde_json::{Value, json};
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
 use super::{key_file, key_ring};
-use crate::config::{TimeSpan, pluralize};
 use crate::control::format::sanitize;
 use crate::control::{
     self, CommandOutput, ControlEndpoint, DaemonSelector, EndpointSelector as _, PeerClient,
 };
+use plimsoll_config::{TimeSpan, pluralize};
 
 /// Show and change the keys of daemons
 #[derive(clap::Args, Debug)]

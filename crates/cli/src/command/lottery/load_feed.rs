@@ -10,7 +10,7 @@ use plimsoll_cluster::lottery::{DaemonStatistics, LotteryDaemon};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::sensors::ServiceSensors;
-use crate::config::{LotteryFile, pluralize};
+use plimsoll_config::{LotteryFile, pluralize};
 
 /// The reason for which a daemon ends of itself.
 pub(super) enum DaemonEnd {

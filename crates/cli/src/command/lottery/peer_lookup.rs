@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::config::{self, LotteryFile, MemberAddress};
+use plimsoll_config::{self as config, LotteryFile, MemberAddress};
 
 /// The time between two look-ups.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);

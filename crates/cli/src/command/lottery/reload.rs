@@ -7,7 +7,7 @@ use plimsoll_cluster::lottery::{DaemonSettings, LotteryService};
 use plimsoll_wire::rfs::{KeyRing, KeyRole};
 
 use super::{Args, key_file};
-use crate::config::{self, ControlConfig, LotteryFile, LotteryService as FileService, Severity};
+use plimsoll_config::{self as config, ControlConfig, LotteryFile, LotteryService as FileService, Severity};
 
 /// Reads the file and the keys; returns their content, and their differences, one line each.
 ///

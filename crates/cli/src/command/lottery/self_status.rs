@@ -4,9 +4,9 @@ use plimsoll_admin::SelfStatus;
 use serde_json::{Map, Value, json};
 
 use super::Args;
-use crate::config::{self, LotteryFile};
 use crate::control::ControlEndpoint;
 use crate::control::format::latency;
+use plimsoll_config::{self as config, LotteryFile};
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
     ask(args).unwrap_or_else(|why| SelfStatus { well: false, lines: vec![why], facts: Value::Null })

@@ -6,7 +6,7 @@ use std::future::pending;
 use plimsoll_agent::{Agent, ValueReporter};
 use tokio::task::JoinSet;
 
-use crate::config::LotteryFile;
+use plimsoll_config::LotteryFile;
 
 /// Agents of services, which end when this is dropped.
 #[derive(Debug)]

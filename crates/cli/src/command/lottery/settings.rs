@@ -2,7 +2,7 @@
 
 use plimsoll_cluster::lottery::DaemonSettings;
 
-use crate::config::TimeSpan;
+use plimsoll_config::TimeSpan;
 
 /// A change of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{look_up, read_lottery_text};
+    use plimsoll_config::{look_up, read_lottery_text};
 
     #[test]
     fn what_is_set_is_held_to_what_a_file_is_held_to() {

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::solver::{ALL, SolveOptions};
 use super::{ModelArgs, print, quoted, short, text};
 use crate::command::{CliError, CliExitCode, GlobalArgs};
-use crate::config;
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::{OutputFormat, write_stdout};
+use plimsoll_config as config;
 
 /// Compare what every method finds, and what was measured
 ///

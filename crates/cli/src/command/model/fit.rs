@@ -17,9 +17,9 @@ use serde_json::json;
 
 use super::{ModelArgs, ModelText, print, short, text};
 use crate::command::{CliError, CliExitCode, GlobalArgs};
-use crate::config;
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::{self, OutputFormat};
+use plimsoll_config as config;
 
 /// Find the demands of a model by measurements, with 95 % intervals and a warning of what the measurements
 /// cannot tell

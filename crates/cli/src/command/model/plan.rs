@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::{ModelArgs, part, print, short, simulate};
 use crate::command::{CliError, GlobalArgs};
-use crate::config::TimeSpan;
 use crate::control::format::{TableCell, TextStyle, table};
+use plimsoll_config::TimeSpan;
 
 /// Answer in little time: a model is solved and, on all cores, simulated, and each number weighed from both
 ///

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::super::reload::reload_changes;
 use super::super::{CliError, GlobalArgs};
-use crate::config::ConfigName;
 use crate::control::format::sanitize;
 use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
+use plimsoll_config::ConfigName;
 
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -9,9 +9,9 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
-use crate::config::pluralize;
 use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
 use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
+use plimsoll_config::pluralize;
 
 /// The number of lines that are shown of a process's output before it failed.
 const LINES: usize = 5;

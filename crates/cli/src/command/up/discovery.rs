@@ -14,12 +14,12 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use crate::config::GroupDiscovery;
 use crate::runtime::BalancerRuntime;
 use crate::runtime::discovery_state::DiscoveryState;
 use crate::runtime::operator_state::Reapply;
 use crate::runtime::registered::registered_answers;
 use crate::runtime::store_health::StoreFaults;
+use plimsoll_config::GroupDiscovery;
 
 /// The time for the first answers of all sources, before anything listens.
 const FIRST: Duration = Duration::from_secs(5);

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::config::LotteryGroup;
 use crate::runtime::BalancerRuntime;
+use plimsoll_config::LotteryGroup;
 
 /// Follows for all groups that are in force, for ever.
 pub(super) async fn follow_all(running: Arc<BalancerRuntime>) {

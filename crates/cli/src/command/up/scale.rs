@@ -7,10 +7,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::config::GroupScaling;
 use crate::runtime::BalancerRuntime;
 use crate::runtime::scaler_state::{GroupInstances, ScalerMessage};
 use autoscaler::GroupAutoscaler;
+use plimsoll_config::GroupScaling;
 
 mod autoscaler;
 mod observe;

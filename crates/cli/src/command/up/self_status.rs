@@ -4,8 +4,8 @@ use plimsoll_admin::SelfStatus;
 use serde_json::{Value, json};
 
 use super::Args;
-use crate::config::pluralize;
 use crate::control::{self, BalancerKind, ControlError};
+use plimsoll_config::pluralize;
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
     ask(args).unwrap_or_else(|trouble| SelfStatus {

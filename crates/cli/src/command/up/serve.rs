@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use super::scale::ScalerTasks;
 use super::{CliError, CliExitCode, discovery, lottery_members, trace_export};
 use crate::admin_endpoints::audit_signal;
-use crate::config::pluralize;
 use crate::runtime::name_resolution;
 use crate::runtime::{BalancerRuntime, notify_systemd};
+use plimsoll_config::pluralize;
 
 /// The time for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use plimsoll_proxy::Protocol;
 
 use crate::command::{CliError, CliExitCode};
-use crate::config::{ListenAddress, MemberAddress, PublicUrl};
+use plimsoll_config::{ListenAddress, MemberAddress, PublicUrl};
 
 /// The place of a side-car: `[http:|tcp:]ADDRESS=SERVER`.
 #[derive(Clone, Debug, PartialEq, Eq)]

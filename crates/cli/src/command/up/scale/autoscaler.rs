@@ -18,11 +18,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ScalerCommand;
 use super::observe::{GroupRates, MemberRoster, PreviousCounters, find_member};
-use crate::config::GroupScaling;
 use crate::runtime::BalancerRuntime;
 use crate::runtime::scaler_leader::InstanceList;
 use events::members;
 use leader::LeaderState;
+use plimsoll_config::GroupScaling;
 use replica_count::ReplicaCount;
 
 mod events;

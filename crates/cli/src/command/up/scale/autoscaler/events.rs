@@ -10,8 +10,8 @@ use plimsoll_brain::{Event, EventKind};
 use plimsoll_cluster::scaler::ProviderHandle;
 
 use super::GroupAutoscaler;
-use crate::config::pluralize;
 use crate::runtime::scaler_state::target_text;
+use plimsoll_config::pluralize;
 
 impl GroupAutoscaler {
     pub(super) fn publish_news(&mut self, news: InstanceEvent) {

@@ -19,9 +19,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::replica_count::ReplicaCount;
 use super::{CompletedAction, GroupAutoscaler, UNUSABLE_GRACE};
-use crate::config::GroupScaling;
 use crate::runtime::scaler_leader::{InstanceList, LEADER_LEASE, ScalerLeader};
 use crate::runtime::scaler_state::ScaledInstance;
+use plimsoll_config::GroupScaling;
 
 /// The time for another balancer to take over.
 const TAKEOVER_TIME: Duration = Duration::from_secs(2);

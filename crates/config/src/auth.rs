@@ -1,0 +1,228 @@
+//! `[admin.tls]`, `[admin.jwt]` and `[admin.kerberos]`: the credentials of clients of control over TLS.
+
+use std::fmt;
+use std::str::FromStr;
+
+use plimsoll_admin as admin;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
+use super::{ConfigDiagnostic, ControlSection, FilePath};
+
+/// Control over TLS (1.3): by what it shows who it is, and whom it trusts. All files are read again when they
+/// change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ControlTls {
+    /// Its certificate and those between it and its authority, PEM.
+    pub certificate: FilePath,
+
+    /// The private key of the certificate, PEM.
+    pub key: FilePath,
+
+    /// The authorities of client certificates, PEM. Clients then need a certificate, unless `[admin.jwt]`
+    /// lets them show a token instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_ca: Option<FilePath>,
+
+    /// Client certificates must have an SPIFFE id of this trust domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust_domain: Option<TrustDomain>,
+}
+
+/// Tokens (JWT) that count as credentials for control over TLS: signed by ES256, RS256 or EdDSA, not expired.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JwtConfig {
+    /// Who must have made them: the claim `iss`, to the letter.
+    pub issuer: String,
+
+    /// Whom they must be for: the claim `aud`, or one of its list.
+    pub audience: String,
+
+    /// The issuer's public keys, a JWK set in a file. Read again when it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwks_file: Option<FilePath>,
+
+    /// In place of a file: where the issuer publishes them. Fetched when it is due, and when a token names a
+    /// key that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwks_url: Option<JwksUrl>,
+
+    /// The authorities of the certificate at `jwks_url`, PEM; those of the system unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwks_ca: Option<FilePath>,
+}
+
+/// The authorities that Debian and its derivatives trust.
+pub(super) const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+impl JwtConfig {
+    /// Returns the place of the keys; a checked table has exactly one.
+    pub(super) fn keys(&self) -> Option<admin::KeySet> {
+        match (&self.jwks_file, &self.jwks_url) {
+            (Some(FilePath(path)), _) => Some(admin::KeySet::File(path.clone())),
+            (None, Some(JwksUrl(url))) => {
+                let given = self.jwks_ca.as_ref().map(|FilePath(path)| path.clone());
+                let authorities = given.unwrap_or_else(|| SYSTEM_CA.into());
+                Some(admin::KeySet::Published { url: url.clone(), authorities })
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// The URL where keys are published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwksUrl(pub admin::Url);
+
+text! {
+    JwksUrl,
+    format: "plimsoll-keys-url",
+    what: "a URL",
+    example: "https://id.example.org/.well-known/jwks.json",
+    pattern: "^https?://.+$",
+}
+
+impl FromStr for JwksUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for JwksUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// Kerberos tickets that count as credentials for control over TLS: those for `HTTP/HOST` of this host, sent
+/// by `Authorization: Negotiate` and bound to the connection. Only in a plimsoll that was built with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KerberosConfig {
+    /// The keytab with the keys of the service. Read again with each ticket.
+    pub keytab: FilePath,
+}
+
+/// The trust domain of accepted ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustDomain(pub String);
+
+text! {
+    TrustDomain,
+    format: "plimsoll-trust-domain",
+    what: "a trust domain",
+    example: "example.org",
+    pattern: "^[a-z0-9._-]{1,255}$",
+}
+
+impl FromStr for TrustDomain {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        admin::trust_domain(text)?;
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for TrustDomain {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// Checks the tables of a section against one another.
+pub(super) fn check(doors: &ControlSection<'_>, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    let section = doors.section;
+    let Some(address) = doors.control.tls() else {
+        if !spot.is_broken("control") {
+            for key in ["tls", "jwt", "kerberos", "access"].into_iter().filter(|key| spot.has_key(key)) {
+                let message = format!("`{key}` has no effect: no control over TLS");
+                let hint = "add \"tls://0.0.0.0:9905\" to control";
+                found.push(ConfigDiagnostic::warning(spot.key_span(key), message).hint(hint));
+            }
+        }
+        return;
+    };
+    match doors.tls {
+        None if spot.is_broken("tls") => {}
+        None => {
+            let message = format!("control on tls://{address} needs a certificate");
+            let hint = format!(
+                "add [{section}.tls] with certificate, key, client_ca and trust_domain: plimsoll cert init \
+                 makes them"
+            );
+            found.push(ConfigDiagnostic::error(spot.key("control").value_span(), message).hint(hint));
+        }
+        Some(tls) => {
+            let place = spot.key("tls");
+            if tls.client_ca.is_some() && tls.trust_domain.is_none() && !place.is_broken("trust_domain") {
+                let message = "`client_ca` needs a `trust_domain`, of which the ids of clients are";
+                let hint = "add trust_domain = \"example.org\"";
+                found.push(ConfigDiagnostic::error(place.key_span("client_ca"), message).hint(hint));
+            }
+            let closed = tls.client_ca.is_none() && doors.jwt.is_none() && doors.kerberos.is_none();
+            if closed
+                && !place.is_broken("client_ca")
+                && !spot.is_broken("jwt")
+                && !spot.is_broken("kerberos")
+            {
+                let hint =
+                    format!("add client_ca to [{section}.tls], or [{section}.jwt] or [{section}.kerberos]");
+                found.push(
+                    ConfigDiagnostic::error(place.value_span(), "nobody could prove who they are").hint(hint),
+                );
+            }
+        }
+    }
+    if doors.kerberos.is_some() && !plimsoll_kerberos::BUILT_IN {
+        let hint = "take it out, or build with: cargo build --features kerberos";
+        found.push(
+            ConfigDiagnostic::error(spot.key_span("kerberos"), "this plimsoll was built without Kerberos")
+                .hint(hint),
+        );
+    }
+    if let Some(jwt) = doors.jwt {
+        check_keys(jwt, spot.key("jwt"), found);
+    }
+    let access = doors.access;
+    if access.file.is_none() && access.grants.is_empty() && !spot.is_broken("access") {
+        let message = "nobody may do anything over TLS: there is no grant";
+        let hint = format!("add [[{section}.access.grant]] with identity and role");
+        found.push(ConfigDiagnostic::warning(spot.key("control").value_span(), message).hint(hint));
+    }
+}
+
+fn check_keys(jwt: &JwtConfig, place: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    match (&jwt.jwks_file, &jwt.jwks_url) {
+        (None, None) if !place.is_broken("jwks_file") && !place.is_broken("jwks_url") => {
+            let hint = "add jwks_url, where the issuer publishes them, or jwks_file";
+            found.push(
+                ConfigDiagnostic::error(place.value_span(), "no keys by which tokens could be judged")
+                    .hint(hint),
+            );
+        }
+        (Some(_), Some(_)) => {
+            let message = "the keys are in a file, and at `jwks_url` as well";
+            found.push(
+                ConfigDiagnostic::error(place.key_span("jwks_url"), message).hint("keep one of the two"),
+            );
+        }
+        (_, Some(JwksUrl(url))) if !url.https && !matches!(&*url.host, "127.0.0.1" | "::1" | "localhost") => {
+            let message = "whoever is on the way to `jwks_url` can put keys of their own into it";
+            found.push(
+                ConfigDiagnostic::warning(place.key("jwks_url").value_span(), message).hint("use https://"),
+            );
+        }
+        _ => {}
+    }
+    if jwt.jwks_ca.is_some() && !jwt.jwks_url.as_ref().is_some_and(|JwksUrl(url)| url.https) {
+        let message = "`jwks_ca` has no effect: nothing is fetched over https";
+        found.push(ConfigDiagnostic::warning(place.key_span("jwks_ca"), message).hint("take it out"));
+    }
+}

@@ -1,0 +1,345 @@
+//! `[[group.discover]]`: sources of members beside those that the file lists.
+
+pub(super) mod kubernetes;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubernetes::KubernetesService;
+use plimsoll_cluster::discover::{
+    self as sources, DnsSettings, EtcdSource, FileSettings, HttpSettings, ListParser, RegisteredSettings,
+    ResolverSettings, SourceKind, SourceSettings, SrvSettings,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::diagnostic::{ConfigDiagnostic, ConfigDiagnostics};
+use super::members;
+use super::root::millis;
+use super::spans::SpanTree;
+use super::store::KeyPrefix;
+use super::{
+    Config, ConfigFile, Domain, FilePath, GroupConfig, MemberAddress, MonitorUrl, ScalerConfig, TimeSpan,
+};
+
+/// A source of members: one of `file`, `dns`, `srv`, `http`, `etcd` and `kubernetes`, which is asked again
+/// and again, or `registered`. One that fails keeps its members, and one that lists nobody is not believed,
+/// unless it is told that this may be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiscoverConfig {
+    /// A file with `members = […]`, written as here, or with a list in JSON if its name ends with `.json`. It
+    /// is looked at each `interval`.
+    #[schemars(extend("examples" = ["/etc/plimsoll/web.members"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<FilePath>,
+
+    /// A name and a port: each address of the name (A, AAAA) is a member there.
+    #[schemars(extend("examples" = ["web.example.org:8080"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<MemberAddress>,
+
+    /// A service of DNS (SRV): its servers of the lowest priority are members, at their ports, with their
+    /// weights as capacities.
+    #[schemars(extend("examples" = ["_http._tcp.example.org"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub srv: Option<Domain>,
+
+    /// Where a list in JSON is: of `"host:port"`, and of objects with `address` and perhaps `capacity` and
+    /// `max_connections`.
+    #[schemars(extend("examples" = ["http://10.0.0.1:8500/v1/members"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<MonitorUrl>,
+
+    /// What keys begin with in the cluster of `[etcd]`: the value of each is a member, `host:port` or an
+    /// object with `address` and perhaps `capacity` and `max_connections`.
+    #[schemars(extend("examples" = ["/services/web/"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<KeyPrefix>,
+
+    /// A service of Kubernetes: its endpoints that are ready are members, by its EndpointSlices, which are
+    /// watched. Only in a build with the feature `kubernetes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesService>,
+
+    /// Members that agents or operators register with the balancer; they are kept in `[store]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub registered: bool,
+
+    /// Between two looks (file, http). Default: 1s for a file, 5s for http.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<TimeSpan>,
+
+    /// For an answer as a whole (dns, srv, http, kubernetes).
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1m"))]
+    #[serde(default = "millis::<3000>")]
+    pub timeout: TimeSpan,
+
+    /// Name servers in the order in which they are asked: IP addresses and ports (dns, srv). Default: those
+    /// of `/etc/resolv.conf`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resolver: Vec<MemberAddress>,
+
+    /// Which addresses count (dns, srv, kubernetes). Of a pod with both kinds only the one of IPv4 does with
+    /// `any`.
+    #[serde(default)]
+    pub family: FamilyFilter,
+
+    /// An answer is good for at least that, whatever its time to live (dns, srv).
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<1000>")]
+    pub min: TimeSpan,
+
+    /// And for at most that.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1d"))]
+    #[serde(default = "millis::<300_000>")]
+    pub max: TimeSpan,
+
+    /// Believe an answer without any member.
+    #[serde(default)]
+    pub allow_empty: bool,
+
+    /// How long a member stays that is not listed any more: for sources that tell a part of theirs each time.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<0>")]
+    pub hold: TimeSpan,
+}
+
+/// Which addresses count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FamilyFilter {
+    /// All.
+    #[default]
+    Any,
+    /// Those of IPv4.
+    Ipv4,
+    /// Those of IPv6.
+    Ipv6,
+}
+
+/// The maximum number of sources of one group.
+const MAX_SOURCES: usize = 16;
+
+/// The kinds, each with its own keys.
+const KINDS: [(&str, &[&str]); 7] = [
+    ("file", &["interval"]),
+    ("dns", &["timeout", "resolver", "family", "min", "max"]),
+    ("srv", &["timeout", "resolver", "family", "min", "max"]),
+    ("http", &["interval", "timeout"]),
+    ("etcd", &[]),
+    ("kubernetes", &["timeout", "family"]),
+    ("registered", &[]),
+];
+
+impl DiscoverConfig {
+    /// Returns the kinds that are set; none or several is an error.
+    pub(super) fn kinds(&self) -> Vec<&'static str> {
+        let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
+        let (etcd, kubernetes) = (self.etcd.is_some(), self.kubernetes.is_some());
+        let set = [file, dns, srv, self.http.is_some(), etcd, kubernetes, self.registered];
+        KINDS.iter().zip(set).filter(|(_, set)| *set).map(|((kind, _), _)| *kind).collect()
+    }
+
+    /// Returns the time between two polls.
+    fn interval(&self) -> Duration {
+        let usual = if self.file.is_some() { 1 } else { 5 };
+        self.interval.map_or_else(|| Duration::from_secs(usual), |interval| interval.0)
+    }
+
+    /// Returns the table with all defaults written out.
+    pub(super) fn with_defaults(&self) -> Self {
+        let mut filled = self.clone();
+        if self.file.is_some() || self.http.is_some() {
+            filled.interval = Some(TimeSpan(self.interval()));
+        }
+        filled
+    }
+
+    /// Returns the settings of the source; `None` only for tables that a checked file does not have.
+    fn settings(&self, config: &Config) -> Option<SourceSettings> {
+        let server = |server: &MemberAddress| Some(SocketAddr::new(server.host.parse().ok()?, server.port));
+        let resolver = ResolverSettings {
+            servers: self.resolver.iter().filter_map(server).collect(),
+            timeout: self.timeout.0,
+        };
+        let family = match self.family {
+            FamilyFilter::Any => sources::AddressFamily::Any,
+            FamilyFilter::Ipv4 => sources::AddressFamily::V4,
+            FamilyFilter::Ipv6 => sources::AddressFamily::V6,
+        };
+        let (min, max) = (self.min.0, self.max.0);
+        let kind = if self.registered {
+            SourceKind::Registered(RegisteredSettings { store: config.store_location() })
+        } else if let Some(KeyPrefix(prefix)) = &self.etcd {
+            let (etcd, read) = (config.etcd.as_ref()?.settings(), ListParser(members::value));
+            SourceKind::Etcd(EtcdSource { etcd, prefix: prefix.clone(), read })
+        } else if let Some(kubernetes) = &self.kubernetes {
+            SourceKind::Kubernetes(kubernetes.source(family, self.timeout.0))
+        } else if let Some(file) = &self.file {
+            let json = file.0.extension().is_some_and(|extension| extension == "json");
+            let read = ListParser(if json { members::json } else { members::toml });
+            SourceKind::File(FileSettings { path: file.0.clone(), interval: self.interval(), read })
+        } else if let Some(MemberAddress { host, port }) = &self.dns {
+            SourceKind::Dns(DnsSettings { host: host.clone(), port: *port, family, resolver, min, max })
+        } else if let Some(name) = &self.srv {
+            let name = name.0.trim_end_matches('.').to_owned();
+            SourceKind::Srv(SrvSettings { name, family, resolver, min, max })
+        } else {
+            let MonitorUrl { host, port, path } = self.http.clone()?;
+            let (interval, timeout, read) = (self.interval(), self.timeout.0, ListParser(members::answer));
+            SourceKind::Http(HttpSettings { host, port, path, interval, timeout, read })
+        };
+        // A registered member deregisters when it leaves, or its registration expires.
+        let allow_empty = self.allow_empty || self.registered;
+        Some(SourceSettings { kind, allow_empty, hold_time: self.hold.0 })
+    }
+}
+
+/// A group with members from sources.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupDiscovery {
+    /// The group's name.
+    pub group: Arc<str>,
+    /// The maximum of requests, connections or flows at once at each member without a limit of its own.
+    pub limit: u32,
+    /// The sources, in the order of the file.
+    pub sources: Vec<Arc<SourceSettings>>,
+}
+
+impl ConfigFile {
+    /// Returns the groups with members from sources.
+    pub fn discoveries(&self) -> Vec<GroupDiscovery> {
+        let discovery = |group: &GroupConfig| {
+            let scaled = group.scaler.as_ref().and_then(ScalerConfig::source);
+            let named = group.discover.iter().filter_map(|one| one.settings(&self.config));
+            let sources: Vec<_> = named.chain(scaled).map(Arc::new).collect();
+            (!sources.is_empty()).then(|| GroupDiscovery {
+                group: group.name.0.as_str().into(),
+                limit: group.max_connections.unwrap_or(u32::MAX),
+                sources,
+            })
+        };
+        self.config.groups.iter().filter_map(discovery).collect()
+    }
+
+    /// Reads the files of members that it names, as they are now; returns warnings, and the number of members
+    /// in them.
+    pub fn read_member_files(&self) -> (ConfigDiagnostics, usize) {
+        let (mut wrong, mut count) = (Vec::new(), 0);
+        for (index, group) in self.config.groups.iter().enumerate() {
+            let spot = self.spans.key("group").item(index).key("discover");
+            for (index, discover) in group.discover.iter().enumerate() {
+                let Some(source) = discover.settings(&self.config) else { continue };
+                let SourceKind::File(file) = source.kind else { continue };
+                let at = spot.item(index).key("file").value_span();
+                match file.member_count() {
+                    Ok(0) if !source.allow_empty => {
+                        let why = "it lists no member, which is not believed";
+                        let hint = "if it may be so, set allow_empty = true";
+                        wrong.push(ConfigDiagnostic::warning(at, why).hint(hint));
+                    }
+                    Ok(members) => count += members,
+                    Err(why) => {
+                        let hint = "nobody would be found in it until it is mended";
+                        wrong.push(ConfigDiagnostic::warning(at, why).hint(hint));
+                    }
+                }
+            }
+        }
+        (ConfigDiagnostics::new(Arc::clone(&self.source), wrong), count)
+    }
+}
+
+/// Checks a group's sources.
+pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    if group.discover.is_empty() {
+        return;
+    }
+    if group.lottery.is_some() {
+        let problem =
+            ConfigDiagnostic::error(spot.key_span("discover"), "either `discover` or `lottery`, not both");
+        found.push(problem.with_related(spot.key_span("lottery"), "its members are those that are drawn"));
+    }
+    let all = spot.key("discover");
+    if group.discover.len() > MAX_SOURCES {
+        let message = format!("group `{}` has more than {MAX_SOURCES} sources of members", group.name);
+        found.push(ConfigDiagnostic::error(all.item(MAX_SOURCES).value_span(), message));
+    }
+    for (index, discover) in group.discover.iter().enumerate() {
+        let spot = all.item(index);
+        check_one(discover, spot, found);
+        // A wrong part was left out, which may make two sources equal.
+        let whole = discover.kinds().len() == 1;
+        let same = group.discover.iter().position(|other| whole && other == discover);
+        if let Some(first) = same.filter(|first| *first < index) {
+            let problem = ConfigDiagnostic::error(spot.value_span(), "this source is there twice");
+            found.push(problem.with_related(all.item(first).value_span(), "the first is here"));
+        }
+    }
+}
+
+fn check_one(discover: &DiscoverConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    let kinds = discover.kinds();
+    if KINDS.iter().any(|(kind, _)| spot.is_broken(kind)) {
+        return;
+    }
+    let kind = match kinds.as_slice() {
+        [kind] => *kind,
+        [] => {
+            let problem =
+                ConfigDiagnostic::error(spot.value_span(), "a source of members without a place to look");
+            found.push(problem.hint(
+                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\", http = \"http://…\", etcd \
+                 = \"/…/\", \
+                 kubernetes = { service = \"…\" } or registered = true",
+            ));
+            return;
+        }
+        [first, second, ..] => {
+            let message = format!("either `{first}` or `{second}`, not both");
+            let problem = ConfigDiagnostic::error(spot.key_span(second), message);
+            found.push(
+                problem.with_related(spot.key_span(first), "here").hint("make a [[group.discover]] of each"),
+            );
+            return;
+        }
+    };
+    let keys = KINDS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, keys)| keys);
+    let others = KINDS.iter().flat_map(|(_, keys)| keys.iter());
+    let mut idle: Vec<&str> =
+        others.copied().filter(|key| !keys.contains(key) && spot.has_key(key)).collect();
+    idle.sort_unstable();
+    idle.dedup();
+    for key in idle {
+        let message = format!("`{key}` has no effect: the source is of the kind `{kind}`");
+        found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
+    }
+    if let Some(kubernetes) = &discover.kubernetes {
+        kubernetes.check(spot, found);
+    }
+    let address = |host: &str| host.parse::<std::net::IpAddr>().is_ok();
+    if let Some(dns) = discover.dns.as_ref().filter(|dns| address(&dns.host)) {
+        let message = format!("`dns` is the address {}, which nobody has to look up", dns.host);
+        found.push(
+            ConfigDiagnostic::error(spot.key("dns").value_span(), message).hint("write it in `members`"),
+        );
+    }
+    for (index, server) in discover.resolver.iter().enumerate() {
+        if !address(&server.host) {
+            let message = format!("`resolver` has the name `{}`, which nobody could look up", server.host);
+            let at = spot.key("resolver").item(index).value_span();
+            found.push(ConfigDiagnostic::error(at, message).hint("write an IP address and a port"));
+        }
+    }
+    if discover.min > discover.max && !spot.is_broken("min") && !spot.is_broken("max") {
+        let message = format!("`min` ({}) must not be longer than `max` ({})", discover.min, discover.max);
+        let key = if spot.has_key("min") { "min" } else { "max" };
+        found.push(ConfigDiagnostic::error(spot.key(key).value_span(), message));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! `[fleet]`: the balancers that act together with this one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use plimsoll_cluster::fleet as cluster;
+use plimsoll_wire::rfs::{KeyFileError, KeyRing, KeyRole};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::diagnostic::{ConfigDiagnostic, ConfigDiagnostics};
+use super::root::millis;
+use super::spans::SpanTree;
+use super::{Config, ConfigFile, ConfigName, FilePath, ListenAddress, MemberAddress, TimeSpan};
+
+/// Other balancers of the same groups, and how this one acts together with them. They tell one another what
+/// each has in flight with members, what it found out about their health and what they said of their load, so
+/// that all choose as one. What a file says here is fixed at start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FleetConfig {
+    /// What this balancer is called. Default: the name of its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<ConfigName>,
+
+    /// Where the others send to (UDP).
+    pub listen: ListenAddress,
+
+    /// Where the others reach it, if that is not where it listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<MemberAddress>,
+
+    /// Others: one that runs is enough to find all. A name may have the addresses of many, and is looked up
+    /// again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seeds: Vec<MemberAddress>,
+
+    /// File of keys, the same at all: a line for each, its number and 64 hexadecimal digits. The first seals,
+    /// all of them (at most three) open.
+    #[schemars(extend("examples" = ["/etc/plimsoll/fleet.keys"]))]
+    pub key_file: FilePath,
+
+    /// How often the others are told of what has changed.
+    #[schemars(extend("x-minimum" = "5ms"))]
+    #[schemars(extend("x-maximum" = "1s"))]
+    #[serde(default = "millis::<10>")]
+    pub interval: TimeSpan,
+
+    /// Bytes of reports that it sends in a second, to all others together. What does not fit is told later.
+    #[schemars(range(min = 20_000, max = 1_000_000_000))]
+    #[serde(default = "million")]
+    pub bytes_per_second: u64,
+
+    /// How many balancers check each member's health; the others are told what these find.
+    #[schemars(range(min = 1, max = 16))]
+    #[serde(default = "single")]
+    pub probers: usize,
+
+    /// How long a balancer that was lost keeps its part of the members' limits.
+    #[schemars(extend("x-maximum" = "1d"))]
+    #[serde(default = "millis::<60000>")]
+    pub forget: TimeSpan,
+}
+
+fn million() -> u64 {
+    1_000_000
+}
+
+fn single() -> usize {
+    1
+}
+
+/// Checks its keys against one another, and against those of other sections.
+pub(super) fn check(config: &Config, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    let Some(fleet) = &config.fleet else { return };
+    let spot = spots.key("fleet");
+    if fleet.listen.0.ip().is_unspecified() && fleet.address.is_none() {
+        let message = format!("others cannot reach {}", fleet.listen);
+        let hint = "listen on one address of this host, or add `address` with the one that others reach";
+        found.push(ConfigDiagnostic::error(spot.key("listen").value_span(), message).hint(hint));
+    }
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let same = listener.protocol.transport() == "udp" && listener.address.0 == fleet.listen.0;
+        if same && fleet.listen.0.port() != 0 {
+            let message = format!("the udp listener on {} has the same address", listener.address);
+            let there = spots.key("listener").item(index).key("address").value_span();
+            found.push(
+                ConfigDiagnostic::error(spot.key("listen").value_span(), message)
+                    .with_related(there, "it is here"),
+            );
+        }
+    }
+}
+
+impl ConfigFile {
+    /// Returns the settings of the fleet, with the keys as they are now; `None` without a fleet.
+    ///
+    /// # Errors
+    /// Fails if the keys cannot be read, or an address of its own cannot be looked up, each with its place in
+    /// the file.
+    pub fn fleet(
+        &self,
+        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+    ) -> Result<Option<cluster::FleetSettings>, ConfigDiagnostics> {
+        let Some(fleet) = &self.config.fleet else { return Ok(None) };
+        let spot = self.spans.key("fleet");
+        let fail = |problem| Err(ConfigDiagnostics::new(Arc::clone(&self.source), vec![problem]));
+        let path = &fleet.key_file.0;
+        let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let own = |keys: KeyRing| match keys.role() {
+            KeyRole::Daemon => Ok(keys),
+            KeyRole::Client => {
+                Err("its keys are for clients of a lottery, and there are none here".to_owned())
+            }
+        };
+        let keys = match read
+            .and_then(|text| text.parse().map_err(|bad: KeyFileError| bad.to_string()))
+            .and_then(own)
+        {
+            Ok(keys) => keys,
+            Err(why) => {
+                let message = format!("cannot read the keys {}: {why}", path.display());
+                let hint = "a line of it is a number and 64 hexadecimal digits, such as `openssl rand -hex \
+                    32` makes";
+                return fail(ConfigDiagnostic::error(spot.key("key_file").value_span(), message).hint(hint));
+            }
+        };
+        let address = match fleet.address.as_ref().map(&mut resolve).transpose() {
+            Ok(address) => address,
+            Err(error) => {
+                let message = format!("cannot look it up: {error}");
+                let hint = "correct the name, or write an IP address";
+                return fail(ConfigDiagnostic::error(spot.key("address").value_span(), message).hint(hint));
+            }
+        };
+        let seeds = fleet.seeds.iter().map(|seed| (seed.host.clone(), seed.port)).collect();
+        Ok(Some(cluster::FleetSettings {
+            name: fleet.name.as_ref().map_or_else(host, |name| name.0.clone()),
+            listen: fleet.listen.0,
+            address,
+            seeds,
+            keys,
+            interval: fleet.interval.0,
+            bytes_per_second: fleet.bytes_per_second,
+            probers: fleet.probers,
+            forget_after: fleet.forget.0,
+        }))
+    }
+}
+
+/// Returns the name of this host, or `balancer` if that is not a valid name.
+pub fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.parse::<ConfigName>().map_or_else(|_| "balancer".into(), |name| name.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    const REST: &str = "key_file = \"k\"\n[[listener]]\naddress = \"127.0.0.1:7946\"\nprotocol = \
+                        \"udp\"\ngroup = \"web\"\n\
+                        [[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:1\"]\n";
+
+    fn wrong(fleet: &str) -> String {
+        let text = format!("[fleet]\n{fleet}{REST}");
+        parse("plimsoll.toml", text.into_bytes()).expect_err("it is wrong").to_string()
+    }
+
+    #[test]
+    fn an_address_that_nobody_reaches_needs_another() {
+        let error = wrong("listen = \"0.0.0.0:7947\"\n");
+        assert!(error.contains("plimsoll.toml:2:10: others cannot reach 0.0.0.0:7947"), "{error}");
+        assert!(error.contains("add `address`"), "{error}");
+    }
+
+    #[test]
+    fn nobody_else_listens_there() {
+        let error = wrong("listen = \"127.0.0.1:7946\"\n");
+        assert!(error.contains("plimsoll.toml:2:10") && error.contains("has the same address"), "{error}");
+    }
+
+    #[test]
+    fn keys_that_are_not_there_are_named() {
+        let text = format!(
+            "[fleet]\nlisten = \"127.0.0.1:7947\"\nname = \"a\"\n{}",
+            REST.replace("\"k\"", "\"/none/k\"")
+        );
+        let file = parse("plimsoll.toml", text.into_bytes()).expect("valid");
+        let error = file.fleet(super::super::look_up).expect_err("there is no such file").to_string();
+        assert!(error.contains("plimsoll.toml:4:12") && error.contains("/none/k"), "{error}");
+    }
+}

@@ -1,0 +1,271 @@
+//! `[group.monitor]`: the source of a group's loads, and the expression of a load.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use plimsoll_cluster as cluster;
+use plimsoll_proxy::SessionLoad;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::diagnostic::ConfigDiagnostic;
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
+use super::{ExpressionText, MemberAddress, ProbePath, TimeSpan, expression};
+
+/// How loaded members are: what is taken for their load, and where it comes from. Reports (`POST /v1/report`)
+/// are taken whatever stands here; without this section they are kept and shown, and no load is made of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MonitorConfig {
+    /// What a member's load is: the name of a number that is reported, or an expression over several. The
+    /// balancer's own are `in_flight`, `latency` (seconds), `requests_per_second` and `capacity`; the rate of
+    /// a counter is `NAME_per_second`.
+    pub metric: ExpressionText,
+
+    /// Where the numbers come from: members tell (`push`), the balancer asks an agent (`pull`) or reads a
+    /// page of metrics (`prometheus`), answers carry them (`orca`), members of gRPC tell on a stream
+    /// (`orca-oob`), or the balancer's own are enough (`passive`).
+    pub source: MonitorSource,
+
+    /// Between two looks, or two reports that are expected. What is older than three of these (at least 10 s)
+    /// is not known any more.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    pub interval: TimeSpan,
+
+    /// One monitor that answers for all members (pull, prometheus), in place of `port` and `path`. `{member}`
+    /// in its path stands for the member as it is written in `members`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<MonitorUrl>,
+
+    /// Where to ask, at the member's host (pull, prometheus, orca-oob). Default: the member's own port.
+    #[schemars(range(min = 1, max = 65_535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+
+    /// What to ask for (pull, prometheus). Default: `/load`, or `/metrics` for prometheus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<ProbePath>,
+
+    /// For one look as a whole (pull, prometheus), or for a connection (orca-oob).
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub timeout: TimeSpan,
+}
+
+impl Default for MonitorConfig {
+    fn default() -> Self {
+        Self {
+            metric: ExpressionText("cpu".into()),
+            source: MonitorSource::Push,
+            interval: TimeSpan::millis(1_000),
+            url: None,
+            port: None,
+            path: None,
+            timeout: TimeSpan::millis(1_000),
+        }
+    }
+}
+
+impl MonitorConfig {
+    /// Returns the time between two samples of a member's reports with its answers: several to an interval,
+    /// and no more than ten a second.
+    pub fn sample_interval(&self) -> Option<Duration> {
+        (self.source == MonitorSource::Orca).then(|| (self.interval.0 / 4).max(Duration::from_millis(100)))
+    }
+
+    /// Returns the part of such a load that a session's requests make up.
+    pub fn session_load(&self) -> SessionLoad {
+        let text: String = self.metric.0.split_whitespace().collect();
+        match text.split_once('/') {
+            None if self.source.is_passive() && cluster::is_request_rate(&text) => SessionLoad::Own,
+            Some((rate, "capacity")) if self.source.is_passive() && cluster::is_request_rate(rate) => {
+                SessionLoad::Own
+            }
+            None if cluster::is_request_rate(&text) => SessionLoad::Rate,
+            Some((rate, "capacity")) if cluster::is_request_rate(rate) => SessionLoad::RateForSize,
+            _ => SessionLoad::Unknown,
+        }
+    }
+
+    /// Returns the settings of the monitor; `None` only for an invalid metric, which a checked file does not
+    /// have.
+    pub fn settings(&self) -> Option<cluster::MonitorSettings> {
+        let path = self.path.as_ref().map_or_else(|| self.source.path(), |path| &path.0);
+        let (host, port, path) = match &self.url {
+            Some(url) if !self.source.streams() => {
+                (Some(url.host.clone()), Some(url.port), url.path.as_str())
+            }
+            _ => (None, self.port, path),
+        };
+        Some(cluster::MonitorSettings {
+            source: self.source.into(),
+            metric: cluster::Expression::new(&self.metric.0).ok()?,
+            interval: self.interval.0,
+            target: cluster::MonitorTarget {
+                host,
+                port,
+                path: path.to_owned(),
+                timeout: self.timeout.0.min(Duration::from_secs(3600)),
+            },
+        })
+    }
+}
+
+/// Where the numbers come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MonitorSource {
+    /// Members tell, or anyone on their behalf.
+    #[default]
+    Push,
+    /// The balancer asks an agent: `{"values": {"cpu": {"value": 0.4, "age_seconds": 0.1}}}`.
+    Pull,
+    /// Only what the balancer sees itself; nobody's word counts.
+    Passive,
+    /// Answers of members carry them (ORCA's `endpoint-load-metrics`).
+    Orca,
+    /// Members tell on a stream that the balancer asks for (ORCA out of band,
+    /// `xds.service.orca.v3.OpenRcaService`).
+    #[serde(rename = "orca-oob")]
+    OrcaOob,
+    /// The balancer reads them off a page of metrics; a name counts as the sum over its labels.
+    Prometheus,
+}
+
+impl MonitorSource {
+    /// Returns `true` if the balancer asks.
+    pub fn is_polled(self) -> bool {
+        matches!(self, Self::Pull | Self::Prometheus | Self::OrcaOob)
+    }
+
+    /// Returns `true` if members report on a stream that the balancer opens.
+    pub fn streams(self) -> bool {
+        self == Self::OrcaOob
+    }
+
+    /// Returns the keys for the peer that the balancer asks, and for the timeout.
+    pub fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Push | Self::Passive | Self::Orca => &[],
+            Self::OrcaOob => &["port", "timeout"],
+            Self::Pull | Self::Prometheus => &["url", "port", "path", "timeout"],
+        }
+    }
+
+    /// Returns `true` if only the balancer's own figures count.
+    pub fn is_passive(self) -> bool {
+        self == Self::Passive
+    }
+
+    fn path(self) -> &'static str {
+        if self == Self::Prometheus { "/metrics" } else { "/load" }
+    }
+}
+
+impl From<MonitorSource> for cluster::MetricSource {
+    fn from(source: MonitorSource) -> Self {
+        match source {
+            MonitorSource::Push => Self::Push,
+            MonitorSource::Pull => Self::Pull,
+            MonitorSource::Passive => Self::Passive,
+            MonitorSource::Orca => Self::Orca,
+            MonitorSource::OrcaOob => Self::OrcaOob,
+            MonitorSource::Prometheus => Self::Prometheus,
+        }
+    }
+}
+
+/// The URL of one monitor that answers for all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MonitorUrl {
+    /// A name, or an address without brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+    /// The path, which begins with `/`.
+    pub path: String,
+}
+
+text! {
+    MonitorUrl,
+    format: "plimsoll-monitor-url",
+    what: "an http URL",
+    example: "http://monitor.internal:9000/load?member={member}",
+    pattern: "^http://.+$",
+}
+
+impl FromStr for MonitorUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix("http://") else {
+            return Err("does not begin with http://".into());
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let path: ProbePath = if path.is_empty() { "/" } else { path }.parse()?;
+        let ported = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let address = if ported { authority.to_owned() } else { format!("{authority}:80") };
+        let MemberAddress { host, port } = address.parse()?;
+        Ok(Self { host, port, path: path.0 })
+    }
+}
+
+impl fmt::Display for MonitorUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = MemberAddress { host: self.host.clone(), port: self.port };
+        write!(out, "http://{address}{}", self.path)
+    }
+}
+
+/// Checks its keys against one another.
+pub(super) fn check(monitor: &MonitorConfig, spot: &SpanTree, text: &str, found: &mut Vec<ConfigDiagnostic>) {
+    if !spot.is_broken("metric") {
+        expression::check_metric(monitor, spot, text, found);
+    }
+    if spot.is_broken("source") {
+        return;
+    }
+    for key in ["port", "path"].into_iter().filter(|key| spot.has_key("url") && spot.has_key(key)) {
+        let message = format!("either `url` or `{key}`, not both");
+        found.push(
+            ConfigDiagnostic::error(spot.key_span(key), message)
+                .with_related(spot.key_span("url"), "this says where to ask"),
+        );
+    }
+    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has_key(key)) {
+        if !monitor.source.is_polled() {
+            let message = format!("`{key}` has no effect: nobody is asked");
+            let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
+            found.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
+        } else if !monitor.source.keys().contains(&key) {
+            let message = format!(
+                "`{key}` has no effect: of members that report on a stream each is asked for its own"
+            );
+            let problem = ConfigDiagnostic::warning(spot.key_span(key), message);
+            found.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_monitors() {
+        for (text, shown) in [
+            ("http://Monitor.internal:9000/load?m={member}", "http://monitor.internal:9000/load?m={member}"),
+            ("http://10.0.0.1", "http://10.0.0.1:80/"),
+            ("http://[2001:DB8::1]/x", "http://[2001:db8::1]:80/x"),
+            ("http://[::1]:81", "http://[::1]:81/"),
+        ] {
+            assert_eq!(text.parse::<MonitorUrl>().unwrap().to_string(), shown);
+        }
+        for bad in
+            ["", "https://a/", "http://", "http:///x", "http://a:0/", "http://a b/", "http://a/b c", "a:80"]
+        {
+            assert!(bad.parse::<MonitorUrl>().is_err(), "{bad}");
+        }
+    }
+}

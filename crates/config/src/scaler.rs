@@ -1,0 +1,413 @@
+//! `[group.scaler]`: the number of members, by the load.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::autoscale::instances::InstanceTimeouts;
+use plimsoll_brain::autoscale::{ScaleTarget, ScalerSettings};
+use plimsoll_cluster::discover::{self as sources, ScaledSettings, SourceSettings};
+use plimsoll_cluster::scaler::ProviderKind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::diagnostic::ConfigDiagnostic;
+use super::root::{millis, one};
+use super::spans::SpanTree;
+use super::{ConfigFile, GroupConfig, TimeSpan};
+use provider::{
+    DockerProvider, ExecProvider, KubernetesProvider, ProcessProvider, SystemdProvider, WebhookProvider,
+};
+
+mod provider;
+
+pub(super) use provider::{HostAddress, PortRange, UnitTemplate};
+
+/// Starts members when the group needs more and takes them away when it needs fewer, within `min` and `max`.
+/// One table says who does so: `process` (or `command` for short), `systemd`, `exec`, `webhook`, `docker`,
+/// `kubernetes`; or `advice = true`, and nobody does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScalerConfig {
+    /// Fewest members of the group, those in `members` and found by `discover` included.
+    #[schemars(range(min = 0, max = 4096))]
+    #[serde(default = "one_member")]
+    pub min: u32,
+
+    /// Most members of the group, counted likewise.
+    #[schemars(range(min = 1, max = 4096))]
+    pub max: u32,
+
+    /// What is aimed at: one of `utilization`, `response_time` and `head_room`.
+    pub target: ScalerTarget,
+
+    /// How often it is decided.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<1000>")]
+    pub interval: TimeSpan,
+
+    /// How long a member takes from being started until it serves, which is how far ahead the demand is
+    /// foreseen; what was seen replaces it.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<10000>")]
+    pub start_time: TimeSpan,
+
+    /// A member that does not pass its health checks so long after it was started, or fails them for so long,
+    /// is stopped, and another one is started.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<60000>")]
+    pub start_deadline: TimeSpan,
+
+    /// How long a member that goes may take to end its work; then it is stopped all the same.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<30000>")]
+    pub drain: TimeSpan,
+
+    /// A member goes only if it was too many at every decision for so long.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<60000>")]
+    pub stabilize: TimeSpan,
+
+    /// Pauses.
+    #[serde(default)]
+    pub cool_down: CoolDownTimes,
+
+    /// Most members at once.
+    #[serde(default)]
+    pub step: StepLimits,
+
+    /// Capacity of a member that is started, as in `members`.
+    #[schemars(range(min = 0.001, max = 1_000_000.0))]
+    #[serde(default = "one")]
+    pub capacity: f64,
+
+    /// Most requests (http), connections (tcp) or flows (udp) at once at a member that is started. Default:
+    /// the group's.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+
+    /// Say what would be done, and why, and do nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+
+    /// What becomes of the members that were started when the balancer stops.
+    #[serde(default)]
+    pub on_stop: StopPolicy,
+
+    /// Nobody starts or stops anything: how many there should be is in `GET /v1/groups/NAME/scale` and in the
+    /// metrics.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub advice: bool,
+
+    /// Members are processes of this machine, and this is their program with its arguments: short for a table
+    /// `process` that says nothing else.
+    #[schemars(length(min = 1), extend("examples" = [["/usr/bin/web", "--listen", "{address}"]]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+
+    /// Members are processes of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessProvider>,
+
+    /// Members are units of systemd on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub systemd: Option<SystemdProvider>,
+
+    /// A program starts and stops members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<ExecProvider>,
+
+    /// A server is told to start and stop members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookProvider>,
+
+    /// Members are containers, by the API of Docker's Engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub docker: Option<DockerProvider>,
+
+    /// Members are pods, whose number is set; they are found by `discover`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesProvider>,
+}
+
+/// What is aimed at; one of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScalerTarget {
+    /// Part of the members' processors that is in use, as agents tell; by the load line where none does.
+    #[schemars(range(min = 0.05, max = 0.95))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<f64>,
+
+    /// How long 95 of 100 requests take at most.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_time: Option<TimeSpan>,
+
+    /// Part of what the members can carry, by the load line, that is free.
+    #[schemars(range(min = 0.05, max = 0.95))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_room: Option<f64>,
+}
+
+/// Pauses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CoolDownTimes {
+    /// After members were started, before more are.
+    #[schemars(extend("x-maximum" = "1d"))]
+    pub up: TimeSpan,
+
+    /// After members were started or taken away, before one is taken away.
+    #[schemars(extend("x-maximum" = "1d"))]
+    pub down: TimeSpan,
+}
+
+impl Default for CoolDownTimes {
+    fn default() -> Self {
+        Self { up: TimeSpan::millis(0), down: TimeSpan::millis(60_000) }
+    }
+}
+
+/// Most members at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StepLimits {
+    /// That are started.
+    #[schemars(range(min = 1, max = 4096))]
+    pub up: u32,
+
+    /// That are taken away.
+    #[schemars(range(min = 1, max = 4096))]
+    pub down: u32,
+}
+
+impl Default for StepLimits {
+    fn default() -> Self {
+        Self { up: 4, down: 1 }
+    }
+}
+
+/// What becomes of members when the balancer stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopPolicy {
+    /// They are stopped, after the last request has ended.
+    #[default]
+    Stop,
+    /// They stay, and the next balancer finds them again, as far as its provider can.
+    Leave,
+}
+
+/// A group with a scaler.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupScaling {
+    /// The group's name.
+    pub group: Arc<str>,
+    /// The rules of decisions.
+    pub rules: ScalerSettings,
+    /// The rules for members that were started.
+    pub instance_rules: InstanceTimeouts,
+    /// The time between two decisions.
+    pub interval: Duration,
+    /// Whether decisions are only reported.
+    pub dry_run: bool,
+    /// Whether the members stay when the balancer stops.
+    pub leaves_members: bool,
+    /// The maximum in flight at a member that was started; the group's if `None`.
+    pub limit: Option<u32>,
+    /// The provider that starts and stops members.
+    pub provider: ProviderKind,
+    /// The source by which the group knows the members that were started; `None` if they are found otherwise.
+    pub source: Option<Arc<SourceSettings>>,
+}
+
+impl ScalerConfig {
+    /// Returns the providers that are set; none or several is an error.
+    fn providers(&self) -> Vec<&'static str> {
+        let set = [
+            ("command", self.command.is_some()),
+            ("process", self.process.is_some()),
+            ("systemd", self.systemd.is_some()),
+            ("exec", self.exec.is_some()),
+            ("webhook", self.webhook.is_some()),
+            ("docker", self.docker.is_some()),
+            ("kubernetes", self.kubernetes.is_some()),
+            ("advice", self.advice),
+        ];
+        set.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect()
+    }
+
+    /// Returns the settings of its processes, if it has any.
+    fn process(&self) -> Option<Cow<'_, ProcessProvider>> {
+        let written = self.process.as_ref().map(Cow::Borrowed);
+        written.or_else(|| Some(Cow::Owned(ProcessProvider::of(self.command.clone()?))))
+    }
+
+    fn kind(&self) -> ProviderKind {
+        let named = None
+            .or_else(|| self.process().as_deref().map(ProcessProvider::kind))
+            .or_else(|| self.systemd.as_ref().map(SystemdProvider::kind))
+            .or_else(|| self.exec.as_ref().map(ExecProvider::kind))
+            .or_else(|| self.webhook.as_ref().map(WebhookProvider::kind))
+            .or_else(|| self.docker.as_ref().map(DockerProvider::kind))
+            .or_else(|| self.kubernetes.as_ref().map(KubernetesProvider::kind));
+        named.unwrap_or(ProviderKind::Advice)
+    }
+
+    /// Returns its source of members, if it starts each of them.
+    pub(super) fn source(&self) -> Option<SourceSettings> {
+        let provider = self.kind().name();
+        let each = !matches!(provider, "kubernetes" | "advice");
+        let kind = sources::SourceKind::Scaler(ScaledSettings { provider });
+        each.then_some(SourceSettings { kind, allow_empty: true, hold_time: Duration::ZERO })
+    }
+
+    fn scaling(&self, group: &GroupConfig) -> GroupScaling {
+        let ScalerTarget { utilization, response_time, head_room } = &self.target;
+        let seconds = response_time.map(|goal| ScaleTarget::ResponseTime(goal.0.as_secs_f64()));
+        let target = utilization
+            .map(ScaleTarget::Utilization)
+            .or(seconds)
+            .or_else(|| head_room.map(ScaleTarget::HeadRoom));
+        GroupScaling {
+            group: group.name.0.as_str().into(),
+            rules: ScalerSettings {
+                min: self.min,
+                max: self.max,
+                target: target.unwrap_or(ScaleTarget::HeadRoom(0.3)),
+                unit_capacity: self.capacity,
+                cool_up: self.cool_down.up.0,
+                cool_down: self.cool_down.down.0,
+                step_up: self.step.up,
+                step_down: self.step.down,
+                stabilize: self.stabilize.0,
+                start_time: self.start_time.0,
+            },
+            instance_rules: InstanceTimeouts {
+                start_deadline: self.start_deadline.0,
+                drain_deadline: self.drain.0,
+                ..InstanceTimeouts::default()
+            },
+            interval: self.interval.0,
+            dry_run: self.dry_run,
+            leaves_members: self.on_stop == StopPolicy::Leave,
+            limit: self.max_connections,
+            provider: self.kind(),
+            source: self.source().map(Arc::new),
+        }
+    }
+}
+
+impl ConfigFile {
+    /// Returns the groups with scalers.
+    pub fn scalings(&self) -> Vec<GroupScaling> {
+        let groups = self.config.groups.iter();
+        groups.filter_map(|group| Some(group.scaler.as_ref()?.scaling(group))).collect()
+    }
+}
+
+/// Checks a group's scaler.
+pub(super) fn check(group: &GroupConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    let Some(scaler) = &group.scaler else { return };
+    let at = spot.key_span("scaler");
+    let of_group = spot;
+    let spot = spot.key("scaler");
+    if group.lottery.is_some() {
+        let problem = ConfigDiagnostic::error(at, "either `scaler` or `lottery`, not both");
+        found
+            .push(problem.with_related(of_group.key_span("lottery"), "its members are those that are drawn"));
+        return;
+    }
+    if scaler.min > scaler.max && !spot.is_broken("min") && !spot.is_broken("max") {
+        let message = format!("`min` ({}) must not be above `max` ({})", scaler.min, scaler.max);
+        let key = if spot.has_key("min") { "min" } else { "max" };
+        found.push(ConfigDiagnostic::error(spot.key(key).value_span(), message));
+    }
+    let ScalerTarget { utilization, response_time, head_room } = &scaler.target;
+    let aims = [utilization.is_some(), response_time.is_some(), head_room.is_some()];
+    let aims = aims.iter().filter(|set| **set).count();
+    let target = spot.key("target");
+    let wrong = spot.is_broken("target")
+        || ["utilization", "response_time", "head_room"].iter().any(|key| target.is_broken(key));
+    if aims != 1 && !wrong {
+        let message =
+            if aims == 0 { "`target` aims at nothing" } else { "`target` aims at more than one thing" };
+        let hint = "write { utilization = 0.7 }, { response_time = \"50ms\" } or { head_room = 0.3 }";
+        found.push(ConfigDiagnostic::error(target.value_span(), message).hint(hint));
+    }
+    check_provider(scaler, group, (of_group, spot), found);
+}
+
+fn check_provider(
+    scaler: &ScalerConfig,
+    group: &GroupConfig,
+    (of_group, spot): (&SpanTree, &SpanTree),
+    found: &mut Vec<ConfigDiagnostic>,
+) {
+    let providers = scaler.providers();
+    const ALL: [&str; 8] =
+        ["command", "process", "systemd", "exec", "webhook", "docker", "kubernetes", "advice"];
+    if ALL.iter().any(|key| spot.is_broken(key)) {
+        return;
+    }
+    let provider = match providers.as_slice() {
+        [one] => *one,
+        [] => {
+            let problem = ConfigDiagnostic::error(
+                of_group.key_span("scaler"),
+                "a scaler without anybody who starts members",
+            );
+            found.push(problem.hint(
+                "add command = [\"…\", \"{port}\"] for servers on this machine, or one of the tables \
+                 process, systemd, exec, webhook, docker, kubernetes, or \
+                 advice = true",
+            ));
+            return;
+        }
+        [first, second, ..] => {
+            let problem = ConfigDiagnostic::error(
+                spot.key_span(second),
+                format!("either `{first}` or `{second}`, not both"),
+            );
+            found.push(problem.with_related(spot.key_span(first), "here"));
+            return;
+        }
+    };
+    let found_otherwise = matches!(provider, "kubernetes" | "advice");
+    if found_otherwise
+        && group.members.is_empty()
+        && group.discover.is_empty()
+        && !of_group.is_broken("members")
+        && !of_group.is_broken("discover")
+    {
+        let message = format!("`{provider}` does not say who the members are, and nobody else does");
+        let hint = "add [[group.discover]], such as the name of a headless service as dns, or members";
+        found.push(ConfigDiagnostic::error(spot.key_span(provider), message).hint(hint));
+    }
+    if !found_otherwise && group.health.is_none() && !of_group.is_broken("health") {
+        let message =
+            "a member that is started would get requests before it serves: there is no [group.health]";
+        found.push(
+            ConfigDiagnostic::error(of_group.key_span("scaler"), message)
+                .hint("add health = { http = \"/…\" }, grpc or tcp"),
+        );
+    }
+    if found_otherwise {
+        for key in ["max_connections", "on_stop", "drain"].into_iter().filter(|key| spot.has_key(key)) {
+            let message = format!("`{key}` has no effect: `{provider}` starts no member by itself");
+            found.push(ConfigDiagnostic::warning(spot.key_span(key), message));
+        }
+    }
+    // The keys of other providers' tables are here.
+    let spot = if provider == "command" { spot } else { spot.key(provider) };
+    provider::check(scaler, spot, found);
+}
+
+fn one_member() -> u32 {
+    1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,476 @@
+//! The tables of providers, which start and stop members.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use plimsoll_cluster::scaler::{
+    AddressRange, DockerSettings, ExecSettings, KubernetesSettings, ProcessSettings, ProviderKind,
+    SystemdSettings, WebhookSettings,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::ScalerConfig;
+use crate::diagnostic::ConfigDiagnostic;
+use crate::root::millis;
+use crate::spans::SpanTree;
+use crate::text::{TextValue, text};
+use crate::{ConfigName, EnvironmentVariable, FilePath, FolderPath, MonitorUrl, TimeSpan};
+
+/// Processes of this machine, made of a template. In its words `{port}`, `{host}`, `{address}`, `{index}` and
+/// `{group}` stand for what they say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessProvider {
+    /// Program and arguments; no shell.
+    #[schemars(length(min = 1), extend("examples" = [["/usr/bin/web", "--listen", "{address}"]]))]
+    pub command: Vec<String>,
+
+    /// Variables beside those of the balancer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<EnvironmentVariable>,
+
+    /// Where it runs. Default: where the balancer does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<FolderPath>,
+
+    /// File to the end of which goes what it says; the same words stand for something in its name. Default:
+    /// what it says is lost.
+    #[schemars(extend("examples" = ["/var/log/web-{index}.log"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<FilePath>,
+
+    /// IP address where it listens.
+    #[serde(default = "here")]
+    pub host: HostAddress,
+
+    /// First and last port. Default: any that is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<PortRange>,
+
+    /// How long it may take to end after SIGTERM; then it is killed.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<10000>")]
+    pub patience: TimeSpan,
+
+    /// File that says which processes there are, so that a balancer that was killed, or left them, finds them
+    /// again.
+    #[schemars(extend("examples" = ["/var/lib/plimsoll/web.processes"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<FilePath>,
+}
+
+/// Units of systemd of one template, which are numbered from 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SystemdProvider {
+    /// The template: `web@.service`.
+    pub unit: UnitTemplate,
+
+    /// Of the manager of the user that the balancer runs as (`systemctl --user`).
+    #[serde(default)]
+    pub user: bool,
+
+    /// IP address where they listen.
+    #[serde(default = "here")]
+    pub host: HostAddress,
+
+    /// Number 0 listens there, number 1 at the next port.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub first_port: u16,
+
+    /// The program that is asked.
+    #[serde(default = "systemctl")]
+    pub systemctl: FilePath,
+
+    /// For one call of it.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<30000>")]
+    pub timeout: TimeSpan,
+}
+
+/// A program that starts and stops members: it gets `{"action": "start", "group", "index", "why"}` or
+/// `{"action": "stop", "group", "index", "id", "address", "why"}` on its standard input, and answers a start
+/// with `{"address": "10.0.0.3:80", "id": "…"}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecProvider {
+    /// Program and arguments; no shell.
+    #[schemars(length(min = 1), extend("examples" = [["/usr/local/bin/members"]]))]
+    pub command: Vec<String>,
+
+    /// For one run.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<60000>")]
+    pub timeout: TimeSpan,
+}
+
+/// A server that starts and stops members: it gets by POST what a program of `exec` gets, and answers
+/// likewise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookProvider {
+    /// Where it is.
+    pub url: MonitorUrl,
+
+    /// For one request.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<60000>")]
+    pub timeout: TimeSpan,
+}
+
+/// Containers of one image. Their port is published at a free one of this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DockerProvider {
+    /// The image; it is there already, nothing is pulled.
+    #[schemars(length(min = 1), extend("examples" = ["web:1.2"]))]
+    pub image: String,
+
+    /// Where the server in the container listens.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub port: u16,
+
+    /// In place of the image's own command; `{index}` and `{group}` stand for what they say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+
+    /// Variables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<EnvironmentVariable>,
+
+    /// IP address of this machine where the port is published.
+    #[serde(default = "here")]
+    pub host: HostAddress,
+
+    /// First and last port where it is. Default: any that is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<PortRange>,
+
+    /// How long a container may take to end; then it is killed.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<10000>")]
+    pub patience: TimeSpan,
+
+    /// The Engine's socket.
+    #[serde(default = "socket")]
+    pub socket: FilePath,
+
+    /// For one request to it.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<30000>")]
+    pub timeout: TimeSpan,
+}
+
+/// A deployment of Kubernetes, whose replicas are set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesProvider {
+    /// Its name.
+    pub name: ConfigName,
+
+    /// What it is.
+    #[serde(default)]
+    pub resource: ReplicatedKind,
+
+    /// Where it is. Default: what `namespace` in the folder `account` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<ConfigName>,
+
+    /// Host and port of the API server.
+    #[serde(default = "api")]
+    pub server: crate::MemberAddress,
+
+    /// By TLS; without it for `kubectl proxy`.
+    #[serde(default = "crate::root::yes")]
+    pub tls: bool,
+
+    /// Folder with `token`, `ca.crt` and `namespace`, as the cluster puts it into each pod.
+    #[serde(default = "account")]
+    pub account: FolderPath,
+
+    /// For one request.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<10000>")]
+    pub timeout: TimeSpan,
+}
+
+/// What has replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplicatedKind {
+    /// A Deployment.
+    #[default]
+    Deployment,
+    /// A StatefulSet.
+    StatefulSet,
+    /// A ReplicaSet.
+    ReplicaSet,
+}
+
+/// An IP address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostAddress(pub IpAddr);
+
+text! {
+    HostAddress,
+    format: "plimsoll-ip-address",
+    what: "an IP address",
+    example: "127.0.0.1",
+}
+
+impl FromStr for HostAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ip: IpAddr = text.parse().map_err(|_| "is no IP address")?;
+        if ip.is_unspecified() {
+            Err("is no address that a member could be reached at".into())
+        } else {
+            Ok(Self(ip))
+        }
+    }
+}
+
+impl fmt::Display for HostAddress {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// The first and the last of a range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange(pub u16, pub u16);
+
+text! {
+    PortRange,
+    format: "plimsoll-ports",
+    what: "a range of ports",
+    example: "20000-20099",
+    pattern: "^[0-9]+-[0-9]+$",
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').ok_or("is no range of ports: write \"20000-20099\"")?;
+        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self(first, last)),
+            (Some(_), Some(_)) => Err("has its last port before its first".into()),
+            _ => Err("has a port that is none: they are from 1 to 65535".into()),
+        }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}-{}", self.0, self.1)
+    }
+}
+
+/// A template of units: `web@.service`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitTemplate(pub String);
+
+text! {
+    UnitTemplate,
+    format: "plimsoll-unit-template",
+    what: "the template of units",
+    example: "web@.service",
+    pattern: "^[A-Za-z0-9:_.-]+@\\.service$",
+}
+
+impl FromStr for UnitTemplate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name =
+            text.strip_suffix("@.service").ok_or("is no template of services: write \"web@.service\"")?;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":_.-".contains(&byte);
+        if name.is_empty() || name.len() > 200 || !name.bytes().all(plain) || name.starts_with('-') {
+            return Err("is no name of a unit: letters, digits, `:`, `_`, `.` and `-`".into());
+        }
+        Ok(Self(name.into()))
+    }
+}
+
+impl fmt::Display for UnitTemplate {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}@.service", self.0)
+    }
+}
+
+fn place(host: HostAddress, ports: Option<PortRange>) -> AddressRange {
+    AddressRange { ip: host.0, ports: ports.map(|PortRange(first, last)| (first, last)) }
+}
+
+impl ProcessProvider {
+    /// Returns a process with all defaults but the command.
+    pub(super) fn of(command: Vec<String>) -> Self {
+        Self {
+            command,
+            environment: Vec::new(),
+            folder: None,
+            log: None,
+            host: here(),
+            ports: None,
+            patience: millis::<10000>(),
+            state: None,
+        }
+    }
+
+    pub(super) fn kind(&self) -> ProviderKind {
+        let pair = |variable: &EnvironmentVariable| (variable.name.clone(), variable.value.clone());
+        ProviderKind::Process(ProcessSettings {
+            command: self.command.clone(),
+            environment: self.environment.iter().map(pair).collect(),
+            folder: self.folder.as_ref().map(|folder| folder.0.clone()),
+            log: self.log.as_ref().map(|log| log.0.clone()),
+            listen: place(self.host, self.ports),
+            stop_timeout: self.patience.0,
+            state_file: self.state.as_ref().map(|state| state.0.clone()),
+        })
+    }
+}
+
+impl SystemdProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        ProviderKind::Systemd(SystemdSettings {
+            systemctl: self.systemctl.to_string(),
+            template: self.unit.0.clone(),
+            user: self.user,
+            ip: self.host.0,
+            first_port: self.first_port,
+            timeout: self.timeout.0,
+        })
+    }
+}
+
+impl ExecProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        ProviderKind::Exec(ExecSettings { command: self.command.clone(), timeout: self.timeout.0 })
+    }
+}
+
+impl WebhookProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        let MonitorUrl { host, port, path } = self.url.clone();
+        ProviderKind::Webhook(WebhookSettings { host, port, path, timeout: self.timeout.0 })
+    }
+}
+
+impl DockerProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        ProviderKind::Docker(DockerSettings {
+            socket: self.socket.0.clone(),
+            image: self.image.clone(),
+            command: self.command.clone(),
+            environment: self.environment.iter().map(ToString::to_string).collect(),
+            port: self.port,
+            publish: place(self.host, self.ports),
+            stop_timeout: self.patience.0,
+            timeout: self.timeout.0,
+        })
+    }
+}
+
+impl KubernetesProvider {
+    pub(super) fn kind(&self) -> ProviderKind {
+        let resource = match self.resource {
+            ReplicatedKind::Deployment => "deployments",
+            ReplicatedKind::StatefulSet => "statefulsets",
+            ReplicatedKind::ReplicaSet => "replicasets",
+        };
+        ProviderKind::Kubernetes(KubernetesSettings {
+            host: self.server.host.clone(),
+            port: self.server.port,
+            tls: self.tls,
+            resource: resource.into(),
+            name: self.name.0.clone(),
+            namespace: self.namespace.as_ref().map(|namespace| namespace.0.clone()),
+            account: self.account.0.clone(),
+            timeout: self.timeout.0,
+        })
+    }
+}
+
+/// Checks the provider.
+pub(super) fn check(scaler: &ScalerConfig, spot: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    let process = scaler.process();
+    let process = process.as_deref();
+    let commands = [process.map(|one| &one.command), scaler.exec.as_ref().map(|one| &one.command)];
+    for command in commands.into_iter().flatten() {
+        if command.first().is_some_and(String::is_empty) {
+            found.push(ConfigDiagnostic::error(
+                spot.key("command").item(0).value_span(),
+                "`command` has no program",
+            ));
+        }
+    }
+    if let Some(process) = process
+        && process.command.iter().all(|word| !word.contains("{port}") && !word.contains("{address}"))
+        && process
+            .environment
+            .iter()
+            .all(|one| !one.value.contains("{port}") && !one.value.contains("{address}"))
+        && scaler.max > 1
+        && !spot.is_broken("command")
+    {
+        let message =
+            "`command` has neither `{port}` nor `{address}`: all processes would listen at one port";
+        found.push(
+            ConfigDiagnostic::error(spot.key("command").value_span(), message)
+                .hint("write where it is to listen, such as \"--port={port}\""),
+        );
+    }
+    let ports = [process.and_then(|one| one.ports), scaler.docker.as_ref().and_then(|one| one.ports)];
+    for PortRange(first, last) in ports.into_iter().flatten() {
+        let count = u32::from(last - first) + 1;
+        if count < scaler.max {
+            let members = crate::pluralize(scaler.max as usize, "member");
+            let message = format!("`ports` are {count}, fewer than the {members} that there may be");
+            found.push(ConfigDiagnostic::warning(spot.key("ports").value_span(), message));
+        }
+    }
+    if let Some(systemd) = &scaler.systemd
+        && u32::from(systemd.first_port) + scaler.max > 65_536
+    {
+        let members = crate::pluralize(scaler.max as usize, "member");
+        let message = format!("from `first_port` there are fewer ports than the {members} that there may be");
+        found.push(ConfigDiagnostic::error(spot.key("first_port").value_span(), message));
+    }
+    if let Some(process) = &scaler.process()
+        && scaler.on_stop == super::StopPolicy::Leave
+        && process.state.is_none()
+    {
+        let message = "processes that are left would be found by nobody: there is no `state`";
+        let hint = match scaler.process {
+            Some(_) => "add state = \"/var/lib/plimsoll/web.processes\"",
+            None => "write process = { command = [\"…\"], state = \"/var/lib/plimsoll/web.processes\" }",
+        };
+        found.push(ConfigDiagnostic::error(spot.value_span(), message).hint(hint));
+    }
+}
+
+fn here() -> HostAddress {
+    HostAddress(IpAddr::from([127, 0, 0, 1]))
+}
+
+fn systemctl() -> FilePath {
+    FilePath("systemctl".into())
+}
+
+fn socket() -> FilePath {
+    FilePath("/var/run/docker.sock".into())
+}
+
+fn api() -> crate::MemberAddress {
+    crate::MemberAddress { host: "kubernetes.default.svc".into(), port: 443 }
+}
+
+fn account() -> FolderPath {
+    FolderPath("/var/run/secrets/kubernetes.io/serviceaccount".into())
+}

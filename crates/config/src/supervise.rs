@@ -1,0 +1,439 @@
+//! The file of the Supervisor, `supervise.toml`: its processes and their settings. It is read like the
+//! balancer's.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use plimsoll_brain::supervision::RestartPolicy;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+
+use super::spans::SpanTree;
+use super::text::{TextValue, text};
+use super::{
+    AccessConfig, AdminListen, CheckedValue, ConfigDiagnostic, ConfigDiagnostics, ConfigName, ControlAddress,
+    ControlAddresses, ControlSection, ControlTls, Domain, FilePath, JwtConfig, KerberosConfig, ReadError,
+    TimeSpan, admin_endpoints, bytes_of, read_checked, suggest, titled,
+};
+
+/// The file that is read when no other is named.
+pub const DEFAULT_SUPERVISE_FILE: &str = "supervise.toml";
+
+/// The default control socket of the Supervisor.
+pub const DEFAULT_SUPERVISE_CONTROL: &str = "/run/plimsoll-supervise.sock";
+
+/// The commands of this binary that a Supervisor runs: those that run until they are stopped.
+pub(crate) const SUPERVISED: &[&str] = &["agent", "lottery", "up"];
+
+/// Configuration of a Supervisor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SuperviseConfig {
+    /// The Supervisor itself.
+    #[serde(default)]
+    pub supervise: SupervisorSection,
+
+    /// What it looks after.
+    #[schemars(length(min = 1))]
+    #[serde(rename = "process")]
+    pub processes: Vec<ProcessConfig>,
+}
+
+/// The Supervisor itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SupervisorSection {
+    /// Where commands are taken: a unix socket, mode 0600, or a list of one and of an address behind TLS
+    /// (`tls://0.0.0.0:9906`), whose clients prove who they are.
+    pub control: ControlAddresses,
+
+    /// Address of metrics and states: read-only. `off` for none, which is the default.
+    pub listen: AdminListen,
+
+    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and
+    /// the name of this machine. Requests for any other `Host` are refused, but for checks of health
+    /// (`/healthz`): a page of somebody else could send them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<Domain>,
+
+    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be
+    /// written, changes over the control addresses are refused. Off unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<FilePath>,
+
+    /// Certificates of control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ControlTls>,
+
+    /// Tokens that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtConfig>,
+
+    /// Kerberos tickets that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kerberos: Option<KerberosConfig>,
+
+    /// Who may do what over TLS.
+    pub access: AccessConfig,
+
+    /// File by which a Supervisor that is started again finds the processes of the one before it. Default:
+    /// beside `control`, with the ending `.state`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<FilePath>,
+
+    /// Folder for what processes say on standard error, a file `NAME.log` each. Default: the Supervisor's own
+    /// standard error, with the name before each line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_dir: Option<FolderPath>,
+
+    /// How long the listening sockets of a balancer that failed are held while no process serves them:
+    /// clients who connect wait for the next one. After that they are refused. `0s` holds none.
+    #[schemars(extend("x-maximum" = "1h"))]
+    pub hold_sockets: TimeSpan,
+
+    /// Pause before a process that failed for the second time in a row is started again; after the first
+    /// failure there is none. It doubles with each failure, and up to a half of it is taken off at random.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
+    pub restart_delay: TimeSpan,
+
+    /// Longest such pause.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
+    pub restart_delay_max: TimeSpan,
+
+    /// For a process that ran for so long the next failure counts as the first.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
+    pub settled_after: TimeSpan,
+}
+
+impl SupervisorSection {
+    /// Returns its part about control.
+    pub fn control_section(&self) -> ControlSection<'_> {
+        ControlSection {
+            section: "supervise",
+            control: &self.control,
+            tls: self.tls.as_ref(),
+            jwt: self.jwt.as_ref(),
+            kerberos: self.kerberos.as_ref(),
+            access: &self.access,
+        }
+    }
+}
+
+impl Default for SupervisorSection {
+    fn default() -> Self {
+        Self {
+            control: ControlAddresses::One(ControlAddress::Unix(DEFAULT_SUPERVISE_CONTROL.into())),
+            listen: AdminListen(None),
+            names: Vec::new(),
+            audit: None,
+            tls: None,
+            jwt: None,
+            kerberos: None,
+            access: AccessConfig::default(),
+            state: None,
+            log_dir: None,
+            hold_sockets: TimeSpan::millis(10_000),
+            restart_delay: TimeSpan::millis(1_000),
+            restart_delay_max: TimeSpan::millis(60_000),
+            settled_after: TimeSpan::millis(60_000),
+        }
+    }
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessConfig {
+    /// What it is called.
+    pub name: ConfigName,
+
+    /// A command of plimsoll and its arguments: `["lottery", "--config", "/etc/plimsoll/lottery.toml"]`.
+    /// There are `up`, `agent` and `lottery`.
+    #[schemars(length(min = 1))]
+    pub command: Vec<String>,
+
+    /// Is it started with the Supervisor, or only when somebody says so?
+    #[serde(default = "yes")]
+    pub start: bool,
+
+    /// How long it may take to end before it is killed.
+    #[schemars(extend("x-maximum" = "1d"))]
+    #[serde(default = "patience")]
+    pub stop_timeout: TimeSpan,
+
+    /// What its environment has beside that of the Supervisor: `["RUST_LOG=debug"]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<EnvironmentVariable>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn patience() -> TimeSpan {
+    TimeSpan::millis(30_000)
+}
+
+/// A folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FolderPath(pub PathBuf);
+
+text! {
+    FolderPath,
+    format: "plimsoll-folder",
+    what: "the path of a folder",
+    example: "/var/log/plimsoll",
+}
+
+impl FromStr for FolderPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("is empty".into()),
+            _ if text.contains('\0') => Err("contains a NUL byte".into()),
+            _ => Ok(Self(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for FolderPath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(out)
+    }
+}
+
+/// A variable of an environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvironmentVariable {
+    /// The name, which has no `=`.
+    pub name: String,
+    /// The value.
+    pub value: String,
+}
+
+text! {
+    EnvironmentVariable,
+    format: "plimsoll-environment",
+    what: "NAME=VALUE",
+    example: "RUST_LOG=debug",
+    pattern: "^[A-Za-z_][A-Za-z0-9_]*=",
+}
+
+impl FromStr for EnvironmentVariable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("has no `=`: write NAME=VALUE")?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if name.is_empty() || !name.bytes().all(fits) || name.as_bytes()[0].is_ascii_digit() {
+            return Err("does not begin with the name of a variable: letters, digits and `_`".into());
+        }
+        if value.contains('\0') {
+            return Err("contains a NUL byte".into());
+        }
+        Ok(Self { name: name.into(), value: value.into() })
+    }
+}
+
+impl fmt::Display for EnvironmentVariable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}", self.name, self.value)
+    }
+}
+
+/// A file that was read and checked.
+#[derive(Debug)]
+pub struct SuperviseFile {
+    /// The configuration, defaults filled in.
+    pub supervise: SuperviseConfig,
+}
+
+/// Reads and checks a file; `-` is standard input.
+pub fn read_supervise(path: &Path) -> Result<SuperviseFile, ReadError> {
+    let (name, bytes) = bytes_of(path)?;
+    read_text(&name, bytes).map_err(ReadError::Wrong)
+}
+
+fn read_text(name: &str, bytes: Vec<u8>) -> Result<SuperviseFile, ConfigDiagnostics> {
+    let CheckedValue { value: supervise, spans: spots, problems: mut found, source } =
+        read_checked(schema(), name, bytes)?;
+    check_parts(&supervise, &spots, &mut found);
+    let problems = ConfigDiagnostics::new(source, found);
+    if problems.has_errors() { Err(problems) } else { Ok(SuperviseFile { supervise }) }
+}
+
+fn schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> =
+        LazyLock::new(|| titled(schemars::schema_for!(SuperviseConfig), DEFAULT_SUPERVISE_FILE));
+    &SCHEMA
+}
+
+/// Checks the parts against one another.
+fn check_parts(file: &SuperviseConfig, spots: &SpanTree, found: &mut Vec<ConfigDiagnostic>) {
+    let own = spots.key("supervise");
+    if file.supervise.control.unix().is_none() && !own.is_broken("control") {
+        // The next Supervisor finds a running one by this socket.
+        let why = match file.supervise.control.tls() {
+            None => "a Supervisor without a control socket can be told nothing",
+            Some(_) => "a Supervisor needs a unix socket beside the address for TLS",
+        };
+        let hint = match file.supervise.control.tls() {
+            None => format!("write \"unix:{DEFAULT_SUPERVISE_CONTROL}\""),
+            Some(address) => format!("write [\"unix:{DEFAULT_SUPERVISE_CONTROL}\", \"tls://{address}\"]"),
+        };
+        found.push(ConfigDiagnostic::error(own.key("control").value_span(), why).hint(hint));
+    }
+    admin_endpoints::check(&file.supervise.control_section(), own, found);
+    if file.supervise.restart_delay > file.supervise.restart_delay_max && !own.is_broken("restart_delay_max")
+    {
+        let message = format!(
+            "`restart_delay_max` is {}, which is shorter than `restart_delay`, {}",
+            file.supervise.restart_delay_max, file.supervise.restart_delay
+        );
+        let key = ["restart_delay_max", "restart_delay"].into_iter().find(|key| own.has_key(key));
+        let at = key.map_or_else(|| own.value_span(), |key| own.key(key).value_span());
+        found.push(ConfigDiagnostic::error(at, message));
+    }
+    for (index, process) in file.processes.iter().enumerate() {
+        let spot = spots.key("process").item(index);
+        if let Some(first) = file.processes[..index].iter().position(|other| other.name == process.name) {
+            let also = spots.key("process").item(first).key("name").value_span();
+            let message = format!("a second process `{}`", process.name);
+            found.push(
+                ConfigDiagnostic::error(spot.key("name").value_span(), message)
+                    .with_related(also, "the first is here"),
+            );
+        }
+        let Some(command) = process.command.first() else { continue };
+        if !SUPERVISED.contains(&&**command) {
+            let message = format!("`{command}` is not a command that a Supervisor runs");
+            let at = spot.key("command").item(0).value_span();
+            found.push(ConfigDiagnostic::error(at, message).hint(suggest::hint(command, SUPERVISED)));
+        }
+    }
+}
+
+impl SuperviseFile {
+    /// Returns the path of the control socket.
+    pub fn control(&self) -> PathBuf {
+        // A checked file has one.
+        let unix = self.supervise.supervise.control.unix();
+        unix.map_or_else(|| DEFAULT_SUPERVISE_CONTROL.into(), PathBuf::clone)
+    }
+
+    /// Returns the file that records the running processes.
+    pub fn state(&self) -> PathBuf {
+        let given = self.supervise.supervise.state.as_ref().map(|path| path.0.clone());
+        given.unwrap_or_else(|| self.control().with_extension("state"))
+    }
+
+    /// Returns the socket to which balancers bring their listening sockets.
+    pub fn holder_path(&self) -> PathBuf {
+        self.control().with_extension("sockets")
+    }
+
+    /// Returns the rules for a process.
+    pub fn rules(&self, process: &ProcessConfig) -> RestartPolicy {
+        let own = &self.supervise.supervise;
+        RestartPolicy {
+            first: own.restart_delay.0,
+            max_backoff: own.restart_delay_max.0,
+            reset_after: own.settled_after.0,
+            kill_timeout: process.stop_timeout.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<SuperviseFile, String> {
+        read_text("supervise.toml", text.as_bytes().to_vec()).map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn a_short_file_says_all() {
+        let file = read("[[process]]\nname = \"web\"\ncommand = [\"up\"]\n").expect("it is right");
+        let process = &file.supervise.processes[0];
+        assert!(process.start && process.environment.is_empty());
+        assert_eq!(file.rules(process), RestartPolicy::default());
+        assert_eq!(file.state(), Path::new("/run/plimsoll-supervise.state"));
+        assert_eq!(file.holder_path(), Path::new("/run/plimsoll-supervise.sockets"));
+        assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::from_secs(10));
+        let full = "[supervise]\ncontrol = \"unix:/x/y.sock\"\nlisten = \"127.0.0.1:0\"\nlog_dir = \
+                    \"/var/log/\"\n\
+                    hold_sockets = \"0s\"\nrestart_delay = \"10ms\"\nrestart_delay_max = \
+                    \"50ms\"\nsettled_after = \"2s\"\n\
+                    [[process]]\nname = \"web\"\ncommand = [\"up\", \"-c\", \"web.toml\"]\nstart = false\n\
+                    stop_timeout = \"5s\"\nenvironment = [\"RUST_LOG=a=b\"]\n";
+        let file = read(full).expect("it is right");
+        assert_eq!(file.state(), Path::new("/x/y.state"));
+        assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::ZERO);
+        let process = &file.supervise.processes[0];
+        assert_eq!(file.rules(process).kill_timeout, Duration::from_secs(5));
+        assert_eq!((&*process.environment[0].name, &*process.environment[0].value), ("RUST_LOG", "a=b"));
+    }
+
+    #[test]
+    fn its_doors_are_those_of_a_balancer() {
+        let said = |more: &str| {
+            let text = format!(
+                "[supervise]\ncontrol = [\"unix:/x.sock\", \"tls://127.0.0.1:9906\"]\n\
+                 tls = {{ certificate = \"/a.pem\", key = \"/a.key\" }}\n{more}\
+                 [[supervise.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \"viewer\"\n\
+                 [[process]]\nname = \"a\"\ncommand = [\"up\"]\n"
+            );
+            read(&text).map(|file| {
+                file.supervise.supervise.control_section().tls_control().and_then(|(.., keytab)| keytab)
+            })
+        };
+        assert!(said("").expect_err("it is wrong").contains("[supervise.jwt] or [supervise.kerberos]"));
+        match said("kerberos = { keytab = \"/k\" }\n") {
+            Ok(keytab) => assert_eq!(keytab, Some(PathBuf::from("/k"))),
+            Err(why) => assert!(why.contains("built without Kerberos"), "{why}"),
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_shown_where_it_is() {
+        let wrong = "[supervise]\ncontrol = \"off\"\nrestart_delay = \"2m\"\n\
+                     [[process]]\nname = \"a\"\ncommand = [\"lotery\", \"-c\", \"x\"]\nenvironment = \
+                     [\"1=2\"]\n\
+                     [[process]]\nname = \"a\"\ncommand = []\n\
+                     [[process]]\nname = \"a\"\ncommand = [\"up\"]\nrestart = true\n";
+        insta::assert_snapshot!(read(wrong).expect_err("it is wrong"), @r#"
+        error: supervise.toml:2:11: a Supervisor without a control socket can be told nothing
+            2 | control = "off"
+              |           ^^^^^ write "unix:/run/plimsoll-supervise.sock"
+        error: supervise.toml:3:17: `restart_delay_max` is 1m, which is shorter than `restart_delay`, 2m
+            3 | restart_delay = "2m"
+              |                 ^^^^
+        error: supervise.toml:6:12: `lotery` is not a command that a Supervisor runs
+            6 | command = ["lotery", "-c", "x"]
+              |            ^^^^^^^^ did you mean `lottery`?   allowed: agent, lottery, up
+        error: supervise.toml:7:16: `environment`: `1=2` does not begin with the name of a variable: letters, digits and `_`
+            7 | environment = ["1=2"]
+              |                ^^^^^ NAME=VALUE, such as "RUST_LOG=debug"
+        error: supervise.toml:10:11: `command` must not be empty
+           10 | command = []
+              |           ^^
+        error: supervise.toml:12:8: a second process `a`
+           12 | name = "a"
+              |        ^^^
+            5 | name = "a"
+              |        ^^^ the first is here
+        error: supervise.toml:14:1: unknown key `restart` in [[process]]
+           14 | restart = true
+              | ^^^^^^^ did you mean `start`?   allowed: command, environment, name, start, stop_timeout
+        7 errors
+        "#);
+        let empty = read("").expect_err("it is wrong");
+        assert!(empty.contains("missing key `process`"), "{empty}");
+    }
+}
