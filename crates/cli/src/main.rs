@@ -5,7 +5,6 @@ mod command;
 mod control;
 mod corba_adapter;
 mod error;
-mod import;
 mod log;
 mod lottery_picker;
 mod output;

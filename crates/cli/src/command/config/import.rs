@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
-use crate::import::{self, ImportNote, ImportSource, LossClass};
+use plimsoll_import::{ImportNote, ImportSource, LossClass, import};
 use crate::output;
 use plimsoll_config::{name_of, pluralize};
 
@@ -28,7 +28,7 @@ const LARGEST: u64 = 16 << 20;
 pub(super) struct Args {
     /// Whose it is
     #[arg(value_enum)]
-    from: ImportSource,
+    from: SourceProgram,
 
     /// The file, - for standard input
     file: PathBuf,
@@ -42,11 +42,29 @@ pub(super) struct Args {
     open: bool,
 }
 
+/// The program whose configuration is imported.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SourceProgram {
+    /// HAProxy.
+    Haproxy,
+    /// NGINX: http and stream.
+    Nginx,
+}
+
+impl From<SourceProgram> for ImportSource {
+    fn from(program: SourceProgram) -> Self {
+        match program {
+            SourceProgram::Haproxy => Self::Haproxy,
+            SourceProgram::Nginx => Self::Nginx,
+        }
+    }
+}
+
 pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     let name = name_of(&args.file);
     let text = read(args)
         .map_err(|why| CliError::new(CliExitCode::Usage, format_args!("cannot read {name}: {why}")))?;
-    let (imported, notes) = match import::import(args.from, &name, &text, args.open) {
+    let (imported, notes) = match import(args.from.into(), &name, &text, args.open) {
         Ok(imported) => (imported.text, imported.notes),
         Err((why, notes)) => {
             print_notes(&name, &notes, globals);

@@ -19,12 +19,12 @@ mod value;
 
 use plimsoll_config as config;
 
-pub(crate) use intermediate::ImportNote;
-pub(crate) use loss::LossClass;
+pub use intermediate::ImportNote;
+pub use loss::LossClass;
 
-/// Whose configuration it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ImportSource {
+/// The program whose configuration is imported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImportSource {
     /// HAProxy.
     #[default]
     Haproxy,
@@ -34,11 +34,11 @@ pub(crate) enum ImportSource {
 
 /// The result of an import.
 #[derive(Debug)]
-pub(crate) struct ImportResult {
+pub struct ImportResult {
     /// The TOML, which `plimsoll config check` accepts, if the files that it names are there.
-    pub(crate) text: String,
+    pub text: String,
     /// The parts that were not carried over: access rules first, then in the order of the lines.
-    pub(crate) notes: Vec<ImportNote>,
+    pub notes: Vec<ImportNote>,
 }
 
 /// Imports a text; `name` is its name in messages. Listeners with access rules that cannot be carried over
@@ -46,7 +46,7 @@ pub(crate) struct ImportResult {
 ///
 /// # Errors
 /// Fails if it has nothing to carry over, or is incomplete: with the missing part, and the notes.
-pub(crate) fn import(
+pub fn import(
     from: ImportSource,
     name: &str,
     text: &str,

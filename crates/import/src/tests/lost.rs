@@ -6,19 +6,19 @@ use super::{made, shown};
 
 #[test]
 fn haproxy_strict() {
-    let text = include_str!("../../../../../tests/import/strict.haproxy.cfg");
+    let text = include_str!("../../../../tests/import/strict.haproxy.cfg");
     insta::assert_snapshot!(shown(ImportSource::Haproxy, text));
 }
 
 #[test]
 fn nginx_strict() {
-    let text = include_str!("../../../../../tests/import/strict.nginx.conf");
+    let text = include_str!("../../../../tests/import/strict.nginx.conf");
     insta::assert_snapshot!(shown(ImportSource::Nginx, text));
 }
 
 #[test]
 fn nginx_dump() {
-    let text = include_str!("../../../../../tests/import/dump.nginx.conf");
+    let text = include_str!("../../../../tests/import/dump.nginx.conf");
     insta::assert_snapshot!(shown(ImportSource::Nginx, text));
 }
 

@@ -9,13 +9,15 @@ use super::loss::{self, AccessRule, LossClass};
 
 /// A part that was not carried over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ImportNote {
+pub struct ImportNote {
     /// The line, counted from 1.
-    pub(crate) line: usize,
+    pub line: usize,
     /// The text there, in short.
-    pub(crate) what: String,
-    pub(crate) why: String,
-    pub(crate) class: LossClass,
+    pub what: String,
+    /// The reason, in a few words.
+    pub why: String,
+    /// The kind of loss.
+    pub class: LossClass,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -3,8 +3,8 @@
 
 use super::super::{ImportSource, haproxy, import, nginx};
 
-const HAPROXY: &str = include_str!("../../../../../tests/import/haproxy.words");
-const NGINX: &str = include_str!("../../../../../tests/import/nginx.words");
+const HAPROXY: &str = include_str!("../../../../tests/import/haproxy.words");
+const NGINX: &str = include_str!("../../../../tests/import/nginx.words");
 
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))

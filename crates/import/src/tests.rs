@@ -23,7 +23,7 @@ fn shown(from: ImportSource, text: &str) -> String {
 fn haproxy_web() {
     insta::assert_snapshot!(shown(
         ImportSource::Haproxy,
-        include_str!("../../../../tests/import/web.haproxy.cfg")
+        include_str!("../../../tests/import/web.haproxy.cfg")
     ));
 }
 
@@ -31,7 +31,7 @@ fn haproxy_web() {
 fn haproxy_mixed() {
     insta::assert_snapshot!(shown(
         ImportSource::Haproxy,
-        include_str!("../../../../tests/import/mixed.haproxy.cfg")
+        include_str!("../../../tests/import/mixed.haproxy.cfg")
     ));
 }
 
@@ -39,7 +39,7 @@ fn haproxy_mixed() {
 fn nginx_web() {
     insta::assert_snapshot!(shown(
         ImportSource::Nginx,
-        include_str!("../../../../tests/import/web.nginx.conf")
+        include_str!("../../../tests/import/web.nginx.conf")
     ));
 }
 
@@ -47,7 +47,7 @@ fn nginx_web() {
 fn nginx_stream() {
     insta::assert_snapshot!(shown(
         ImportSource::Nginx,
-        include_str!("../../../../tests/import/stream.nginx.conf")
+        include_str!("../../../tests/import/stream.nginx.conf")
     ));
 }
 

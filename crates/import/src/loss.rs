@@ -9,7 +9,7 @@ use LossClass::{Changed, Harmless, Security};
 
 /// The weight of a loss, the heaviest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LossClass {
+pub enum LossClass {
     /// The line refused or limited clients: without it a listener serves requests that were refused.
     Security,
     /// Clients may get other results than before.
@@ -20,7 +20,7 @@ pub(crate) enum LossClass {
 
 impl LossClass {
     /// Returns the word that marks a line of the list.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Security => "security",
             Changed => "changed",
