@@ -50,7 +50,6 @@ use plimsoll_admin::SelfStatus;
 
 pub(crate) use crate::error::{CliError, CliExitCode};
 pub(crate) use crate::output::GlobalArgs;
-pub(crate) use model::policy as model_policy;
 
 /// Adaptive load balancing and monitoring.
 ///

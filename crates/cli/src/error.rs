@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use plimsoll_balancer::BalancerError;
+
 use crate::output::GlobalArgs;
 
 /// The exit codes, which scripts rely on. 0 is success.
@@ -58,6 +60,17 @@ impl CliError {
     /// Prints the message.
     pub(crate) fn print(&self, globals: &GlobalArgs) {
         globals.print_always(&self.text);
+    }
+}
+
+impl From<BalancerError> for CliError {
+    fn from(error: BalancerError) -> Self {
+        let exit = match &error {
+            BalancerError::Config(_) | BalancerError::Setup(_) => CliExitCode::Usage,
+            BalancerError::Unresolved(_) | BalancerError::Failed(_) => CliExitCode::Failed,
+            BalancerError::Interrupted => CliExitCode::Interrupted,
+        };
+        Self::rendered(exit, error)
     }
 }
 

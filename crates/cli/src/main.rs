@@ -1,18 +1,13 @@
 //! `plimsoll`: adaptive load balancing and monitoring, one binary.
 
-mod admin_endpoints;
 mod command;
 mod control;
-mod corba_adapter;
 mod error;
 mod log;
 mod lottery_picker;
 mod output;
-mod runtime;
-mod runtime_config;
 mod supervise;
 mod terminal;
-mod upgrade;
 
 use std::process::ExitCode;
 

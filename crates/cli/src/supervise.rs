@@ -30,15 +30,15 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
-use crate::admin_endpoints::audit_signal;
 use crate::error::{CliError, CliExitCode};
-use crate::runtime::notify_systemd;
 use admin_adapter::SupervisorCommand;
 use clock::{now, random_bits, unix_ms};
 use config_watch::ConfigWatch;
 use held_sockets::SocketRequest;
 use log_capture::ProcessLog;
 use monitor::{ProcessExit, ProcessOutcome, monitor_child};
+use plimsoll_balancer::audit_signal;
+use plimsoll_balancer::notify_systemd;
 use plimsoll_config::{self as config, SuperviseFile};
 use process::SupervisedProcess;
 use state_file::SupervisorState;

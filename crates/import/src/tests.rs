@@ -37,10 +37,7 @@ fn haproxy_mixed() {
 
 #[test]
 fn nginx_web() {
-    insta::assert_snapshot!(shown(
-        ImportSource::Nginx,
-        include_str!("../../../tests/import/web.nginx.conf")
-    ));
+    insta::assert_snapshot!(shown(ImportSource::Nginx, include_str!("../../../tests/import/web.nginx.conf")));
 }
 
 #[test]

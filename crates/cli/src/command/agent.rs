@@ -20,7 +20,7 @@ use super::add::capacity;
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::log;
-use crate::runtime::notify_systemd;
+use plimsoll_balancer::notify_systemd;
 use plimsoll_config::PublicUrl;
 
 mod object_references;

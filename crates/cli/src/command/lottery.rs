@@ -20,14 +20,15 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use plimsoll_admin::ActiveRules;
 use plimsoll_agent::Agent;
+use plimsoll_balancer::{audit_signal, control_config};
 use plimsoll_cluster::lottery::{DaemonSettings, LotteryDaemon};
 use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use crate::runtime::notify_systemd;
-use crate::{admin_endpoints, log};
+use crate::log;
+use plimsoll_balancer::notify_systemd;
 use plimsoll_config::{self as config, LotteryFile, ReadError, Severity, pluralize};
 
 use admin_adapter::{DaemonAdmin, HostAction, handle_requests};
@@ -131,7 +132,7 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
         .settings(keys, config::look_up)
         .map_err(|problems| CliError::rendered(CliExitCode::Failed, problems))?;
     let table = &file.lottery.admin;
-    let (config, rules) = admin_endpoints::control_config(table.control_section(), table.audit.as_ref())?;
+    let (config, rules) = control_config(table.control_section(), table.audit.as_ref())?;
     let audit = config.audit.clone();
     let controlled = config.control.is_some() || config.secured.is_some();
     let agent = plimsoll_agent::AgentConfig {
@@ -186,7 +187,7 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
                     end = run_feed(&file, &lottery, &told, &senses) => ended = Some(end),
                     () = lottery.check() => {}
                     signal = wait_for_stop(&mut term, &mut int) => {
-                        admin_endpoints::audit_signal(audit.as_deref(), signal, "stop", Ok(()));
+                        audit_signal(audit.as_deref(), signal, "stop", Ok(()));
                     }
                     asked = handle_requests(&lottery, &mut inbox, &file, &mut force, reload_error.as_deref()) => {
                         if let HostAction::Reload(reply) = asked {
@@ -207,7 +208,7 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
                         let mut all = ReloadContext { file: &mut file, active_settings: &mut force, lottery: &mut lottery, sensors: &mut senses };
                         let outcome = all.reload(args, &rules).await;
                         let done = outcome.as_ref().map(drop).map_err(String::as_str);
-                        admin_endpoints::audit_signal(audit.as_deref(), "SIGHUP", "reload", done);
+                        audit_signal(audit.as_deref(), "SIGHUP", "reload", done);
                         reload_error = outcome.err();
                         continue;
                     }

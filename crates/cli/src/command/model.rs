@@ -28,8 +28,6 @@ mod solver;
 mod sweep;
 mod sweep_grid;
 
-pub(crate) use from_config::policy;
-
 /// Layered queueing models: what a system can carry, before it is built
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

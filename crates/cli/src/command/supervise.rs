@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use plimsoll_balancer::control_config;
 use plimsoll_config::{self as config, limits};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{CliError, CliExitCode, GlobalArgs};
+use crate::log;
 use crate::supervise::{Supervisor, SupervisorAdmin, SupervisorSignals};
-use crate::{admin_endpoints, log};
 
 /// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
 ///
@@ -77,7 +78,7 @@ fn supervise(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
     // The sockets that are held are files.
     limits::raise();
     let own = &file.supervise.supervise;
-    let (mut doors, rules) = admin_endpoints::control_config(own.control_section(), own.audit.as_ref())?;
+    let (mut doors, rules) = control_config(own.control_section(), own.audit.as_ref())?;
     (doors.listen, doors.control) = (own.listen.0, Some(file.control()));
     doors.names = own.names.iter().map(config::Domain::host).collect();
     let audit = doors.audit.clone();

@@ -17,7 +17,7 @@ use plimsoll_brain::Time;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::upgrade::{HolderRequest, SocketSet, serve_requests};
+use plimsoll_balancer::{HolderRequest, SocketSet, serve_requests};
 
 /// The number of balancers that are connected at once, each with a thread of its own.
 const MAX_CONNECTIONS: usize = 256;

@@ -25,7 +25,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::upgrade::HOLDER_VARIABLE;
+use plimsoll_balancer::HOLDER_VARIABLE;
 use plimsoll_config::{EnvironmentVariable, ProcessConfig};
 
 /// The room for a process's output while there is no reader, in bytes; less if the system does not allow it.

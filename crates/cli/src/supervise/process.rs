@@ -15,7 +15,7 @@ use super::log_capture::ProcessLog;
 use super::os_process::{ExitWaiter, LaunchSpec, SupervisedChild, find_successor};
 use super::state_file::SavedProcess;
 use crate::command::CliCommand;
-use crate::upgrade::{HolderRequest, SocketSet};
+use plimsoll_balancer::{HolderRequest, SocketSet};
 use plimsoll_config::{ProcessConfig, TimeSpan};
 
 /// A process under supervision.

@@ -10,7 +10,7 @@ use super::Supervisor;
 use super::clock::now;
 use super::log_capture::{LogTarget, ProcessLog, open_target};
 use super::process::SupervisedProcess;
-use crate::runtime::notify_systemd;
+use plimsoll_balancer::notify_systemd;
 use plimsoll_config::{self as config, ProcessConfig, SuperviseFile};
 
 /// The prepared parts for a process of the new file.

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
-use plimsoll_import::{ImportNote, ImportSource, LossClass, import};
 use crate::output;
 use plimsoll_config::{name_of, pluralize};
+use plimsoll_import::{ImportNote, ImportSource, LossClass, import};
 
 /// The largest size of a file, in bytes; larger files are rejected as mistakes.
 const LARGEST: u64 = 16 << 20;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_cluster::store::{Store, StoreChange};
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
-use crate::runtime::shared_config::SHARED_CONFIG_KEY;
+use plimsoll_balancer::SHARED_CONFIG_KEY;
 use plimsoll_config::{self as config, ConfigFile};
 
 /// Opens the file and its store, which must be there.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use plimsoll_balancer::model_routing;
 use plimsoll_lqn::model::{RetryPolicy, Routing, RoutingPolicy};
 
 use crate::command::{CliError, CliExitCode, GlobalArgs};
@@ -148,7 +149,7 @@ fn routing(group: &GroupConfig, config: &Config) -> (Routing, Option<&'static st
         let sticky = Routing { policy: RoutingPolicy::Sticky, max_age: 0.0 };
         return (sticky, Some("sticky: clients keep their member, which is drawn for each once"));
     }
-    policy(
+    model_routing(
         group.strategy.name(),
         group.monitor.as_ref().map_or(0.0, |monitor| monitor.interval.0.as_secs_f64()),
     )
@@ -234,31 +235,6 @@ fn notes(group: &GroupConfig, config: &Config) -> Vec<String> {
         }
     }
     all
-}
-
-/// Returns the same by a strategy's name; `age` is the time in seconds between two load reports, 0 without
-/// them.
-pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>) {
-    let now = |policy| Routing { policy, max_age: 0.0 };
-    match strategy {
-        "random" => (now(RoutingPolicy::Random), None),
-        "lottery" => (now(RoutingPolicy::Random), Some("random")),
-        "round_robin" => (now(RoutingPolicy::RoundRobin), None),
-        "weighted_round_robin" => (now(RoutingPolicy::Weighted), None),
-        "least_connections" => (now(RoutingPolicy::LeastLoaded), None),
-        "rendezvous" | "maglev" => (now(RoutingPolicy::Sticky), Some("sticky")),
-        "first_available" => (now(RoutingPolicy::FirstAvailable), None),
-        "least_request" => (now(RoutingPolicy::PowerOfTwo), None),
-        "peak_ewma" | "prequal" => (now(RoutingPolicy::PowerOfTwo), Some("power_of_two")),
-        // An overloaded member sheds later, in sessions that a model does not have.
-        "load_average" => (now(RoutingPolicy::Random), Some("random, of which nothing is shed")),
-        // Loads come with reports.
-        "least_loaded" | "load_minimum" | "minimum_dispersion" => (
-            Routing { policy: RoutingPolicy::LeastLoaded, max_age: age },
-            (age > 0.0).then_some("least_loaded with loads as old as reports"),
-        ),
-        _ => (now(RoutingPolicy::LeastLoaded), Some("least_loaded")),
-    }
 }
 
 /// Returns a name of the grammar: letters, digits and `_`, no letter alone.

@@ -1,7 +1,6 @@
 //! The run of a balancer and its end: by a signal, by command, or because another process has taken over.
 
 use std::io;
-use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -11,11 +10,12 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use super::scale::ScalerTasks;
-use super::{CliError, CliExitCode, discovery, lottery_members, trace_export};
 use crate::admin_endpoints::audit_signal;
+use crate::error::BalancerError;
 use crate::runtime::name_resolution;
 use crate::runtime::{BalancerRuntime, notify_systemd};
+use crate::scale::ScalerTasks;
+use crate::{discovery, lottery_members, trace_export};
 use plimsoll_config::pluralize;
 
 /// The time for sending the last spans.
@@ -47,7 +47,7 @@ pub(super) async fn serve(
     audit: Option<Arc<AuditLog>>,
     sources: discovery::DiscoveryTasks,
     admin: &mut Option<AdminServer>,
-) -> Result<ExitCode, CliError> {
+) -> Result<(), BalancerError> {
     let sources = tokio::spawn(sources.apply_changes(Arc::clone(running)));
     let ears = Arc::clone(running);
     let ears = tokio::spawn(async move { ears.forward_load_reports().await });
@@ -154,11 +154,11 @@ pub(super) async fn serve(
         let _ = left.await;
     }
     tracing::info!("stopped");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-fn interrupted_failure() -> CliError {
-    CliError::new(CliExitCode::Interrupted, "stopped at once")
+fn interrupted_failure() -> BalancerError {
+    BalancerError::Interrupted
 }
 
 /// Returns once another process has taken over.

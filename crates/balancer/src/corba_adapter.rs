@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::runtime::BalancerRuntime;
 
 /// A running balancer, and its audit log.
-pub(crate) struct LoadManagerAdapter(pub(crate) Arc<BalancerRuntime>, pub(crate) Option<Arc<AuditLog>>);
+pub(crate) struct LoadManagerAdapter(pub Arc<BalancerRuntime>, pub Option<Arc<AuditLog>>);
 
 impl LoadManagerBackend for LoadManagerAdapter {
     fn record_loads(&self, location: &str, values: &[(String, f64)]) {

@@ -47,7 +47,7 @@ pub(crate) struct SourceAnswers {
 #[derive(Debug)]
 pub(crate) struct MemberProposal {
     /// All members from sources, by group.
-    pub(crate) members: BTreeMap<Arc<str>, Vec<MemberSpec>>,
+    pub members: BTreeMap<Arc<str>, Vec<MemberSpec>>,
     /// The groups with changes.
     changes: Vec<(Arc<str>, MemberChange)>,
 }

@@ -46,7 +46,7 @@ pub(crate) mod scaler_state;
 pub(crate) mod shared_config;
 mod socket_holding;
 pub(crate) mod store_health;
-mod what_if;
+pub(crate) mod what_if;
 
 /// The data plane and the source of its configuration.
 pub(crate) struct BalancerRuntime {
@@ -400,7 +400,7 @@ pub(crate) fn log_warnings(file: &ConfigFile) {
 }
 
 /// Notifies systemd, if it asked for that.
-pub(crate) fn notify_systemd(states: &[NotifyState<'_>]) {
+pub fn notify_systemd(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("cannot tell the service manager: {error}");
     }

@@ -57,20 +57,20 @@ pub(crate) enum ScalerMessage {
 /// A member that was started, and its stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ScaledInstance {
-    pub(crate) instance: Instance,
-    pub(crate) stage: InstanceState,
+    pub instance: Instance,
+    pub stage: InstanceState,
 }
 
 /// The state of a group with a scaler, for another process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GroupInstances {
-    pub(crate) group: String,
+    pub group: String,
     /// The provider that started them.
-    pub(crate) provider: String,
-    pub(crate) members: Vec<ScaledInstance>,
+    pub provider: String,
+    pub members: Vec<ScaledInstance>,
     /// The identity of the balancer among those that decide.
     #[serde(default)]
-    pub(crate) identity: Option<String>,
+    pub identity: Option<String>,
 }
 
 /// An operator's settings of a scaler.
@@ -78,7 +78,7 @@ pub(crate) struct GroupInstances {
 pub(crate) struct ScalerOverride {
     min: Option<u32>,
     max: Option<u32>,
-    pub(crate) paused: bool,
+    pub paused: bool,
 }
 
 /// A setting that an operator can change.

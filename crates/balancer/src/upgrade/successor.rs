@@ -18,7 +18,7 @@ use super::{
     PREDECESSOR_VARIABLE, READY, ReadyMessage, SERVING, SharedStoreView, SocketDescription, SocketSet,
     StoreContent, SuccessorSetup, TAKEN, socket_activation, socket_holder,
 };
-use crate::error::{CliError, CliExitCode};
+use crate::error::BalancerError;
 use crate::runtime::discovery_state::SourceAnswers;
 use crate::runtime::{BalancerRuntime, notify_systemd};
 use plimsoll_config::{AdminConfig, restore_cookie_key};
@@ -38,22 +38,22 @@ pub(crate) struct ProcessInheritance {
     /// The reason why they do not.
     hold_error: Option<String>,
     /// The zero of the predecessor's time.
-    pub(crate) time_zero: Option<u64>,
+    pub time_zero: Option<u64>,
     /// The predecessor's sockets.
-    pub(crate) sockets: InheritedSockets,
+    pub sockets: InheritedSockets,
     /// The content of the predecessor's store, if that ended with it.
-    pub(crate) store_content: StoreContent,
+    pub store_content: StoreContent,
     /// The predecessor's last view of a store that others share.
-    pub(crate) store_view: SharedStoreView,
+    pub store_view: SharedStoreView,
     /// The last answers of the predecessor's sources of members.
-    pub(crate) source_answers: Vec<SourceAnswers>,
+    pub source_answers: Vec<SourceAnswers>,
 }
 
 /// The link to the process before this one, if there is one.
 pub(crate) struct PredecessorLink {
     predecessor: Option<(u32, HandoffChannel)>,
     /// The past of this balancer among others.
-    pub(crate) fleet: Option<FleetHandoff>,
+    pub fleet: Option<FleetHandoff>,
 }
 
 impl ProcessInheritance {
@@ -62,17 +62,17 @@ impl ProcessInheritance {
     /// # Errors
     /// Fails if it was started to take over, and gets no setup; or if the service manager's sockets cannot
     /// be used.
-    pub(crate) fn for_process() -> Result<Self, CliError> {
+    pub(crate) fn for_process() -> Result<Self, BalancerError> {
         // Children of the intended process inherit the variable, too.
         let elder = std::env::var(PREDECESSOR_VARIABLE).ok().and_then(|pid| pid.parse::<u32>().ok());
         let parent =
             rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
         match elder.filter(|elder| Some(*elder) == parent) {
             Some(elder) => Self::of(elder).map_err(|why| {
-                CliError::failed(format_args!("cannot take over from process {elder}: {why}"))
+                BalancerError::failed(format_args!("cannot take over from process {elder}: {why}"))
             }),
             None => {
-                let sockets = socket_activation::sockets().map_err(CliError::failed)?;
+                let sockets = socket_activation::sockets().map_err(BalancerError::failed)?;
                 let heir = Self { sockets, ..Self::default() };
                 let given = socket_holder::take_held_sockets().and_then(|set| {
                     set.map(|SocketSet { passed, sockets }| sort_sockets(&passed, sockets)).transpose()
@@ -129,7 +129,7 @@ impl ProcessInheritance {
         admin: &AdminConfig,
         listeners: &[ListenerSettings],
         fleet: Option<SocketAddr>,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), BalancerError> {
         if let Some((pid, _)) = &self.predecessor {
             tracing::info!("taking over from process {pid}");
         }
@@ -142,13 +142,13 @@ impl ProcessInheritance {
         }
         let known: Vec<_> =
             listeners.iter().map(|listener| (listener.address, listener.protocol.is_datagram())).collect();
-        self.sockets.assign(admin, &known).map_err(|why| CliError::new(CliExitCode::Usage, why))
+        self.sockets.assign(admin, &known).map_err(BalancerError::Setup)
     }
 
     /// Reports to the process before why this one does not take over.
-    pub(crate) fn report_failure(&mut self, why: &CliError) {
+    pub(crate) fn report_failure(&mut self, why: &BalancerError) {
         if let Some((_, channel)) = &mut self.predecessor {
-            let why = why.one_line().to_owned();
+            let why = why.headline();
             // The process before finds it out by itself, too.
             let _ = channel.send(FAILED, &FailedMessage { why }, &[]);
         }
@@ -159,11 +159,7 @@ impl ProcessInheritance {
     ///
     /// # Errors
     /// Fails if the process before sends nothing.
-    pub(crate) fn take_over(
-        self,
-        running: &BalancerRuntime,
-        fleet: bool,
-    ) -> Result<PredecessorLink, CliError> {
+    pub(crate) fn take_over(self, running: &BalancerRuntime, fleet: bool) -> Result<PredecessorLink, BalancerError> {
         let Some((pid, mut channel)) = self.predecessor else {
             return Ok(PredecessorLink { predecessor: None, fleet: None });
         };
@@ -242,7 +238,10 @@ impl PredecessorLink {
 }
 
 /// Takes the last message, after all else: the past of this balancer among others, if there are any.
-fn receive_fleet_state(pid: u32, channel: &mut HandoffChannel) -> Result<Option<FleetHandoff>, CliError> {
+fn receive_fleet_state(
+    pid: u32,
+    channel: &mut HandoffChannel,
+) -> Result<Option<FleetHandoff>, BalancerError> {
     match channel.send(TAKEN, &serde_json::json!({}), &[]).and_then(|()| channel.receive()) {
         Ok(Some((message, _))) if message.is == PAST => Ok(message.body()),
         Ok(Some((message, _))) => {
@@ -255,8 +254,8 @@ fn receive_fleet_state(pid: u32, channel: &mut HandoffChannel) -> Result<Option<
     }
 }
 
-fn no_answer_error(pid: u32, error: &std::io::Error) -> CliError {
-    CliError::failed(format_args!("process {pid} does not say what it knows: {error}"))
+fn no_answer_error(pid: u32, error: &std::io::Error) -> BalancerError {
+    BalancerError::failed(format_args!("process {pid} does not say what it knows: {error}"))
 }
 
 /// Sorts the sockets by their purposes.

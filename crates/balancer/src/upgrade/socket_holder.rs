@@ -23,7 +23,7 @@ use super::channel::HandoffChannel;
 use super::{HELD, HOLD, SocketDescription, SocketSet, TAKE};
 
 /// The variable in a balancer's environment with the address at which its Supervisor takes sockets.
-pub(crate) const HOLDER_VARIABLE: &str = "PLIMSOLL_SUPERVISE_SOCKETS";
+pub const HOLDER_VARIABLE: &str = "PLIMSOLL_SUPERVISE_SOCKETS";
 
 /// The time for the Supervisor to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const RECONNECT_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// A request of a balancer to its Supervisor.
-pub(crate) enum HolderRequest {
+pub enum HolderRequest {
     /// Asks for copies of the held sockets.
     Take,
     /// Asks to hold these in place of the held ones.
@@ -41,7 +41,7 @@ pub(crate) enum HolderRequest {
 
 /// Reads the requests of one balancer until it closes the connection, or is refused. `grant` returns its
 /// sockets; `None` refuses it.
-pub(crate) fn serve_requests(
+pub fn serve_requests(
     stream: UnixStream,
     grant: impl Fn(HolderRequest) -> Option<SocketSet>,
 ) -> io::Result<()> {

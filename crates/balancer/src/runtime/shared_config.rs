@@ -12,7 +12,7 @@ use super::{BalancerRuntime, lock, notify_systemd};
 use plimsoll_config::{self as config, ConfigFile, ReadError};
 
 /// The key of those in the store.
-pub(crate) const SHARED_CONFIG_KEY: &str = "config";
+pub const SHARED_CONFIG_KEY: &str = "config";
 
 /// The document as known here.
 #[derive(Debug)]

@@ -227,7 +227,7 @@ mod tests {
             load_line: Some(line),
             in_flight: 2,
             in_flight_elsewhere: 3.4,
-            ..crate::control::sample_status().groups[0].members[0].clone()
+            ..crate::test_data::sample_status().groups[0].members[0].clone()
         }];
         let crew = InstanceSet::new(InstanceTimeouts::default());
         let roster = MemberRoster {

@@ -22,23 +22,23 @@ const MAX_ADDED_MEMBERS: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct FileConfig {
     /// The settings of the data plane.
-    pub(crate) settings: proxy::Settings,
+    pub settings: proxy::Settings,
     /// The settings of the cluster, which watches members.
-    pub(crate) watched: Vec<Arc<cluster::GroupSettings>>,
+    pub watched: Vec<Arc<cluster::GroupSettings>>,
     /// The locations of the members that have one, by group and member.
-    pub(crate) locations: BTreeMap<(String, String), String>,
+    pub locations: BTreeMap<(String, String), String>,
     /// The groups whose members come from a lottery.
-    pub(crate) lotteries: Vec<config::LotteryGroup>,
+    pub lotteries: Vec<config::LotteryGroup>,
     /// The certificates that authorities are asked for.
-    pub(crate) certificates: Vec<acme::CertificateSettings>,
+    pub certificates: Vec<acme::CertificateSettings>,
     /// The groups with members from sources.
-    pub(crate) discoveries: Vec<config::GroupDiscovery>,
+    pub discoveries: Vec<config::GroupDiscovery>,
     /// The balancers that act together with this one.
-    pub(crate) fleet: Option<config::FleetConfig>,
+    pub fleet: Option<config::FleetConfig>,
     /// The groups with scalers.
-    pub(crate) scalings: Vec<config::GroupScaling>,
+    pub scalings: Vec<config::GroupScaling>,
     /// The collector of spans.
-    pub(crate) collector: Option<OtlpCollector>,
+    pub collector: Option<OtlpCollector>,
 }
 
 /// The changes of clients.
@@ -76,8 +76,8 @@ struct OverlayMember {
 /// The settings in force: the file's, with the changes since then.
 #[derive(Clone, Debug)]
 pub(crate) struct EffectiveConfig {
-    pub(crate) settings: proxy::Settings,
-    pub(crate) watched: Vec<Arc<cluster::GroupSettings>>,
+    pub settings: proxy::Settings,
+    pub watched: Vec<Arc<cluster::GroupSettings>>,
     locations: BTreeMap<(Arc<str>, Arc<str>), Location>,
 }
 
@@ -467,11 +467,7 @@ impl ConfigOverlay {
 
     /// Applies an operator's choice of a strategy to a group that was created here; returns whether there is
     /// such a group.
-    pub(crate) fn apply_strategy(
-        &mut self,
-        group: &str,
-        choose: impl FnOnce(&mut proxy::GroupSettings),
-    ) -> bool {
+    pub(crate) fn apply_strategy(&mut self, group: &str, choose: impl FnOnce(&mut proxy::GroupSettings)) -> bool {
         let made = self.groups.iter_mut().find(|one| *one.settings.spec.name == *group);
         made.map(|one| choose(&mut one.settings)).is_some()
     }

@@ -44,8 +44,8 @@ struct LeaderRecord {
 /// The members that a scaler started, in the store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct InstanceList {
-    pub(crate) provider: String,
-    pub(crate) members: Vec<ScaledInstance>,
+    pub provider: String,
+    pub members: Vec<ScaledInstance>,
 }
 
 fn owner_key(group: &str) -> String {

@@ -156,20 +156,16 @@ fn check_can_exit(pid: u32) -> Result<(), String> {
 /// The process that took over.
 #[derive(Clone, Debug)]
 pub(crate) struct UpgradeResult {
-    pub(crate) pid: u32,
-    pub(crate) version: String,
+    pub pid: u32,
+    pub version: String,
     /// The number of connections that were open here at that moment.
-    pub(crate) connections: u64,
+    pub connections: u64,
 }
 
 impl HandoffSource {
     /// Returns the source of a handoff. `others` are sockets that are not the data plane's, by their purpose;
     /// `keeps_control` means that the service manager keeps the control socket.
-    pub(crate) fn new(
-        program: CurrentProgram,
-        others: Vec<(&'static str, OwnedFd)>,
-        keeps_control: bool,
-    ) -> Self {
+    pub(crate) fn new(program: CurrentProgram, others: Vec<(&'static str, OwnedFd)>, keeps_control: bool) -> Self {
         Self {
             program,
             keeps_control,

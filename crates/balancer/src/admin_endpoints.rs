@@ -7,18 +7,20 @@ use std::sync::Arc;
 use plimsoll_admin::{ActiveRules, AuditLog, AuditedRequest, Caller, Config, SecuredConfig};
 use serde_json::Value;
 
-use crate::error::{CliError, CliExitCode};
+use crate::error::BalancerError;
 use plimsoll_config::{ControlSection, FilePath};
 
 /// Opens the audit log of a section, if it has one.
 ///
 /// # Errors
 /// Fails if it cannot be opened.
-pub(crate) fn open_audit_log(path: Option<&Path>, section: &str) -> Result<Option<Arc<AuditLog>>, CliError> {
+pub fn open_audit_log(path: Option<&Path>, section: &str) -> Result<Option<Arc<AuditLog>>, BalancerError> {
     let open = |path: &Path| {
         AuditLog::open(path).map(Arc::new).map_err(|error| {
             let path = path.display();
-            CliError::failed(format_args!("cannot open the audit log {path}: {error}; see [{section}] audit"))
+            BalancerError::failed(format_args!(
+                "cannot open the audit log {path}: {error}; see [{section}] audit"
+            ))
         })
     };
     path.map(open).transpose()
@@ -28,11 +30,11 @@ pub(crate) fn open_audit_log(path: Option<&Path>, section: &str) -> Result<Optio
 ///
 /// # Errors
 /// Fails if the rules or the audit log cannot be read.
-pub(crate) fn control_config(
+pub fn control_config(
     doors: ControlSection<'_>,
     log: Option<&FilePath>,
-) -> Result<(Config, Arc<ActiveRules>), CliError> {
-    let rules = Arc::new(doors.rules().map_err(|why| CliError::new(CliExitCode::Usage, why))?);
+) -> Result<(Config, Arc<ActiveRules>), BalancerError> {
+    let rules = Arc::new(doors.rules().map_err(BalancerError::Setup)?);
     let secured = doors.tls_control().map(|(tls, jwt, keytab)| SecuredConfig {
         tls,
         jwt,
@@ -46,19 +48,14 @@ pub(crate) fn control_config(
 }
 
 /// Warns if other persons than the owner of the host may act, and no log records it.
-pub(crate) fn warn_if_unaudited(secured: bool, audit: Option<&AuditLog>, section: &str) {
+pub fn warn_if_unaudited(secured: bool, audit: Option<&AuditLog>, section: &str) {
     if secured && audit.is_none() {
         tracing::warn!("what others do over TLS is written down nowhere: set [{section}] audit to a file");
     }
 }
 
 /// Records the effect of a signal; a process that may send one may write the log.
-pub(crate) fn audit_signal(
-    audit: Option<&AuditLog>,
-    signal: &str,
-    verb: &'static str,
-    outcome: Result<(), &str>,
-) {
+pub fn audit_signal(audit: Option<&AuditLog>, signal: &str, verb: &'static str, outcome: Result<(), &str>) {
     let Some(audit) = audit else { return };
     let (caller, from) = (Caller::signal(signal), "signal".to_owned());
     audit.log_change(&AuditedRequest { caller, from, verb, target: None, arguments: Value::Null }, outcome);

@@ -8,10 +8,8 @@ use std::collections::BTreeMap;
 
 use plimsoll_admin::{WhatIfInput, WhatIfResult};
 use plimsoll_brain::status::GroupStatus;
-use plimsoll_lqn::model::Routing;
+use plimsoll_lqn::model::{Routing, RoutingPolicy};
 use plimsoll_lqn::{read, solve};
-
-use crate::command::model_policy;
 
 /// The default work of a request at the balancer, in seconds: that of `from-config`.
 const DEFAULT_BALANCER_WORK: f64 = 50e-6;
@@ -34,7 +32,7 @@ impl WhatIfModel {
         let threads = threads.max(1);
         let balancer_work =
             measured.filter(|most| *most > 0.0).map_or(DEFAULT_BALANCER_WORK, |most| threads as f64 / most);
-        let (routing, _) = model_policy(&group.strategy, interval);
+        let (routing, _) = model_routing(&group.strategy, interval);
         Self { routing, threads, balancer_work }
     }
 
@@ -94,6 +92,31 @@ impl WhatIfModel {
              [[group]]\nname = \"members\"\npolicy = \"{policy}\"\n{age}demand = {demand}\ncores = \
              {cores}\nmembers = {members}\n"
         )
+    }
+}
+
+/// Returns the routing of a model that is nearest to a strategy, and its name if it is not the same. `age` is
+/// the time in seconds between two load reports, 0 without them.
+pub fn model_routing(strategy: &str, age: f64) -> (Routing, Option<&'static str>) {
+    let now = |policy| Routing { policy, max_age: 0.0 };
+    match strategy {
+        "random" => (now(RoutingPolicy::Random), None),
+        "lottery" => (now(RoutingPolicy::Random), Some("random")),
+        "round_robin" => (now(RoutingPolicy::RoundRobin), None),
+        "weighted_round_robin" => (now(RoutingPolicy::Weighted), None),
+        "least_connections" => (now(RoutingPolicy::LeastLoaded), None),
+        "rendezvous" | "maglev" => (now(RoutingPolicy::Sticky), Some("sticky")),
+        "first_available" => (now(RoutingPolicy::FirstAvailable), None),
+        "least_request" => (now(RoutingPolicy::PowerOfTwo), None),
+        "peak_ewma" | "prequal" => (now(RoutingPolicy::PowerOfTwo), Some("power_of_two")),
+        // An overloaded member sheds later, in sessions that a model does not have.
+        "load_average" => (now(RoutingPolicy::Random), Some("random, of which nothing is shed")),
+        // Loads come with reports.
+        "least_loaded" | "load_minimum" | "minimum_dispersion" => (
+            Routing { policy: RoutingPolicy::LeastLoaded, max_age: age },
+            (age > 0.0).then_some("least_loaded with loads as old as reports"),
+        ),
+        _ => (now(RoutingPolicy::LeastLoaded), Some("least_loaded")),
     }
 }
 

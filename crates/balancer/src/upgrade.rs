@@ -49,10 +49,9 @@ mod successor;
 mod tests;
 
 pub(crate) use etcd_revisions::SharedStoreView;
-pub(crate) use predecessor::{
-    CurrentProgram, HandoffParticipant, HandoffSource, READY_TIMEOUT, UpgradeResult,
-};
-pub(crate) use socket_holder::{HOLDER_VARIABLE, HolderRequest, SocketHolder, serve_requests};
+pub(crate) use predecessor::{CurrentProgram, HandoffParticipant, HandoffSource, READY_TIMEOUT, UpgradeResult};
+pub(crate) use socket_holder::SocketHolder;
+pub use socket_holder::{HOLDER_VARIABLE, HolderRequest, serve_requests};
 pub(crate) use successor::ProcessInheritance;
 
 /// The variable in the successor's environment with the process id of the predecessor.
@@ -62,15 +61,15 @@ const PREDECESSOR_VARIABLE: &str = "PLIMSOLL_UPGRADE_FROM";
 #[derive(Debug, Default)]
 pub(crate) struct InheritedSockets {
     /// The sockets of listeners.
-    pub(crate) listeners: Vec<ListenerSockets>,
+    pub listeners: Vec<ListenerSockets>,
     /// The sockets of the admin plane, by [`plimsoll_admin::Config::inherited_sockets`].
-    pub(crate) admin: Vec<(&'static str, OwnedFd)>,
+    pub admin: Vec<(&'static str, OwnedFd)>,
     /// The socket of the load manager.
-    pub(crate) load_manager: Option<OwnedFd>,
+    pub load_manager: Option<OwnedFd>,
     /// The socket by which other balancers reach this one.
-    pub(crate) fleet: Option<OwnedFd>,
+    pub fleet: Option<OwnedFd>,
     /// Whether the service manager keeps the control socket.
-    pub(crate) keeps_control: bool,
+    pub keeps_control: bool,
 }
 
 impl InheritedSockets {
@@ -207,7 +206,7 @@ const SHARED: &str = "etcd";
 
 /// The listening sockets of a balancer, with their purposes.
 #[derive(Debug, Default)]
-pub(crate) struct SocketSet {
+pub struct SocketSet {
     passed: Vec<SocketDescription>,
     /// The sockets, in the same order.
     sockets: Vec<OwnedFd>,
@@ -215,7 +214,7 @@ pub(crate) struct SocketSet {
 
 impl SocketSet {
     /// Returns the number of sockets.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.sockets.len()
     }
 
@@ -223,7 +222,7 @@ impl SocketSet {
     ///
     /// # Errors
     /// Fails if there are no more files.
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         let sockets = self.sockets.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         Ok(Self { passed: self.passed.clone(), sockets })
     }
@@ -299,19 +298,19 @@ struct FailedMessage {
 #[derive(Default, Serialize)]
 pub(crate) struct FinalHandoff {
     /// The handoff state of the data plane.
-    pub(crate) engine: HandoffState,
+    pub engine: HandoffState,
     /// Members that were started.
-    pub(crate) crews: Vec<GroupInstances>,
+    pub crews: Vec<GroupInstances>,
     /// Its past among other balancers, if that does not come later.
-    pub(crate) fleet: Option<FleetHandoff>,
+    pub fleet: Option<FleetHandoff>,
     /// Whether the past comes later.
-    pub(crate) later: bool,
+    pub later: bool,
     /// The reported values of members.
-    pub(crate) facts: Vec<ReportedValue>,
+    pub facts: Vec<ReportedValue>,
     /// The time, by the clock of the data plane, at which those had their age.
-    pub(crate) facts_at: Option<Time>,
+    pub facts_at: Option<Time>,
     /// Flows of datagrams, in the order in which their sockets come.
-    pub(crate) flows: Vec<FlowDescription>,
+    pub flows: Vec<FlowDescription>,
 }
 
 impl FinalHandoff {
@@ -333,9 +332,9 @@ impl FinalHandoff {
 /// A number that was reported of a member.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ReportedValue {
-    pub(crate) group: String,
-    pub(crate) member: String,
-    pub(crate) name: String,
-    pub(crate) value: f64,
-    pub(crate) age_seconds: f64,
+    pub group: String,
+    pub member: String,
+    pub name: String,
+    pub value: f64,
+    pub age_seconds: f64,
 }
