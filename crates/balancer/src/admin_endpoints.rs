@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_admin::{ActiveRules, AuditLog, AuditedRequest, Caller, Config, SecuredConfig};
+use plimsoll_config::{ControlSection, FilePath};
 use serde_json::Value;
 
 use crate::error::BalancerError;
-use plimsoll_config::{ControlSection, FilePath};
 
 /// Opens the audit log of a section, if it has one.
 ///

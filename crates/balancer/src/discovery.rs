@@ -10,6 +10,7 @@ use std::time::Duration;
 use plimsoll_brain::Event;
 use plimsoll_cluster::discover::{SourceKind, SourceSettings, SourceUpdate, poll_source};
 use plimsoll_cluster::store::StoreSnapshot;
+use plimsoll_config::GroupDiscovery;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -19,7 +20,6 @@ use crate::runtime::discovery_state::DiscoveryState;
 use crate::runtime::operator_state::Reapply;
 use crate::runtime::registered::registered_answers;
 use crate::runtime::store_health::StoreFaults;
-use plimsoll_config::GroupDiscovery;
 
 /// The time for the first answers of all sources, before anything listens.
 const FIRST: Duration = Duration::from_secs(5);

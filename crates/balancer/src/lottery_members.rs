@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use plimsoll_brain::MemberSpec;
 use plimsoll_client::{KeySource, ReloadableKeys};
 use plimsoll_cluster::lottery::{self, LotteryCandidate, SubscriberSettings};
+use plimsoll_config::LotteryGroup;
 use plimsoll_wire::rfs::KeyRing;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::runtime::BalancerRuntime;
-use plimsoll_config::LotteryGroup;
 
 /// Follows for all groups that are in force, for ever.
 pub(super) async fn follow_all(running: Arc<BalancerRuntime>) {

@@ -13,6 +13,8 @@ use plimsoll_cluster::corba::GroupError;
 use plimsoll_cluster::fleet::FleetMembership;
 use plimsoll_cluster::store::Store;
 use plimsoll_cluster::{self as cluster, LoadObserver};
+use plimsoll_config::limits;
+use plimsoll_config::{self as config, AdminConfig, Config, ConfigFile, MachineDefaults, look_up};
 use plimsoll_proxy::Engine;
 use sd_notify::NotifyState;
 use tokio::sync::{Notify, watch};
@@ -25,8 +27,6 @@ use group_balancing::GroupBalancing;
 use monitor_adapter::MonitorAdapter;
 use name_resolution::ResolvedNames;
 use operator_state::{OperatorActions, Reapply};
-use plimsoll_config::limits;
-use plimsoll_config::{self as config, AdminConfig, Config, ConfigFile, MachineDefaults, look_up};
 use scaler_state::ScalerRegistry;
 use shared_config::SharedConfig;
 

@@ -467,7 +467,11 @@ impl ConfigOverlay {
 
     /// Applies an operator's choice of a strategy to a group that was created here; returns whether there is
     /// such a group.
-    pub(crate) fn apply_strategy(&mut self, group: &str, choose: impl FnOnce(&mut proxy::GroupSettings)) -> bool {
+    pub(crate) fn apply_strategy(
+        &mut self,
+        group: &str,
+        choose: impl FnOnce(&mut proxy::GroupSettings),
+    ) -> bool {
         let made = self.groups.iter_mut().find(|one| *one.settings.spec.name == *group);
         made.map(|one| choose(&mut one.settings)).is_some()
     }

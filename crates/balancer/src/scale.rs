@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_config::GroupScaling;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -10,7 +11,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::runtime::BalancerRuntime;
 use crate::runtime::scaler_state::{GroupInstances, ScalerMessage};
 use autoscaler::GroupAutoscaler;
-use plimsoll_config::GroupScaling;
 
 mod autoscaler;
 mod observe;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use plimsoll_admin::{AdminServer, AuditLog, BalancerBackend as _, UpgradeRequest};
 use plimsoll_cluster::corba::LoadManager;
+use plimsoll_config::pluralize;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -16,7 +17,6 @@ use crate::runtime::name_resolution;
 use crate::runtime::{BalancerRuntime, notify_systemd};
 use crate::scale::ScalerTasks;
 use crate::{discovery, lottery_members, trace_export};
-use plimsoll_config::pluralize;
 
 /// The time for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(2);

@@ -29,6 +29,7 @@ use std::time::Duration;
 use plimsoll_brain::Time;
 use plimsoll_cluster::fleet::FleetHandoff;
 use plimsoll_cluster::store::{Store, StoreChange, StoreEntry, StoreError};
+use plimsoll_config::AdminConfig;
 use plimsoll_proxy::{FlowDescription, HandoffState, ListenerSockets};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,7 +38,6 @@ use socket2::SockRef;
 
 use crate::runtime::discovery_state::SourceAnswers;
 use crate::runtime::scaler_state::GroupInstances;
-use plimsoll_config::AdminConfig;
 
 mod channel;
 mod etcd_revisions;
@@ -49,7 +49,9 @@ mod successor;
 mod tests;
 
 pub(crate) use etcd_revisions::SharedStoreView;
-pub(crate) use predecessor::{CurrentProgram, HandoffParticipant, HandoffSource, READY_TIMEOUT, UpgradeResult};
+pub(crate) use predecessor::{
+    CurrentProgram, HandoffParticipant, HandoffSource, READY_TIMEOUT, UpgradeResult,
+};
 pub(crate) use socket_holder::SocketHolder;
 pub use socket_holder::{HOLDER_VARIABLE, HolderRequest, serve_requests};
 pub(crate) use successor::ProcessInheritance;

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use plimsoll_balancer::BalancerError;
+use plimsoll_supervisor::SupervisorError;
 
 use crate::output::GlobalArgs;
 
@@ -71,6 +72,16 @@ impl From<BalancerError> for CliError {
             BalancerError::Interrupted => CliExitCode::Interrupted,
         };
         Self::rendered(exit, error)
+    }
+}
+
+impl From<SupervisorError> for CliError {
+    fn from(error: SupervisorError) -> Self {
+        match error {
+            SupervisorError::Control(error) => error.into(),
+            SupervisorError::Failed(reason) => Self::failed(reason),
+            SupervisorError::Interrupted => Self::new(CliExitCode::Interrupted, error),
+        }
     }
 }
 

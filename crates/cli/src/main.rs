@@ -6,7 +6,6 @@ mod error;
 mod log;
 mod lottery_picker;
 mod output;
-mod supervise;
 mod terminal;
 
 use std::process::ExitCode;

@@ -8,14 +8,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use plimsoll_config::{
+    CookieName, FilePath, HashKey, HostName, MemberAddress, ProbeHost, ProbePath, TimeSpan,
+};
+
 use super::intermediate::{
     DraftGroup, DraftListener, DraftMemberTls, DraftProbe, DraftProtocol, DraftStrategy, DraftTls,
     ImportDraft,
 };
 use super::loss::{AccessRule, LossClass};
-use plimsoll_config::{
-    CookieName, FilePath, HashKey, HostName, MemberAddress, ProbeHost, ProbePath, TimeSpan,
-};
 
 /// Puts a draft in order. Listeners with access rules that could not be carried over are left out, unless
 /// `open`.

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use plimsoll_config::TimeSpan;
+
 use super::intermediate::{
     DraftGroup, DraftHealth, DraftListener, DraftMember, DraftProbe, DraftProtocol, DraftStrategy,
     ImportDraft,
 };
 use super::loss::AccessRule;
-use plimsoll_config::TimeSpan;
 
 /// Returns the text. `name` is the file that it is from, `program` its balancer.
 pub(super) fn toml(draft: &ImportDraft, name: &str, program: &str) -> String {

@@ -9,6 +9,7 @@ use plimsoll_brain::{Event, EventKind, MemberSpec};
 use plimsoll_cluster::discover::{
     DiscoveredMember, MemberChange, MemberSet, SourceEvent, SourceHandoff, SourceUpdate,
 };
+use plimsoll_config::GroupDiscovery;
 use plimsoll_proxy as proxy;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -16,7 +17,6 @@ use tokio::sync::Notify;
 use super::operator_state::Reapply;
 use super::{BalancerRuntime, lock};
 use crate::runtime_config::{ConfigOverlay, FileConfig};
-use plimsoll_config::GroupDiscovery;
 
 /// The answers of the sources.
 #[derive(Debug, Default)]

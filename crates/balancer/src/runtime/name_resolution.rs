@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use plimsoll_brain::{Event, EventKind};
+use plimsoll_config::{self as config, MemberAddress, NamedMember, look_up_all};
 use plimsoll_proxy as proxy;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{BalancerRuntime, lock};
 use crate::runtime_config::FileConfig;
-use plimsoll_config::{self as config, MemberAddress, NamedMember, look_up_all};
 
 /// The time between two look-ups of a name that was found.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);

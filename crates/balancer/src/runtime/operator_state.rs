@@ -20,12 +20,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_cluster as cluster;
 use plimsoll_cluster::store::{Store, StoreChange, StoreEntry, StoreSnapshot};
+use plimsoll_config as config;
 use serde_json::{Value, json};
 
 use super::group_balancing::GroupBalancing;
 use super::scaler_state::ScalerSetting;
 use super::{BalancerRuntime, lock, registered};
-use plimsoll_config as config;
 
 /// A change that holds until it is taken back, in the order in which it is put in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

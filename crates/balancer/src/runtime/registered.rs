@@ -7,11 +7,11 @@ use std::time::Duration;
 use plimsoll_admin::{RegisteredMember as Answer, Registration, RegistrationError};
 use plimsoll_cluster::discover::{DiscoveredMember, MAX_MEMBERS, MemberList, SourceKind, SourceUpdate};
 use plimsoll_cluster::store::{StoreChange, StoreError, StoreSnapshot};
+use plimsoll_config::{GroupDiscovery, MemberAddress, look_up};
 use serde::{Deserialize, Serialize};
 
 use super::operator_state::{OperatorAction, Reapply, escape_name, unescape_name};
 use super::{BalancerRuntime, lock};
-use plimsoll_config::{GroupDiscovery, MemberAddress, look_up};
 
 /// The prefix of the keys.
 const KEY_PREFIX: &str = "members/";

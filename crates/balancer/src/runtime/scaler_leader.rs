@@ -10,13 +10,13 @@
 use std::time::Duration;
 
 use plimsoll_cluster::store::{StoreChange, StoreSnapshot};
+use plimsoll_config as config;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::operator_state::escape_name;
 use super::scaler_state::ScaledInstance;
 use super::{BalancerRuntime, lock};
-use plimsoll_config as config;
 
 /// The time after which a silent balancer does not decide any more.
 pub(crate) const LEADER_LEASE: Duration = Duration::from_secs(15);

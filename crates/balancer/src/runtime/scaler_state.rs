@@ -11,6 +11,7 @@ use plimsoll_brain::{Event, EventKind};
 use plimsoll_cluster::discover::{DiscoveredMember, MemberList, SourceSettings, SourceUpdate};
 use plimsoll_cluster::scaler::Instance;
 use plimsoll_cluster::store::StoreChange;
+use plimsoll_config::{GroupScaling, pluralize};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -18,7 +19,6 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use super::operator_state::{OperatorAction, with_timestamp};
 use super::scaler_leader::random_id;
 use super::{BalancerRuntime, lock};
-use plimsoll_config::{GroupScaling, pluralize};
 
 /// The state of scalers.
 #[derive(Debug, Default)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_cluster::store::{Store, StoreSnapshot};
+use plimsoll_config::{self as config, ConfigFile, ReadError};
 use sd_notify::NotifyState;
 
 use super::operator_state::Reapply;
 use super::{BalancerRuntime, lock, notify_systemd};
-use plimsoll_config::{self as config, ConfigFile, ReadError};
 
 /// The key of those in the store.
 pub const SHARED_CONFIG_KEY: &str = "config";

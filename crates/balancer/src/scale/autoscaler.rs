@@ -11,6 +11,7 @@ use plimsoll_brain::autoscale::instances::{
 use plimsoll_brain::autoscale::{GroupObservation, ScaleDecision, Scaler};
 use plimsoll_brain::{DrainInitiator, EventKind, Time};
 use plimsoll_cluster::scaler::{Instance, InstanceSpec, ProviderHandle, StopRequest};
+use plimsoll_config::GroupScaling;
 use plimsoll_proxy::GroupSnapshot;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -22,7 +23,6 @@ use crate::runtime::BalancerRuntime;
 use crate::runtime::scaler_leader::InstanceList;
 use events::members;
 use leader::LeaderState;
-use plimsoll_config::GroupScaling;
 use replica_count::ReplicaCount;
 
 mod events;

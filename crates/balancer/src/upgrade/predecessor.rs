@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_brain::EventKind;
 use plimsoll_cluster::fleet::FleetHandoff;
+use plimsoll_config::cookie_key;
 use plimsoll_proxy::{CounterSnapshot, Engine, ListenerSockets};
 use sd_notify::NotifyState;
 use tokio::sync::Notify;
@@ -25,7 +26,6 @@ use super::{
 };
 use crate::runtime::discovery_state::SourceAnswers;
 use crate::runtime::notify_systemd;
-use plimsoll_config::cookie_key;
 
 /// The default of the time in which a started process must be ready.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -165,7 +165,11 @@ pub(crate) struct UpgradeResult {
 impl HandoffSource {
     /// Returns the source of a handoff. `others` are sockets that are not the data plane's, by their purpose;
     /// `keeps_control` means that the service manager keeps the control socket.
-    pub(crate) fn new(program: CurrentProgram, others: Vec<(&'static str, OwnedFd)>, keeps_control: bool) -> Self {
+    pub(crate) fn new(
+        program: CurrentProgram,
+        others: Vec<(&'static str, OwnedFd)>,
+        keeps_control: bool,
+    ) -> Self {
         Self {
             program,
             keeps_control,

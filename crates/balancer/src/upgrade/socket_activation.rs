@@ -10,12 +10,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use listenfd::ListenFd;
+use plimsoll_config::AdminConfig;
 use plimsoll_proxy::ListenerSockets;
 use rustix::io::{FdFlags, fcntl_setfd};
 use socket2::{SockRef, Type};
 
 use super::InheritedSockets;
-use plimsoll_config::AdminConfig;
 
 /// Returns the sockets, if this process was given any.
 ///

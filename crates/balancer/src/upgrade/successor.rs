@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use plimsoll_brain::EventKind;
 use plimsoll_cluster::fleet::FleetHandoff;
+use plimsoll_config::{AdminConfig, restore_cookie_key};
 use plimsoll_proxy::{CounterSnapshot, Engine, HandoffFlow, ListenerSettings, ListenerSockets};
 use sd_notify::NotifyState;
 
@@ -21,7 +22,6 @@ use super::{
 use crate::error::BalancerError;
 use crate::runtime::discovery_state::SourceAnswers;
 use crate::runtime::{BalancerRuntime, notify_systemd};
-use plimsoll_config::{AdminConfig, restore_cookie_key};
 
 /// The time for the first message of the predecessor; and for the handoff state, once this process is ready.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -159,7 +159,11 @@ impl ProcessInheritance {
     ///
     /// # Errors
     /// Fails if the process before sends nothing.
-    pub(crate) fn take_over(self, running: &BalancerRuntime, fleet: bool) -> Result<PredecessorLink, BalancerError> {
+    pub(crate) fn take_over(
+        self,
+        running: &BalancerRuntime,
+        fleet: bool,
+    ) -> Result<PredecessorLink, BalancerError> {
         let Some((pid, mut channel)) = self.predecessor else {
             return Ok(PredecessorLink { predecessor: None, fleet: None });
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use plimsoll_cluster::fleet::FleetHandoff;
 use plimsoll_cluster::store::{LocalStore, Store, StoreChange};
+use plimsoll_config::{self as config, MachineDefaults};
 use plimsoll_proxy::Engine;
 use serde_json::json;
 
@@ -20,7 +21,6 @@ use super::{
     SuccessorSetup, TAKEN,
 };
 use crate::runtime::discovery_state::SourceAnswers;
-use plimsoll_config::{self as config, MachineDefaults};
 
 fn pair() -> (HandoffChannel, HandoffChannel) {
     let (one, other) = UnixStream::pair().unwrap();

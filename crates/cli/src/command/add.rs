@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use plimsoll_config::MemberAddress;
 use serde_json::json;
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::sanitize;
 use crate::control::{self, BalancerSelector, CommandOutput};
-use plimsoll_config::MemberAddress;
 
 /// Take a member into a group that takes registered ones, until it is removed
 ///

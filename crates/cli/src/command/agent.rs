@@ -11,7 +11,9 @@ use plimsoll_agent::{
     Agent, AgentConfig, AgentError, Cgroup, Registrar, Registration, ScrapeConfig, ScrapeMetric, ServerUrl,
     ValueSnapshot,
 };
+use plimsoll_balancer::notify_systemd;
 use plimsoll_bench::units;
+use plimsoll_config::PublicUrl;
 use sd_notify::NotifyState;
 use side_car::{SideCar, SideCarAddresses, with_group_urls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -20,8 +22,6 @@ use super::add::capacity;
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::log;
-use plimsoll_balancer::notify_systemd;
-use plimsoll_config::PublicUrl;
 
 mod object_references;
 pub(super) mod self_status;

@@ -15,9 +15,9 @@ use std::process::ExitCode;
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::{BalancerSelector, ControlEndpoint, ControlError};
-use plimsoll_config::{self as config, ConfigFile};
 
 use diagnostic::{CheckSection, GuidePage};
+use plimsoll_config::{self as config, ConfigFile};
 
 /// Look for what is wrong with file, machine, members and the balancer that runs, and say what to do about it
 ///

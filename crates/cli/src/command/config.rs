@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use plimsoll_config::limits;
+use plimsoll_config::{self as config, ConfigFile, MachineDefaults, ReadError, Severity, pluralize};
 use serde_json::json;
 
 use super::{CliError, CliExitCode, GlobalArgs};
-use plimsoll_config::limits;
-use plimsoll_config::{self as config, ConfigFile, MachineDefaults, ReadError, Severity, pluralize};
 
 /// Check or show the configuration, or print its JSON Schema
 #[derive(clap::Args, Debug)]

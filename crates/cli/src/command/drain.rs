@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use plimsoll_brain::EventKind;
 use plimsoll_brain::status::StatusReport;
+use plimsoll_config::pluralize;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{CliError, GlobalArgs};
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
-use plimsoll_config::pluralize;
 
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);

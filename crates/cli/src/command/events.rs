@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_admin::EventEntry;
 use plimsoll_brain::{Event, EventKind};
+use plimsoll_config::TimeSpan;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{CliError, GlobalArgs};
 use crate::control::format::{TextStyle, sanitize, short_number, utc_time};
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint, EndpointSelector as _};
-use plimsoll_config::TimeSpan;
 
 /// Show what the balancer decided, when and why
 ///

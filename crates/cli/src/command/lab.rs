@@ -12,13 +12,13 @@ use plimsoll_bench::lab::experiment::{Experiment, RunLength};
 use plimsoll_bench::lab::report::{self, RunReport};
 use plimsoll_bench::lab::runner::{RunParameters, Runner};
 use plimsoll_bench::lab::{LabError, ProcessLauncher, compare, library, plan};
+use plimsoll_config::{ConfigDiagnostic, ConfigDiagnostics, SourceText};
 use serde_json::json;
 
 use super::demo::child_process;
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, sanitize, table};
 use crate::lottery_picker;
-use plimsoll_config::{ConfigDiagnostic, ConfigDiagnostics, SourceText};
 use progress::{LabProgress, short};
 
 /// Run experiments and report which claims they bear out

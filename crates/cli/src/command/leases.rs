@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use plimsoll_admin::LeaseHolder;
+use plimsoll_config::pluralize;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, sanitize, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
-use plimsoll_config::pluralize;
 
 /// Show who has leases of members, or end them
 #[derive(clap::Args, Debug)]

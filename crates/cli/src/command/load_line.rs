@@ -1,9 +1,9 @@
 //! Load lines in words: the capacities of groups and members, for `status` and `members`.
 
 use plimsoll_brain::status::{GroupStatus, LoadLine, MemberStatus, WhatIf};
+use plimsoll_config::pluralize;
 
 use crate::control::format::{TableCell, TextStyle, latency};
-use plimsoll_config::pluralize;
 
 /// Returns a line for each group that has a load line: its capacity, the free part of that, and the error of
 /// the prediction.

@@ -20,16 +20,16 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use plimsoll_admin::ActiveRules;
 use plimsoll_agent::Agent;
+use plimsoll_balancer::notify_systemd;
 use plimsoll_balancer::{audit_signal, control_config};
 use plimsoll_cluster::lottery::{DaemonSettings, LotteryDaemon};
+use plimsoll_config::{self as config, LotteryFile, ReadError, Severity, pluralize};
 use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::log;
-use plimsoll_balancer::notify_systemd;
-use plimsoll_config::{self as config, LotteryFile, ReadError, Severity, pluralize};
 
 use admin_adapter::{DaemonAdmin, HostAction, handle_requests};
 use inline_config::InlineConfigArgs;

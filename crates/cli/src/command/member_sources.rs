@@ -1,9 +1,9 @@
 //! The sources of members in the output of `status` and `members`.
 
 use plimsoll_brain::status::{GroupStatus, SourceStatus};
+use plimsoll_config::pluralize;
 
 use crate::control::format::{TableCell, TextStyle, short_duration};
-use plimsoll_config::pluralize;
 
 /// Returns a line for each source of these groups.
 pub(super) fn source_rows<'a>(groups: impl IntoIterator<Item = &'a GroupStatus>) -> Vec<Vec<TableCell>> {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
+use plimsoll_config as config;
 use plimsoll_lqn::ParsedModel;
 use plimsoll_lqn::analysis::parameter::ModelParameter;
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::output::OutputFormat;
-use plimsoll_config as config;
 
 mod bottleneck;
 mod capacity;

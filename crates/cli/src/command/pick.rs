@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use plimsoll_client::{
     AnswerMode, Client, ClientSettings, KeySource, MAX_INFO, OpenError, PickError, PickedMember,
 };
+use plimsoll_config::{MemberAddress, look_up};
 use serde_json::{Value, json};
 
 use super::{CliError, CliExitCode, GlobalArgs, lottery};
 use crate::output;
-use plimsoll_config::{MemberAddress, look_up};
 
 /// Ask the daemons of a lottery for servers: one address a line, as the answers come
 ///

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use plimsoll_brain::autoscale::instances::InstanceState;
 use plimsoll_brain::status::{GroupStatus, ScalerStatus};
+use plimsoll_config::pluralize;
 use serde_json::{Value, json};
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
-use plimsoll_config::pluralize;
 
 /// Say how many members groups are to have, how many there are, and why
 ///

@@ -7,12 +7,12 @@ use plimsoll_brain::MemberState;
 use plimsoll_brain::status::{
     CertificateStatus, FleetStatus, GroupHealth, GroupStatus, ListenerStatus, StatusReport, StoreStatus,
 };
+use plimsoll_config::pluralize;
 use serde_json::Value;
 
 use super::{CliError, CliExitCode, GlobalArgs, load_line, member_sources};
 use crate::control::format::{TableCell, TextStyle, group_digits, latency, sanitize, short_duration, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
-use plimsoll_config::pluralize;
 
 /// Say in a line for each group how it is; exit code 1 if not all is well
 ///

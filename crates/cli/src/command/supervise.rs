@@ -8,13 +8,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use plimsoll_balancer::control_config;
-use plimsoll_config::{self as config, limits};
-use tokio::signal::unix::{SignalKind, signal};
+use plimsoll_config as config;
+use plimsoll_supervisor::CommandLines;
 
-use super::{CliError, CliExitCode, GlobalArgs};
+use super::{CliCommand, CliError, CliExitCode, GlobalArgs};
 use crate::log;
-use crate::supervise::{Supervisor, SupervisorAdmin, SupervisorSignals};
 
 /// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
 ///
@@ -75,48 +73,13 @@ fn supervise(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     log::start(args.log, globals);
-    // The sockets that are held are files.
-    limits::raise();
-    let own = &file.supervise.supervise;
-    let (mut doors, rules) = control_config(own.control_section(), own.audit.as_ref())?;
-    (doors.listen, doors.control) = (own.listen.0, Some(file.control()));
-    doors.names = own.names.iter().map(config::Domain::host).collect();
-    let audit = doors.audit.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::failed(format_args!("cannot start: {error}")))?;
-    runtime.block_on(async {
-        // The signals are taken before anything is started, so that none finds the process unprepared.
-        let kinds = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()];
-        let [Ok(hangup), Ok(terminate), Ok(interrupt)] = kinds.map(signal) else {
-            return Err(CliError::failed("cannot take signals"));
-        };
-        let (desk, asked) = SupervisorAdmin::new();
-        let control = file.control();
-        let json = args.log == log::LogFormat::Json;
-        let supervisor =
-            Supervisor::new(args.config.clone(), file, json, (desk.clone(), asked), rules, audit);
-        let supervisor = supervisor.map_err(|error| {
-            CliError::failed(format_args!(
-                "cannot start: {error}; is log_dir a folder that this user may write in?"
-            ))
-        })?;
-        // The socket comes before any process: of two Supervisors only one has it.
-        let admin = plimsoll_admin::start_supervisor(doors, desk).map_err(|error| {
-            let error = error.to_string().replace("[admin", "[supervise");
-            CliError::failed(error.replace("plimsoll stop", "plimsoll supervise shutdown"))
-        })?;
-        tracing::info!("listening control unix:{}", control.display());
-        if let Some(address) = admin.addr() {
-            tracing::info!("listening status {address}: processes, metrics");
-        }
-        if let Some(address) = admin.secured() {
-            tracing::info!("listening control tls://{address}: for those whom [supervise.access] knows");
-        }
-        let done = supervisor.run(SupervisorSignals { hangup, terminate, interrupt }).await;
-        // The admin plane ends last, so that the stop can be watched.
-        drop(admin);
-        done.map(|()| ExitCode::SUCCESS)
-    })
+    let json = args.log == log::LogFormat::Json;
+    plimsoll_supervisor::run(args.config.clone(), file, json, COMMAND_LINES)?;
+    Ok(ExitCode::SUCCESS)
 }
+
+/// The commands that a Supervisor runs, as this program's command line reads them.
+const COMMAND_LINES: CommandLines = CommandLines {
+    config_file: |arguments| CliCommand::parse_arguments(arguments)?.config_file(),
+    self_status: |arguments| CliCommand::parse_arguments(arguments)?.self_status(),
+};

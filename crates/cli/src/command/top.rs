@@ -17,12 +17,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use plimsoll_config::TimeSpan;
 
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::BalancerSelector;
 use crate::output;
 use crate::terminal::is_dumb;
-use plimsoll_config::TimeSpan;
 
 use poll::BalancerPoller;
 use render::TopView;

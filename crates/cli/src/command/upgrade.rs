@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use plimsoll_config::TimeSpan;
 use serde_json::{Value, json};
 
 use super::{CliError, GlobalArgs};
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
-use plimsoll_config::TimeSpan;
 
 /// Have a new process take over, from the binary on disk, without losing a request
 ///

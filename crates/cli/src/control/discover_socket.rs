@@ -16,11 +16,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{ControlEndpoint, ControlError, CredentialArgs, address_in_file, tls_client};
 use plimsoll_config::{
     AdminListen, AdminSection, DEFAULT_FILE, DEFAULT_LOTTERY_FILE, DEFAULT_SUPERVISE_CONTROL,
     DEFAULT_SUPERVISE_FILE, default_controls,
 };
+
+use super::{ControlEndpoint, ControlError, CredentialArgs, address_in_file, tls_client};
 
 /// The options that name running balancers.
 pub(crate) type BalancerSelector = ProgramSelector<BalancerKind>;

@@ -8,10 +8,10 @@ use plimsoll_brain::autoscale::{ScaleDecision, ScaleReason};
 use plimsoll_brain::status::{ScaledMember, ScalerStatus};
 use plimsoll_brain::{Event, EventKind};
 use plimsoll_cluster::scaler::ProviderHandle;
+use plimsoll_config::pluralize;
 
 use super::GroupAutoscaler;
 use crate::runtime::scaler_state::target_text;
-use plimsoll_config::pluralize;
 
 impl GroupAutoscaler {
     pub(super) fn publish_news(&mut self, news: InstanceEvent) {

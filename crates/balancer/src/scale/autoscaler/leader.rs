@@ -13,6 +13,7 @@ use plimsoll_brain::autoscale::instances::{InstanceSet, InstanceState, ScalerIns
 use plimsoll_brain::{EventKind, Time};
 use plimsoll_cluster::discover::DiscoveredMember;
 use plimsoll_cluster::scaler::Instance;
+use plimsoll_config::GroupScaling;
 use plimsoll_proxy::GroupSnapshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
@@ -21,7 +22,6 @@ use super::replica_count::ReplicaCount;
 use super::{CompletedAction, GroupAutoscaler, UNUSABLE_GRACE};
 use crate::runtime::scaler_leader::{InstanceList, LEADER_LEASE, ScalerLeader};
 use crate::runtime::scaler_state::ScaledInstance;
-use plimsoll_config::GroupScaling;
 
 /// The time for another balancer to take over.
 const TAKEOVER_TIME: Duration = Duration::from_secs(2);

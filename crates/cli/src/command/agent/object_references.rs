@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use plimsoll_agent::ServerUrl;
+use plimsoll_config::{ListenAddress, MemberAddress, ObjectReference};
 use plimsoll_wire::giop::{
     ALTERNATE_ADDRESS, ByteOrder, CodeSets, Corbaloc, GiopVersion, IIOP_TAG, IiopProfile, Ior,
     TaggedComponent,
@@ -22,7 +23,6 @@ use tokio::time::sleep;
 
 use super::side_car::SideCar;
 use crate::command::{CliError, CliExitCode};
-use plimsoll_config::{ListenAddress, MemberAddress, ObjectReference};
 
 /// The time between two looks at a file.
 const FILE_POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,11 +1,11 @@
 //! The status of a running agent, for the Supervisor's view of the host.
 
 use plimsoll_admin::SelfStatus;
+use plimsoll_config::pluralize;
 use serde_json::{Map, Value, json};
 
 use super::Args;
 use crate::control::ControlEndpoint;
-use plimsoll_config::pluralize;
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
     let balancers = args.report_to.len();

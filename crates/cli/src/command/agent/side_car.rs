@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_agent::{Agent, ShedAlert, ValueReporter};
+use plimsoll_config::limits;
+use plimsoll_config::{self as config, ConfigDiagnostics, MachineDefaults, MemberAddress, look_up};
 use plimsoll_proxy::{CorbaObject, Engine, Protocol, Settings, SideCarSettings};
 use plimsoll_wire::giop::Ior;
 use tokio::sync::watch;
@@ -29,8 +31,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use crate::command::{CliError, CliExitCode};
-use plimsoll_config::limits;
-use plimsoll_config::{self as config, ConfigDiagnostics, MachineDefaults, MemberAddress, look_up};
 
 mod addresses;
 

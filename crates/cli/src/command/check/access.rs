@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use plimsoll_brain::status::StatusReport;
+use plimsoll_config::{self as config, Config, ConfigFile, FilePath};
 use rustix::fs::{Access, access};
 
 use super::diagnostic::{CheckSection, GuidePage};
-use plimsoll_config::{self as config, Config, ConfigFile, FilePath};
 
 /// Checks ports, folders and keys. The own ports and sockets of a running balancer (`seen`) need not be free.
 pub(super) fn permissions(file: &ConfigFile, seen: Option<&StatusReport>) -> CheckSection {

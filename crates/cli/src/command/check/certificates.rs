@@ -5,10 +5,10 @@ use std::time::SystemTime;
 
 use plimsoll_acme::LeafCertificate;
 use plimsoll_brain::status::StatusReport;
+use plimsoll_config::{ConfigFile, FilePath};
 
 use super::diagnostic::{CheckSection, GuidePage};
 use crate::control::format::short_duration;
-use plimsoll_config::{ConfigFile, FilePath};
 
 /// Checks the ends. A running balancer reports those of its certificates; without one the files are read.
 pub(super) fn check_expiry(file: Option<&ConfigFile>, seen: Option<&StatusReport>) -> CheckSection {

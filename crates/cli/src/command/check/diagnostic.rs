@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use plimsoll_config::pluralize;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::control::format::{TextStyle, sanitize};
-use plimsoll_config::pluralize;
 
 /// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::diagnostic::{CheckSection, GuidePage};
 use plimsoll_config::{self as config, ConfigDiagnostics, ConfigFile, ReadError, Severity};
+
+use super::diagnostic::{CheckSection, GuidePage};
 
 /// Returns the problems of the file, and the file if it can be used.
 pub(super) fn configuration(path: &Path) -> (CheckSection, Option<ConfigFile>) {

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::thread::available_parallelism;
 use std::time::{Duration, SystemTime};
 
-use super::diagnostic::{CheckSection, GuidePage};
-use crate::control::format::{group_digits, short_duration};
 use plimsoll_config::limits;
 use plimsoll_config::{Config, ListenerProtocol};
+
+use super::diagnostic::{CheckSection, GuidePage};
+use crate::control::format::{group_digits, short_duration};
 
 /// The kernel's own default of the buffer that datagrams wait in, in bytes.
 const USUAL_BUFFER: u64 = 212_992;

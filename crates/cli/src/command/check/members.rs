@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use plimsoll_brain::status::StatusReport;
+use plimsoll_config::{ConfigFile, ListenerProtocol, MemberAddress, look_up, pluralize};
 
 use super::diagnostic::{CheckSection, GuidePage};
-use plimsoll_config::{ConfigFile, ListenerProtocol, MemberAddress, look_up, pluralize};
 
 /// The number of members that are tried at the same time.
 const MAX_CONCURRENT_CONNECTS: usize = 32;

@@ -2,13 +2,13 @@
 
 use plimsoll_brain::MemberState;
 use plimsoll_brain::status::{GroupExplanation, StatusReport};
+use plimsoll_config::{ConfigFile, pluralize};
 
 use super::diagnostic::{CheckSection, GuidePage};
 use super::machine::OpenFileLimits;
 use crate::command::status::rejected_share;
 use crate::control::format::{latency, short_duration, state_label};
 use crate::control::{ControlEndpoint, ControlError};
-use plimsoll_config::{ConfigFile, pluralize};
 
 /// The share of the limit on open files above which a warning is given.
 const NEAR: f64 = 0.8;

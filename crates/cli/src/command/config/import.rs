@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use plimsoll_config::{name_of, pluralize};
+use plimsoll_import::{ImportNote, ImportSource, LossClass, import};
 use serde_json::{Value, json};
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
 use crate::output;
-use plimsoll_config::{name_of, pluralize};
-use plimsoll_import::{ImportNote, ImportSource, LossClass, import};
 
 /// The largest size of a file, in bytes; larger files are rejected as mistakes.
 const LARGEST: u64 = 16 << 20;

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll_balancer::SHARED_CONFIG_KEY;
 use plimsoll_cluster::store::{Store, StoreChange};
+use plimsoll_config::{self as config, ConfigFile};
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
-use plimsoll_balancer::SHARED_CONFIG_KEY;
-use plimsoll_config::{self as config, ConfigFile};
 
 /// Opens the file and its store, which must be there.
 fn open(path: &Path) -> Result<(ConfigFile, Arc<dyn Store>), CliError> {

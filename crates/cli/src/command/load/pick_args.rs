@@ -4,11 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use plimsoll_bench::pick::{MemberPicker, PickerSettings};
+use plimsoll_config::{MemberAddress, look_up};
 
 use super::{CliError, usage};
 use crate::command::pick::{group, service};
 use crate::lottery_picker;
-use plimsoll_config::{MemberAddress, look_up};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct PickArgs {

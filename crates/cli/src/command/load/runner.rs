@@ -10,6 +10,7 @@ use plimsoll_bench::pace::RequestPacer;
 use plimsoll_bench::replay::{AccessLog, ReplayWorkload};
 use plimsoll_bench::run::{self, LoadRun, RunLimits};
 use plimsoll_bench::target::{HttpRequest, HttpTarget, RequestTarget};
+use plimsoll_bench::units::format_duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::progress::{LoadProgress, ProgressSample};
@@ -17,7 +18,6 @@ use super::result::{LoadResult, RunSetup, TimelineSlice};
 use super::target_args::{self, LoadTarget};
 use super::{Args, CliError, usage};
 use crate::command::GlobalArgs;
-use plimsoll_bench::units::format_duration;
 
 /// The default duration of a run.
 const DURATION: Duration = Duration::from_secs(10);

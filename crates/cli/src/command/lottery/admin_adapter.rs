@@ -11,13 +11,13 @@ use plimsoll_admin::{
 use plimsoll_agent::ValueReporter;
 use plimsoll_brain::lottery::{NodeState, NodeView, ServiceState, UNKNOWN_LOAD, weight_codec};
 use plimsoll_cluster::lottery::{DaemonSettings, DaemonStatistics, LotteryDaemon};
+use plimsoll_config::{LotteryFile, service_prefix};
 use plimsoll_wire::rfs::KeyRole;
 use tokio::sync::{mpsc, oneshot};
 
 use super::load_feed::MAX_VALUE_AGE;
 use super::settings::{self, DaemonSetting};
 use super::{key_ring, reload};
-use plimsoll_config::{LotteryFile, service_prefix};
 
 /// The number of entries that may wait; the admin plane asks for one act at a time, and shows one at a time.
 const ASKED: usize = 16;

@@ -22,6 +22,7 @@ use std::thread::sleep;
 use clap::Subcommand;
 use plimsoll_admin::{KeyHolder, KeyRing, KeyStep};
 use plimsoll_cluster::lottery::incarnation;
+use plimsoll_config::{TimeSpan, pluralize};
 use plimsoll_wire::rfs::{KeyRole, MAX_KEYS};
 use serde_json::{Value, json};
 
@@ -31,7 +32,6 @@ use crate::control::format::sanitize;
 use crate::control::{
     self, CommandOutput, ControlEndpoint, DaemonSelector, EndpointSelector as _, PeerClient,
 };
-use plimsoll_config::{TimeSpan, pluralize};
 
 /// Show and change the keys of daemons
 #[derive(clap::Args, Debug)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use plimsoll_agent::{MetricValue, ValueReporter};
 use plimsoll_cluster::Expression;
 use plimsoll_cluster::lottery::{DaemonStatistics, LotteryDaemon};
+use plimsoll_config::{LotteryFile, pluralize};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::sensors::ServiceSensors;
-use plimsoll_config::{LotteryFile, pluralize};
 
 /// The reason for which a daemon ends of itself.
 pub(super) enum DaemonEnd {

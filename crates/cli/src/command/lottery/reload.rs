@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use plimsoll_cluster::lottery::{DaemonSettings, LotteryService};
+use plimsoll_config::{self as config, ControlConfig, LotteryFile, LotteryService as FileService, Severity};
 use plimsoll_wire::rfs::{KeyRing, KeyRole};
 
 use super::{Args, key_file};
-use plimsoll_config::{self as config, ControlConfig, LotteryFile, LotteryService as FileService, Severity};
 
 /// Reads the file and the keys; returns their content, and their differences, one line each.
 ///

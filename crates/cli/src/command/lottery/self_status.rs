@@ -1,12 +1,12 @@
 //! The status of a running lottery's daemon, for the Supervisor's view of the host.
 
 use plimsoll_admin::SelfStatus;
+use plimsoll_config::{self as config, LotteryFile};
 use serde_json::{Map, Value, json};
 
 use super::Args;
 use crate::control::ControlEndpoint;
 use crate::control::format::latency;
-use plimsoll_config::{self as config, LotteryFile};
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
     ask(args).unwrap_or_else(|why| SelfStatus { well: false, lines: vec![why], facts: Value::Null })

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use plimsoll_admin::DaemonStatus;
+use plimsoll_config::pluralize;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, latency, sanitize, table};
 use crate::control::{self, CommandOutput, DaemonSelector, PeerClient};
-use plimsoll_config::pluralize;
 
 /// Say how daemons do: services, states, loads, the other members, what waits and what is counted; exit code
 /// 1 if not all is well

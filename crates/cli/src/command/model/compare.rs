@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use plimsoll_config as config;
 use plimsoll_lqn::analysis::{ResultLine, result_lines};
 use plimsoll_lqn::read::{MeasuredResult, read_results};
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use super::{ModelArgs, print, quoted, short, text};
 use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::{OutputFormat, write_stdout};
-use plimsoll_config as config;
 
 /// Compare what every method finds, and what was measured
 ///

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use plimsoll_config as config;
 use plimsoll_lqn::fit::{
     FitResult, MeasurementRecord, ModelFactory, UnidentifiedCombination, default_parameters, fit,
     interpret_records, parse_records,
@@ -19,7 +20,6 @@ use super::{ModelArgs, ModelText, print, short, text};
 use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::{self, OutputFormat};
-use plimsoll_config as config;
 
 /// Find the demands of a model by measurements, with 95 % intervals and a warning of what the measurements
 /// cannot tell

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use plimsoll_balancer::model_routing;
+use plimsoll_config::{
+    self as config, BindingMode, Config, GroupConfig, ListenerConfig, ListenerProtocol, MemberEntry,
+};
 use plimsoll_lqn::model::{RetryPolicy, Routing, RoutingPolicy};
 
 use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::output::{OutputFormat, write_stdout};
-use plimsoll_config::{
-    self as config, BindingMode, Config, GroupConfig, ListenerConfig, ListenerProtocol, MemberEntry,
-};
 
 /// Write the model of a configuration: clients, balancer and members of each group, with its policy (-o lqn
 /// or toml)

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_config::TimeSpan;
 use plimsoll_lqn::simulate::TaskResults;
 use plimsoll_lqn::write::ResultOrigin;
 use plimsoll_lqn::{
@@ -15,7 +16,6 @@ use serde_json::json;
 use super::{ModelArgs, part, print, short, simulate};
 use crate::command::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
-use plimsoll_config::TimeSpan;
 
 /// Answer in little time: a model is solved and, on all cores, simulated, and each number weighed from both
 ///

@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::ValueEnum;
 use plimsoll_admin::ProcessStatus;
 use plimsoll_brain::supervision::ProcessPhase;
+use plimsoll_config::ConfigName;
 use serde_json::Value;
 
 use super::super::reload::reload_changes;
 use super::super::{CliError, GlobalArgs};
 use crate::control::format::sanitize;
 use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
-use plimsoll_config::ConfigName;
 
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -5,13 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_admin::{ProcessStatus, SupervisorStatus};
 use plimsoll_brain::supervision::ProcessPhase;
+use plimsoll_config::pluralize;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
 use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
-use plimsoll_config::pluralize;
 
 /// The number of lines that are shown of a process's output before it failed.
 const LINES: usize = 5;

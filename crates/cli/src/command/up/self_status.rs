@@ -1,11 +1,11 @@
 //! The status of a running balancer, for the Supervisor's view of the host.
 
 use plimsoll_admin::SelfStatus;
+use plimsoll_config::pluralize;
 use serde_json::{Value, json};
 
 use super::Args;
 use crate::control::{self, BalancerKind, ControlError};
-use plimsoll_config::pluralize;
 
 pub(in crate::command) fn self_status(args: &Args) -> SelfStatus {
     ask(args).unwrap_or_else(|trouble| SelfStatus {

@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use plimsoll_config::{ListenAddress, MemberAddress, PublicUrl};
 use plimsoll_proxy::Protocol;
 
 use crate::command::{CliError, CliExitCode};
-use plimsoll_config::{ListenAddress, MemberAddress, PublicUrl};
 
 /// The place of a side-car: `[http:|tcp:]ADDRESS=SERVER`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,43 +15,76 @@ mod monitor;
 mod os_process;
 mod process;
 mod reload;
+mod start;
 mod state_file;
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
 use plimsoll_admin::{
-    ActiveRules, AuditLog, ProcessActionError, ProcessCommand, ShutdownMode, SupervisorStatus,
+    ActiveRules, AuditLog, ProcessActionError, ProcessCommand, SelfStatus, ShutdownMode, SupervisorStatus,
 };
 use plimsoll_brain::supervision::{ExitCause, ProcessAction, ProcessPhase};
 use sd_notify::NotifyState;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
-use crate::error::{CliError, CliExitCode};
-use admin_adapter::SupervisorCommand;
+use admin_adapter::{SupervisorAdmin, SupervisorCommand};
 use clock::{now, random_bits, unix_ms};
 use config_watch::ConfigWatch;
 use held_sockets::SocketRequest;
 use log_capture::ProcessLog;
 use monitor::{ProcessExit, ProcessOutcome, monitor_child};
-use plimsoll_balancer::audit_signal;
-use plimsoll_balancer::notify_systemd;
+use plimsoll_balancer::{BalancerError, audit_signal, notify_systemd};
 use plimsoll_config::{self as config, SuperviseFile};
 use process::SupervisedProcess;
 use state_file::SupervisorState;
 
-pub(crate) use admin_adapter::SupervisorAdmin;
+pub use start::run;
 
 /// The number of ends of processes that may wait; more wait where they are.
 const EXIT_CAPACITY: usize = 64;
 /// The number of requests of balancers about their sockets that may wait.
 const SOCKET_REQUEST_CAPACITY: usize = 16;
 
+/// The knowledge of the program's command lines, which only the program itself has.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandLines {
+    /// Returns the configuration file of a command, if that is a file.
+    pub config_file: fn(&[String]) -> Option<PathBuf>,
+    /// Asks the running process of a command for its status; waits for the answer. `None` for a command that
+    /// has no status.
+    pub self_status: fn(&[String]) -> Option<SelfStatus>,
+}
+
+/// The reason why a Supervisor does not start, or ends at once.
+#[derive(Debug)]
+pub enum SupervisorError {
+    /// The control addresses, their rules or their audit log are wrong.
+    Control(BalancerError),
+    /// A step failed: the socket or a folder is in use or not writable.
+    Failed(String),
+    /// The Supervisor was told to stop at once, and killed the running processes.
+    Interrupted,
+}
+
+impl fmt::Display for SupervisorError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Control(error) => out.write_str(&error.headline()),
+            Self::Failed(reason) => out.write_str(reason),
+            Self::Interrupted => out.write_str("stopped at once"),
+        }
+    }
+}
+
+impl std::error::Error for SupervisorError {}
+
 /// A Supervisor and its processes.
-pub(crate) struct Supervisor {
+struct Supervisor {
     path: PathBuf,
     file: SuperviseFile,
     /// The program of its processes.
@@ -85,13 +118,13 @@ pub(crate) struct Supervisor {
 }
 
 /// Signals to the Supervisor.
-pub(crate) struct SupervisorSignals {
+struct SupervisorSignals {
     /// Reads the file again.
-    pub(crate) hangup: Signal,
+    pub hangup: Signal,
     /// Ends the Supervisor.
-    pub(crate) terminate: Signal,
+    pub terminate: Signal,
     /// Ends the Supervisor.
-    pub(crate) interrupt: Signal,
+    pub interrupt: Signal,
 }
 
 /// An event.
@@ -148,7 +181,13 @@ impl Supervisor {
         for process in supervisor.file.supervise.processes.clone() {
             let scribe = supervisor.open_log(&process.name.0)?;
             let rules = supervisor.file.rules(&process);
-            supervisor.processes.push(SupervisedProcess::new(&process, rules, scribe, now()));
+            supervisor.processes.push(SupervisedProcess::new(
+                &process,
+                rules,
+                scribe,
+                now(),
+                supervisor.admin.command_lines(),
+            ));
         }
         supervisor.admin.publish(supervisor.status());
         Ok(supervisor)
@@ -158,7 +197,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// Fails if it had to end at once, and killed the running processes.
-    pub(crate) async fn run(mut self, mut signals: SupervisorSignals) -> Result<(), CliError> {
+    pub(crate) async fn run(mut self, mut signals: SupervisorSignals) -> Result<(), SupervisorError> {
         self.take_over();
         self.accept_balancers();
         for charge in &mut self.processes {
@@ -187,7 +226,7 @@ impl Supervisor {
                         .iter()
                         .filter_map(|charge| charge.child.as_ref())
                         .for_each(|child| child.kill());
-                    return Err(CliError::new(CliExitCode::Interrupted, "stopped at once"));
+                    return Err(SupervisorError::Interrupted);
                 }
                 SupervisorEvent::Terminate(signal) => {
                     audit_signal(self.audit.as_deref(), signal, "shutdown", Ok(()));
@@ -294,7 +333,12 @@ impl Supervisor {
                 Some(place) => place,
                 None => match self.open_log(&kept.name) {
                     Ok(scribe) => {
-                        self.processes.push(SupervisedProcess::from_orphan(&kept, scribe, now()));
+                        self.processes.push(SupervisedProcess::from_orphan(
+                            &kept,
+                            scribe,
+                            now(),
+                            self.admin.command_lines(),
+                        ));
                         self.processes.len() - 1
                     }
                     Err(error) => {

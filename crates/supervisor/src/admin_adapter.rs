@@ -6,13 +6,13 @@ use std::thread;
 use plimsoll_admin::{ProcessActionError, ProcessCommand, ProcessStatus, ShutdownMode, SupervisorStatus};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::command::CliCommand;
+use crate::CommandLines;
 
 /// The number of commands that may wait; the admin plane asks for one at a time.
 const COMMAND_CAPACITY: usize = 16;
 
 /// A command.
-pub(crate) enum SupervisorCommand {
+pub(super) enum SupervisorCommand {
     /// An act on a process.
     Act {
         process: String,
@@ -26,16 +26,22 @@ pub(crate) enum SupervisorCommand {
 }
 
 /// The adapter between the admin plane and the Supervisor.
-pub(crate) struct SupervisorAdmin {
+pub(super) struct SupervisorAdmin {
     published: Mutex<SupervisorStatus>,
     commands: mpsc::Sender<SupervisorCommand>,
+    command_lines: CommandLines,
 }
 
 impl SupervisorAdmin {
     /// Returns an empty adapter, and the receiver of its commands.
-    pub(crate) fn new() -> (Arc<Self>, mpsc::Receiver<SupervisorCommand>) {
+    pub(super) fn new(command_lines: CommandLines) -> (Arc<Self>, mpsc::Receiver<SupervisorCommand>) {
         let (asked, inbox) = mpsc::channel(COMMAND_CAPACITY);
-        (Arc::new(Self { published: Mutex::default(), commands: asked }), inbox)
+        (Arc::new(Self { published: Mutex::default(), commands: asked, command_lines }), inbox)
+    }
+
+    /// Returns the knowledge of command lines.
+    pub(super) fn command_lines(&self) -> CommandLines {
+        self.command_lines
     }
 
     /// Sets the state to show from now on.
@@ -65,10 +71,7 @@ impl plimsoll_admin::SupervisorBackend for SupervisorAdmin {
         // All are asked at once, so that one that does not answer delays no other.
         thread::scope(|scope| {
             for process in household.processes.iter_mut().filter(|process| process.pid.is_some()) {
-                scope.spawn(|| {
-                    process.says = CliCommand::parse_arguments(&process.command)
-                        .and_then(|command| command.self_status())
-                });
+                scope.spawn(|| process.says = (self.command_lines.self_status)(&process.command));
             }
         });
         household

@@ -4,14 +4,14 @@
 use std::io;
 use std::path::Path;
 
+use plimsoll_balancer::notify_systemd;
+use plimsoll_config::{self as config, ProcessConfig, SuperviseFile};
 use sd_notify::NotifyState;
 
 use super::Supervisor;
 use super::clock::now;
 use super::log_capture::{LogTarget, ProcessLog, open_target};
 use super::process::SupervisedProcess;
-use plimsoll_balancer::notify_systemd;
-use plimsoll_config::{self as config, ProcessConfig, SuperviseFile};
 
 /// The prepared parts for a process of the new file.
 enum PreparedProcess {
@@ -64,7 +64,8 @@ impl Supervisor {
                     changes.extend(charge.update(&process, rules, now()));
                 }
                 (PreparedProcess::New(scribe), _) => {
-                    let mut charge = SupervisedProcess::new(&process, rules, scribe, now());
+                    let mut charge =
+                        SupervisedProcess::new(&process, rules, scribe, now(), self.admin.command_lines());
                     charge.start_if_enabled(now());
                     changes.push(format!("+ process {name}"));
                     self.processes.push(charge);

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_admin::{LastExit, ProcessCommand, ProcessStatus};
+use plimsoll_balancer::{HolderRequest, SocketSet};
 use plimsoll_brain::Time;
 use plimsoll_brain::supervision::{ExitCause, ProcessPhase, ProcessSupervision, RestartPolicy};
+use plimsoll_config::{ProcessConfig, TimeSpan};
 use tokio::net::unix::pipe::Receiver;
 
 use super::clock::unix_ms;
@@ -14,9 +16,7 @@ use super::held_sockets::HeldSockets;
 use super::log_capture::ProcessLog;
 use super::os_process::{ExitWaiter, LaunchSpec, SupervisedChild, find_successor};
 use super::state_file::SavedProcess;
-use crate::command::CliCommand;
-use plimsoll_balancer::{HolderRequest, SocketSet};
-use plimsoll_config::{ProcessConfig, TimeSpan};
+use crate::CommandLines;
 
 /// A process under supervision.
 pub(super) struct SupervisedProcess {
@@ -25,6 +25,7 @@ pub(super) struct SupervisedProcess {
     pub(super) launch: LaunchSpec,
     /// Its own configuration, if that is a file.
     pub(super) file: Option<PathBuf>,
+    command_lines: CommandLines,
     /// The reason of its state, for people.
     pub(super) reason: String,
     pub(super) lifecycle: ProcessSupervision,
@@ -49,11 +50,18 @@ pub(super) struct SupervisedProcess {
 
 impl SupervisedProcess {
     /// Returns one that has not begun.
-    pub(super) fn new(process: &ProcessConfig, rules: RestartPolicy, log: ProcessLog, now: Time) -> Self {
+    pub(super) fn new(
+        process: &ProcessConfig,
+        rules: RestartPolicy,
+        log: ProcessLog,
+        now: Time,
+        command_lines: CommandLines,
+    ) -> Self {
         let launch = LaunchSpec::of(process);
         Self {
             name: process.name.0.clone(),
-            file: config_file_of(&launch),
+            file: (command_lines.config_file)(&launch.command),
+            command_lines,
             launch,
             reason: if process.start { "not started yet" } else { "not started yet: start = false" }.into(),
             lifecycle: ProcessSupervision::new(rules, now),
@@ -72,13 +80,19 @@ impl SupervisedProcess {
     }
 
     /// Returns one that runs and is not in the file any more.
-    pub(super) fn from_orphan(kept: &SavedProcess, log: ProcessLog, now: Time) -> Self {
+    pub(super) fn from_orphan(
+        kept: &SavedProcess,
+        log: ProcessLog,
+        now: Time,
+        command_lines: CommandLines,
+    ) -> Self {
         let launch = kept.running.as_ref().map(|(_, launch, _)| launch.clone());
         let launch = launch.unwrap_or_else(|| LaunchSpec { command: Vec::new(), environment: Vec::new() });
         let rules = RestartPolicy::default();
         Self {
             name: kept.name.clone(),
             file: None,
+            command_lines,
             launch,
             reason: String::new(),
             lifecycle: ProcessSupervision::new(rules, now),
@@ -352,7 +366,8 @@ impl SupervisedProcess {
         (self.stop_timeout, self.autostart) = (rules.kill_timeout, process.start);
         if self.removed {
             let news = format!("+ process {name}");
-            (self.file, self.launch, self.removed) = (config_file_of(&launch), launch, false);
+            (self.file, self.launch, self.removed) =
+                ((self.command_lines.config_file)(&launch.command), launch, false);
             self.reason = "it is in the file again".into();
             self.lifecycle.start(now);
             return Some(news);
@@ -360,7 +375,7 @@ impl SupervisedProcess {
         if launch == self.launch {
             return None;
         }
-        (self.file, self.launch) = (config_file_of(&launch), launch);
+        (self.file, self.launch) = ((self.command_lines.config_file)(&launch.command), launch);
         Some(match self.child {
             Some(_) => format!("~ process {name}: takes effect with plimsoll supervise restart {name}"),
             None => format!("~ process {name}"),
@@ -472,10 +487,6 @@ const SIGNAL_NAMES: [(i32, &str); 12] = [
     (15, "SIGTERM"),
     (31, "SIGSYS"),
 ];
-
-fn config_file_of(launch: &LaunchSpec) -> Option<PathBuf> {
-    CliCommand::parse_arguments(&launch.command)?.config_file()
-}
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
