@@ -3,7 +3,6 @@
 //! A process claims numbers by binding abstract unix sockets: the kernel gives each name to one process of a
 //! network namespace and takes it back when that process ends, however it ends.
 
-use std::net::{TcpListener, UdpSocket};
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -15,8 +14,11 @@ const PORTS: Range<u16> = 18_000..32_000;
 /// The number of ports that a process claims at once.
 const BLOCK: u16 = 50;
 
-/// Returns a port for a program that cannot take port 0. It was free over TCP and UDP on 127.0.0.1 and
-/// belongs to this process until it ends; it is returned once.
+/// Returns a port for a program that cannot take port 0. No socket of this machine had it, and it belongs to
+/// this process until that ends; it is returned once.
+///
+/// The kernel's tables show which ports are free. A socket that tried it could be inherited for a moment by a
+/// process that another test starts, and would be in the way.
 #[track_caller]
 pub(crate) fn free_port() -> u16 {
     static LEFT: Mutex<Range<u16>> = Mutex::new(0..0);
@@ -28,10 +30,21 @@ pub(crate) fn free_port() -> u16 {
             *left = first..first + BLOCK;
             continue;
         };
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+        if !is_in_use(port) {
             return port;
         }
     }
+}
+
+/// Returns `true` if a socket of this network namespace has that local port.
+fn is_in_use(port: u16) -> bool {
+    let suffix = format!(":{port:04X}");
+    ["tcp", "tcp6", "udp", "udp6"].iter().any(|table| {
+        let text = std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+        text.lines().skip(1).any(|line| {
+            line.split_ascii_whitespace().nth(1).is_some_and(|address| address.ends_with(&suffix))
+        })
+    })
 }
 
 /// Claims a number below `count` until this process ends.

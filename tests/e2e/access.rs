@@ -70,7 +70,8 @@ impl Domain {
         let text = format!(
             "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{}\n[admin]\n\
              control = [\"unix:{}\", \"tls://127.0.0.1:0\"]\naudit = \"{}\"\n\
-             tls = {{ certificate = \"{}\", key = \"{}\", client_ca = \"{}\", trust_domain = \"example.org\" }}\n\
+             tls = {{ certificate = \"{}\", key = \"{}\", client_ca = \"{}\", \
+             trust_domain = \"example.org\" }}\n\
              jwt = {{ issuer = \"https://id\", audience = \"plimsoll\", jwks_file = \"{}\" }}\n\
              access = {{ file = \"{}\" }}\n",
             groups(&[("web", &[member.address])], ""),
@@ -285,8 +286,10 @@ fn rules_of_the_configuration_change_with_a_reload() {
         format!(
             "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{}\n[admin]\n\
              control = [\"unix:{}\", \"tls://127.0.0.1:0\"]\n\
-             tls = {{ certificate = \"{}\", key = \"{}\", client_ca = \"{}\", trust_domain = \"example.org\" }}\n\
-             access = {{ grant = [{{ identity = \"spiffe://example.org/ops/alice\", role = \"{role}\" }}] }}\n",
+             tls = {{ certificate = \"{}\", key = \"{}\", client_ca = \"{}\", \
+             trust_domain = \"example.org\" }}\n\
+             access = {{ grant = [{{ identity = \"spiffe://example.org/ops/alice\", \
+             role = \"{role}\" }}] }}\n",
             groups(&[("web", &[member.address])], ""),
             control.display(),
             domain.path("lb.pem"),

@@ -205,7 +205,8 @@ fn a_full_disk_costs_lines_and_no_requests() {
     until("more dropped lines", || dropped() > before);
     let warnings = || {
         let lines = balancer.process.lines();
-        lines.iter().filter(|line| line.contains("WARN") && line.contains("access log")).count()
+        // A reload may warn of the last lines for the old file, too.
+        lines.iter().filter(|line| line.contains("WARN") && line.contains("lines are dropped until")).count()
     };
     until("it is told", || warnings() > 0);
     assert_eq!(warnings(), 1, "{}", balancer.process);
@@ -240,8 +241,11 @@ fn a_log_that_nobody_takes_stops_neither_requests_nor_the_end() {
     // A slow machine may not have filled them yet.
     let mut client = Wire::connect(balancer.address());
     until("dropped lines", || {
-        client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{agent}\r\n\r\n"));
-        client.answer().unwrap().status == 200 && balancer.metric("plimsoll_access_log_dropped_total") > 0.0
+        for _ in 0..20 {
+            client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{agent}\r\n\r\n"));
+            assert_eq!(client.answer().unwrap().status, 200);
+        }
+        balancer.metric("plimsoll_access_log_dropped_total") > 0.0
     });
     drop(client);
     assert_eq!(get(balancer.address(), "/").status, 200);

@@ -173,7 +173,8 @@ fn nginx(case: &Case, modules: &str) -> Process {
         format!("{modules} {user} daemon off; master_process off; pid nginx.pid; error_log stderr;\n");
     // NGINX as one process has no second worker.
     let text = case.text.replace("worker_processes 2;", "");
-    let temp = "http {\n client_body_temp_path temp; proxy_temp_path temp; fastcgi_temp_path temp; uwsgi_temp_path temp; scgi_temp_path temp;";
+    let temp = "http {\n client_body_temp_path temp; proxy_temp_path temp; fastcgi_temp_path temp; \
+                uwsgi_temp_path temp; scgi_temp_path temp;";
     let text = text.replacen("http {", temp, 1);
     std::fs::create_dir_all(case.folder.join("temp")).unwrap();
     case.folder.write("nginx.conf", before + &text);

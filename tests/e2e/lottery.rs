@@ -161,18 +161,18 @@ fn shares_follow_capacities() {
         // A machine that stands still makes suspects, whose share others serve until it goes on; the picks
         // are repeated then.
         until("shares as the capacities", || {
-            let picks = cluster.picks(&[0, 1, 2], &[mode, &["-n", "2100"]].concat());
+            let picks = cluster.picks(&[0, 1, 2], &[mode, &["-n", "1050"]].concat());
             [1, 2, 4].iter().all(|capacity| {
                 let part = *capacity as f64 / 7.0;
-                let off = got(&picks, &format!("127.0.0.1:{capacity}")) as f64 - 2100.0 * part;
+                let off = got(&picks, &format!("127.0.0.1:{capacity}")) as f64 - 1050.0 * part;
                 // The range is six standard deviations: one in a thousand million is further off.
-                off.abs() <= 6.0 * (2100.0 * part * (1.0 - part)).sqrt()
+                off.abs() <= 6.0 * (1050.0 * part * (1.0 - part)).sqrt()
             })
         });
     }
     for count in ["lottery_referred", "lottery_won"] {
         let all = || cluster.daemons.iter().filter_map(|one| one.number(count)).sum::<f64>();
-        until("both ways were used", || all() >= 2000.0);
+        until("both ways were used", || all() >= 1000.0);
     }
 }
 

@@ -290,7 +290,11 @@ fn a_configuration_becomes_a_model_with_its_policy() {
          [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"front\"\ngroups = \
          [\"web\"]\n",
     );
-    let more = more.replace("3 }]", "3 }, \"127.0.0.1:3\"]\n[[group]]\nname = \"front\"\nstrategy = \"load_average\"\nmembers = [\"127.0.0.1:4\"]");
+    let more = more.replace(
+        "3 }]",
+        "3 }, \"127.0.0.1:3\"]\n\
+         [[group]]\nname = \"front\"\nstrategy = \"load_average\"\nmembers = [\"127.0.0.1:4\"]",
+    );
     folder.write("plimsoll.toml", more);
     let run = Run::plimsoll(&["model", "from-config"], folder.path());
     assert_eq!(run.code, Some(0), "{}", run.err);

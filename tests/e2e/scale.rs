@@ -134,8 +134,8 @@ fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
                         stabilize = \"3s\"\ncool_down = { up = \"1s\", down = \"1s\" }\n";
     let balancer = Balancer::start(&text("", &(scaler_table.to_owned() + &servers(&mark, ""))));
     until("one that serves", || checked(&balancer) == 1);
-    let mut base = Load::start(balancer.address(), "GET", 8.0);
-    base.more(80);
+    let mut base = Load::start(balancer.address(), "GET", 4.0);
+    base.more(40);
     let mut peak = Load::start(balancer.address(), "GET", 22.0);
     until("more that serve", || {
         peak.more(20);

@@ -50,8 +50,8 @@ pub(crate) use told::Told;
 pub(crate) use walk::Walk;
 pub(crate) use wire::{Answer, Wire, get};
 
-/// The bound of every wait, longer than any operation on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The bound of every wait, longer than any operation on a machine with several times more work than cores.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The least and the longest time between two looks.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));

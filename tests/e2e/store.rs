@@ -92,7 +92,7 @@ fn what_operators_said_of_a_scaler_outlives_a_kill() {
     };
     let said = (Some(3), Some(4), Some(true));
     for what in ["min=3", "max=4", "pause=true"] {
-        told(&balancer, &["ctl", "set", "group", &format!("web.scaler.{what}")]);
+        told(&balancer, &["set", "group", &format!("web.scaler.{what}")]);
     }
     until("it is in force", || scaler(&balancer) == said);
     let balancer = Balancer::start_in(balancer.killed(), &config);

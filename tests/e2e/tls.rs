@@ -221,7 +221,8 @@ fn members_are_reached_by_tls_and_must_be_who_they_should_be() {
     let nginx = Nginx::start(|address| {
         format!(
             "http {{ access_log off; client_body_temp_path temp; proxy_temp_path temp;\n\
-             server {{ listen {address} ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {certificate}; ssl_certificate_key {key};\n\
+             server {{ listen {address} ssl; ssl_protocols TLSv1.2 TLSv1.3; \
+             ssl_certificate {certificate}; ssl_certificate_key {key};\n\
              keepalive_timeout 60; return 200 \"$ssl_server_name $ssl_protocol\\n\"; }} }}"
         )
     });

@@ -234,7 +234,10 @@ impl AdminCommand {
             Self::Report(LoadReport { member, .. })
             | Self::Drain(DrainBody { member, .. })
             | Self::Undrain(DrainBody { member, .. })
-            | Self::SetEnabled { target: SwitchTarget::Member { name: member, .. } | SwitchTarget::Listener(member), .. } => {
+            | Self::SetEnabled {
+                target: SwitchTarget::Member { name: member, .. } | SwitchTarget::Listener(member),
+                ..
+            } => {
                 Some(member.clone())
             }
             Self::SetEnabled { target: SwitchTarget::Balancing(_), .. } => Some("balancing".to_owned()),

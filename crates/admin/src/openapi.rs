@@ -289,7 +289,11 @@ fn response(route: &ApiRoute, gives: ResponseKind) -> Value {
 fn schemas() -> Value {
     let text = || json!({"type": "string"});
     let texts = || json!({"type": "array", "items": {"type": "string"}});
-    let object = |required: &[&str], properties: Value| json!({"type": "object", "required": required, "properties": properties});
+    let object = |required: &[&str], properties: Value| {
+        json!({
+            "type": "object", "required": required, "properties": properties,
+        })
+    };
     let closed = |required: &[&str], properties: Value| {
         let mut schema = object(required, properties);
         schema["additionalProperties"] = false.into();
@@ -299,7 +303,8 @@ fn schemas() -> Value {
         let properties = json!({
             "name": {"type": "string"}, "address": {"type": "string"}, "state": {"type": "string"},
             "why": {"type": "string"}, "capacity": {"type": "number"}, "weight": {"type": "number"},
-            "in_flight": {"type": "integer"}, "requests": {"type": "integer"}, "failures": {"type": "integer"},
+            "in_flight": {"type": "integer"},
+            "requests": {"type": "integer"}, "failures": {"type": "integer"},
             "slow_seconds": {"type": ["number", "null"]},
             "refused": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
             "load_line": {"anyOf": [{"$ref": "#/components/schemas/MemberLoadLine"}, {"type": "null"}]},
@@ -332,7 +337,8 @@ fn schemas() -> Value {
         "schema": {"type": "integer"}, "version": {"type": "string"}, "pid": {"type": "integer"},
         "uptime_seconds": {"type": "number"}, "stopping": {"type": "boolean"},
         "memory": {"type": "object", "properties": {
-            "budget_bytes": {"type": "integer"}, "kept_bytes": {"type": "integer"}, "refused": {"type": "integer"},
+            "budget_bytes": {"type": "integer"}, "kept_bytes": {"type": "integer"},
+            "refused": {"type": "integer"},
         }},
         "last_reload_successful": {"type": "boolean"}, "store": store::status(),
         "listeners": {"type": "array", "items": listener}, "groups": {"type": "array", "items": group},
@@ -348,7 +354,9 @@ fn schemas() -> Value {
     });
     // One value with its name, or several under their names, or both.
     let report = |several: usize, name: Value, value: Value| {
-        let values = json!({"type": "object", "additionalProperties": number(json!("number")), "minProperties": several});
+        let values = json!({
+            "type": "object", "additionalProperties": number(json!("number")), "minProperties": several,
+        });
         let mut age = number(json!(["number", "null"]));
         age["minimum"] = 0.into();
         json!({
@@ -397,7 +405,10 @@ fn schemas() -> Value {
         ),
         "Entry": object(&["seq", "unix_ms", "kind", "group", "why"], entry),
         "Error": object(&["error"], json!({"error": text()})),
-        "GroupExplanation": object(&["name", "members"], json!({"name": text(), "members": {"type": "array"}})),
+        "GroupExplanation": object(
+            &["name", "members"],
+            json!({"name": text(), "members": {"type": "array"}}),
+        ),
         "Household": object(&["schema", "version", "pid", "stopping", "processes"], household),
         "Key": lottery::key(),
         "KeyId": lottery::key_id(),

@@ -65,7 +65,8 @@ pub(super) async fn serve(
                     if let Err(why) = &outcome {
                         tracing::warn!("SIGUSR2: {why}");
                     }
-                    audit_signal(audit.as_deref(), "SIGUSR2", "upgrade", outcome.as_ref().map(drop).map_err(String::as_str));
+                    let done = outcome.as_ref().map(drop).map_err(String::as_str);
+                    audit_signal(audit.as_deref(), "SIGUSR2", "upgrade", done);
                 }));
             }
             () = wait_for_takeover(running) => break true,
@@ -74,7 +75,8 @@ pub(super) async fn serve(
                 // The result is an event, and so in the log.
                 drop(tokio::task::spawn_blocking(move || {
                     let outcome = running.reload();
-                    audit_signal(audit.as_deref(), "SIGHUP", "reload", outcome.as_ref().map(drop).map_err(String::as_str));
+                    let done = outcome.as_ref().map(drop).map_err(String::as_str);
+                    audit_signal(audit.as_deref(), "SIGHUP", "reload", done);
                 }));
             }
             _ = signals.terminate.recv() => {

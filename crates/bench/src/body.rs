@@ -331,12 +331,16 @@ mod tests {
                 text.extend_from_slice(b"\r\n");
             }
             text.extend_from_slice(b"0\r\nt: 1\r\n\r\nrest");
-            let (content, used, done) = feed(BodyDecoder::Chunked(ChunkedDecoder::default()), &text, &sizes).unwrap();
+            let decoder = BodyDecoder::Chunked(ChunkedDecoder::default());
+            let (content, used, done) = feed(decoder, &text, &sizes).unwrap();
             prop_assert_eq!((content, used, done), (chunks.concat(), text.len() - 4, true));
         }
 
         #[test]
-        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), sizes in prop::collection::vec(1usize..9, 1..4)) {
+        fn no_bytes_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            sizes in prop::collection::vec(1usize..9, 1..4),
+        ) {
             let _ = feed(BodyDecoder::Chunked(ChunkedDecoder::default()), &bytes, &sizes);
         }
     }

@@ -275,7 +275,8 @@ mod tests {
             shape in shapes(), seed in any::<u64>(),
         ) {
             let expected = area(&shape, 10.0, 10.0);
-            let pace = RequestPacer::with_shape(ArrivalProcess::Poisson, shape, Duration::from_secs(10), seed);
+            let time = Duration::from_secs(10);
+            let pace = RequestPacer::with_shape(ArrivalProcess::Poisson, shape, time, seed);
             // Six standard deviations, and a margin for counts too small to be normal.
             let room = 6.0 * expected.sqrt() + 12.0;
             prop_assert!((pace.count() as f64 - expected).abs() < room, "{expected}");

@@ -332,8 +332,8 @@ fn swatch(out: &mut String, series: &ChartSeries, index: usize, left: f64, top: 
 /// The style of an SVG by itself; in a page the page's variables take precedence.
 const STYLE: &str = ".chart .ink{fill:var(--ink,#1c2733)}.chart .dim{fill:var(--dim,#5a6775)}\
 .chart .grid{stroke:var(--grid,#e3e7ec);fill:none}.chart .axis{stroke:var(--dim,#5a6775);fill:none}\
-@media (prefers-color-scheme:dark){.chart{--ink:#e6edf3;--dim:#9aa7b4;--grid:#2a333d;--s0:#4aa8e0;--s1:#ff8a3d;\
---s2:#2fc79b;--s3:#e29bc4;--s4:#d9b22e;--s6:#b28bd0;--s7:#a8b0b8}}";
+@media (prefers-color-scheme:dark){.chart{--ink:#e6edf3;--dim:#9aa7b4;--grid:#2a333d;--s0:#4aa8e0;\
+--s1:#ff8a3d;--s2:#2fc79b;--s3:#e29bc4;--s4:#d9b22e;--s6:#b28bd0;--s7:#a8b0b8}}";
 
 #[cfg(test)]
 mod tests {

@@ -82,7 +82,8 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
 
 fn any_call() -> impl Strategy<Value = Call> {
     prop_oneof![
-        6 => (any::<Index>(), prop::bool::weighted(0.7)).prop_map(|(which, passed)| Call::Probe(which, passed)),
+        6 => (any::<Index>(), prop::bool::weighted(0.7))
+            .prop_map(|(which, passed)| Call::Probe(which, passed)),
         4 => any::<Index>().prop_map(Call::Streak),
         3 => prop::collection::vec(any::<(u8, u8)>(), NAMES.len()).prop_map(Call::Totals),
         4 => (any::<Index>(), any_number()).prop_map(|(which, value)| Call::Load(which, value)),
@@ -240,7 +241,10 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
     #[test]
-    fn after_any_calls(spec in any_spec(), calls in prop::collection::vec((any_call(), 0_u64..20_000), 1..80)) {
+    fn after_any_calls(
+        spec in any_spec(),
+        calls in prop::collection::vec((any_call(), 0_u64..20_000), 1..80),
+    ) {
         let mut now = Time(0);
         let mut counts = [MemberTraffic::default(); 7];
         let mut analyzer = Analyzer::new(spec, now);
@@ -275,7 +279,8 @@ proptest! {
         }
         // With passing checks and no further calls, every member that is not drained or disabled returns to
         // its whole share.
-        for (id, spec) in analyzer.members().map(|(id, spec, _)| (id, spec.name.clone())).collect::<Vec<_>>() {
+        let all: Vec<_> = analyzer.members().map(|(id, spec, _)| (id, spec.name.clone())).collect();
+        for (id, spec) in all {
             analyzer.undrain(&spec, now).unwrap();
             analyzer.enable(&spec, now).unwrap();
             for _ in 0..4 {

@@ -385,7 +385,9 @@ proptest! {
 
     /// Checks that a choice is allowed, and the same when repeated, for any plan.
     #[test]
-    fn a_choice_is_sound(plan in any_plan(), asks in prop::collection::vec(any_ask(), 8), share in 0_u32..=4) {
+    fn a_choice_is_sound(
+        plan in any_plan(), asks in prop::collection::vec(any_ask(), 8), share in 0_u32..=4,
+    ) {
         let member = |index: usize| &plan.members()[index];
         for ask in &asks {
             let tried: Vec<MemberId> = (0..plan.members().len() as u32)
@@ -398,7 +400,9 @@ proptest! {
             // Only a threshold, or members that are all full, keep a strategy from a choice.
             let reject = plan.params().get(plan.strategy(), "reject").is_some_and(|reject| reject > 0.0);
             let first = (plan.strategy().choose)(&plan, &mut hand, ask);
-            prop_assert!(first < plan.members().len() || reject || plan.members().iter().all(Member::is_full));
+            prop_assert!(
+                first < plan.members().len() || reject || plan.members().iter().all(Member::is_full)
+            );
             let mut left = plan.members().iter().filter(|member| !tried.contains(&member.id));
             match choice {
                 Choice::Member(index) => {
@@ -419,11 +423,14 @@ proptest! {
     /// Checks that `least_connections` is exact.
     #[test]
     fn the_least_loaded_is_the_least_loaded(
-        specs in prop::collection::vec((1_u32..100, any_count()), 1..=50), ask in any_ask(), tried in 0_u32..50,
+        specs in prop::collection::vec((1_u32..100, any_count()), 1..=50),
+        ask in any_ask(),
+        tried in 0_u32..50,
     ) {
         let members = specs.iter().enumerate();
-        let members: Vec<Member> =
-            members.map(|(id, (weight, busy))| member(id as u32, f64::from(*weight), *busy, u32::MAX)).collect();
+        let members: Vec<Member> = members
+            .map(|(id, (weight, busy))| member(id as u32, f64::from(*weight), *busy, u32::MAX))
+            .collect();
         let plan = plan(named("least_connections"), members);
         let tried = [MemberId(tried)];
         let load = |member: &Member| f64::from(member.in_flight()) / member.weight;
@@ -436,14 +443,19 @@ proptest! {
 
     /// Checks that one round of `weighted_round_robin` is exact.
     #[test]
-    fn a_round_gives_each_its_share(weights in prop::collection::vec(1_u32..20, 1..40), start in any::<u32>()) {
-        let plan = plan(named("weighted_round_robin"), members(&weights.iter().map(|weight| f64::from(*weight) * 0.7).collect::<Vec<_>>()));
+    fn a_round_gives_each_its_share(
+        weights in prop::collection::vec(1_u32..20, 1..40),
+        start in any::<u32>(),
+    ) {
+        let scaled: Vec<_> = weights.iter().map(|weight| f64::from(*weight) * 0.7).collect();
+        let plan = plan(named("weighted_round_robin"), members(&scaled));
         let least = f64::from(*weights.iter().min().unwrap());
         let round: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
         let mut counts = vec![0_u32; weights.len()];
         // As long as any common measure of the weights makes the round.
         for turn in 0..round as u64 {
-            counts[chosen(&plan, &PickRequest { turn: u64::from(start) + turn, ..PickRequest::default() }, &[])] += 1;
+            let request = PickRequest { turn: u64::from(start) + turn, ..PickRequest::default() };
+            counts[chosen(&plan, &request, &[])] += 1;
         }
         for (count, weight) in counts.iter().zip(&weights) {
             prop_assert!(count == weight, "{:?} for {:?}, least {}", counts, weights, least);
@@ -454,7 +466,9 @@ proptest! {
     /// for itself. A key's second choice is the one it gets when the first is gone.
     #[test]
     fn only_the_keys_move_that_must(
-        weights in prop::collection::vec(any_weight(), 2..40), gone in any::<prop::sample::Index>(), seed in any::<u64>(),
+        weights in prop::collection::vec(any_weight(), 2..40),
+        gone in any::<prop::sample::Index>(),
+        seed in any::<u64>(),
     ) {
         let all = plan(named("rendezvous"), members(&weights));
         let gone = gone.index(weights.len());
@@ -477,7 +491,9 @@ proptest! {
     /// Checks `rendezvous`: a member whose weight grows (slow start) takes keys and gives none.
     #[test]
     fn a_growing_member_only_takes(
-        weights in prop::collection::vec(0.1_f64..10.0, 2..40), which in any::<prop::sample::Index>(), seed in any::<u64>(),
+        weights in prop::collection::vec(0.1_f64..10.0, 2..40),
+        which in any::<prop::sample::Index>(),
+        seed in any::<u64>(),
     ) {
         let before = plan(named("rendezvous"), members(&weights));
         let which = which.index(weights.len());

@@ -31,7 +31,8 @@ enum Step {
 
 fn step(urgencies: &'static [u8]) -> impl Strategy<Value = Step> {
     prop_oneof![
-        5 => (prop::sample::select(urgencies), 0..30_u32).prop_map(|(urgency, late)| Step::Enter(urgency, late)),
+        5 => (prop::sample::select(urgencies), 0..30_u32)
+            .prop_map(|(urgency, late)| Step::Enter(urgency, late)),
         3 => Just(Step::Call),
         2 => any::<usize>().prop_map(Step::Look),
         3 => any::<(usize, bool)>().prop_map(|(who, served)| Step::Leave(who, served)),

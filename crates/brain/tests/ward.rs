@@ -256,7 +256,8 @@ proptest! {
                     match ward.phase() {
                         ProcessPhase::BackingOff => {
                             let whole = rules.first * (1 << ward.failures().saturating_sub(2).min(20));
-                            let (whole, pause) = (whole.min(rules.max_backoff), ward.poll_timeout().unwrap().since(now));
+                            let whole = whole.min(rules.max_backoff);
+                            let pause = ward.poll_timeout().unwrap().since(now);
                             prop_assert!(pause <= whole && pause >= whole / 2, "{pause:?} of {whole:?}");
                         }
                         ProcessPhase::Stopped => {

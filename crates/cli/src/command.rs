@@ -1,5 +1,6 @@
 //! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
-//! Commands that look at a running balancer, or act on it, are in `ctl.rs`.
+//! Commands that look at a running balancer, or act on it, are in `control_command.rs`. `help_groups.rs`
+//! lists each command under its heading of `--help`.
 
 mod add;
 mod agent;
@@ -8,7 +9,7 @@ mod cert;
 mod check;
 mod completions;
 mod config;
-mod ctl;
+mod control_command;
 mod demo;
 mod disable;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod enable;
 mod events;
 mod explain;
 mod fleet;
+mod help_groups;
 mod ior;
 mod lab;
 mod leases;
@@ -45,7 +47,7 @@ mod upgrade;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use plimsoll_admin::SelfStatus;
 
 pub(crate) use crate::error::{CliError, CliExitCode};
@@ -53,8 +55,8 @@ pub(crate) use crate::output::GlobalArgs;
 
 /// Adaptive load balancing and monitoring.
 ///
-/// Exit codes: 0 ok; 1 failed; 2 wrong usage or configuration; 3 cannot reach the balancer; 130 interrupted.
-/// Standard output is data, standard error is talk.
+/// Exit codes: 0 success; 1 failure; 2 invalid usage or configuration; 3 balancer unreachable; 130
+/// interrupted. Data goes to standard output, messages to standard error.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -65,7 +67,7 @@ pub(crate) struct Cli {
     pub(crate) globals: GlobalArgs,
 }
 
-/// What to do.
+/// A command of the program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
     Up(up::Args),
@@ -73,8 +75,7 @@ pub(crate) enum CliCommand {
     Supervise(supervise::Args),
     Demo(demo::Args),
     #[command(flatten)]
-    Verb(ctl::ControlCommand),
-    Ctl(ctl::Args),
+    Control(control_command::ControlCommand),
     Member(member::Args),
     Load(load::Args),
     Ior(ior::Args),
@@ -86,6 +87,14 @@ pub(crate) enum CliCommand {
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
+}
+
+impl Cli {
+    /// Reads the command line; prints the help or what is wrong with it, and ends, if it names no command.
+    pub(crate) fn from_arguments() -> Self {
+        let matches = help_groups::with_groups(Self::command()).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }
 
 impl CliCommand {
@@ -138,8 +147,7 @@ impl CliCommand {
             Self::Agent(args) => agent::run(args, globals),
             Self::Supervise(args) => supervise::run(args, globals),
             Self::Demo(args) => demo::run(args, globals),
-            Self::Verb(verb) => verb.run(globals),
-            Self::Ctl(args) => args.verb.run(globals),
+            Self::Control(command) => command.run(globals),
             Self::Member(args) => member::run(args, globals),
             Self::Load(args) => load::run(args, globals),
             Self::Ior(args) => ior::run(args, globals),

@@ -10,13 +10,11 @@ mod terminal;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = command::Cli::parse();
+    let cli = command::Cli::from_arguments();
     match cli.command.run(&cli.globals) {
         Ok(code) => code,
         Err(failure) => {

@@ -10,30 +10,33 @@ use crate::error::CliError;
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct GlobalArgs {
-    /// Form of the data on standard output
-    #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Table, help_heading = "Global options")]
+    /// Format of the data on standard output
+    #[arg(short, long, global = true, value_enum, default_value_t = OutputFormat::Table,
+          help_heading = "Global options")]
     pub(crate) output: OutputFormat,
 
     /// Colour on standard error and in tables; auto looks at the terminal and at NO_COLOR
-    #[arg(long, global = true, value_enum, default_value_t = ColorMode::Auto, help_heading = "Global options")]
+    #[arg(long, global = true, value_enum, default_value_t = ColorMode::Auto,
+          help_heading = "Global options")]
     pub(crate) color: ColorMode,
 
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) quiet: bool,
 
-    /// Say more; twice for everything
-    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet", help_heading = "Global options")]
+    /// Print debug messages; twice for all messages
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet",
+          help_heading = "Global options")]
     pub(crate) verbose: u8,
 }
 
-/// Form of the data on standard output.
+/// The format of the data on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people.
+    /// Text for people.
     #[value(alias = "text")]
     Table,
-    /// For programs: one JSON document (of events one a line).
+    /// One JSON document for programs (events: one per line).
     Json,
     /// HdrHistogram's percentile distribution (load).
     #[value(hide = true)]
@@ -41,13 +44,13 @@ pub(crate) enum OutputFormat {
     /// One self-contained page (load).
     #[value(hide = true)]
     Html,
-    /// An object reference in digits (ior).
+    /// An object reference in hexadecimal (ior).
     #[value(hide = true)]
     Ior,
     /// An object reference as an address and a key (ior).
     #[value(hide = true)]
     Corbaloc,
-    /// A number a line, or a point a row (model).
+    /// One number per line, or one point per row (model).
     #[value(hide = true)]
     Csv,
     /// A model with its results, as other tools read it (model).
@@ -84,7 +87,7 @@ impl OutputFormat {
     }
 }
 
-/// When to use colour.
+/// The use of colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColorMode {
     /// On a terminal, unless `NO_COLOR` is set.

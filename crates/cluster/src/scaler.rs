@@ -200,7 +200,10 @@ fn start_request(wish: &InstanceSpec) -> Value {
 /// Returns the request to a program or a webhook to stop a member.
 fn stop_request(stop: &StopRequest) -> Value {
     let StopRequest { group, instance: one, why } = stop;
-    json!({"action": "stop", "group": &**group, "index": one.index, "id": one.id, "address": one.address.to_string(), "why": &**why})
+    json!({
+        "action": "stop", "group": &**group, "index": one.index, "id": one.id,
+        "address": one.address.to_string(), "why": &**why,
+    })
 }
 
 /// Parses the response to a start: `{"address": "10.0.0.3:80", "id": "…"}`; the `id` defaults to the address.

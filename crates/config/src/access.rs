@@ -21,19 +21,20 @@ use super::{
     read_checked, suggest, titled,
 };
 
-/// Who may do what over TLS. What nothing here gives is refused.
+/// Authorization of clients over TLS. Anything that no grant permits is refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessConfig {
-    /// A file with `[[role]]` and `[[grant]]` in place of those here. Read again when it changes.
+    /// File with `[[role]]` and `[[grant]]` tables, used instead of those here. Reloaded when it changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<FilePath>,
 
-    /// Own roles, beside `viewer` (look), `operator` (look, and operate groups) and `admin` (everything).
+    /// Custom roles, in addition to `viewer` (read only), `operator` (read, and operate groups) and `admin`
+    /// (everything).
     #[serde(rename = "role", skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RoleConfig>,
 
-    /// Who has which role.
+    /// Grants, each of which gives a role to an identity.
     #[serde(rename = "grant", skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<GrantConfig>,
 }
@@ -42,11 +43,11 @@ pub struct AccessConfig {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct AccessFile {
-    /// Own roles.
+    /// Custom roles.
     #[serde(rename = "role")]
     roles: Vec<RoleConfig>,
 
-    /// Who has which role.
+    /// Grants, each of which gives a role to an identity.
     #[serde(rename = "grant")]
     grants: Vec<GrantConfig>,
 }
@@ -55,16 +56,16 @@ struct AccessFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleConfig {
-    /// What grants call it.
+    /// Name of the role, by which grants refer to it.
     pub name: ConfigName,
 
-    /// What it may do: verbs of the OpenAPI document, such as `status` and `drain`.
+    /// Operations that the role permits: verbs of the OpenAPI document, such as `status` and `drain`.
     #[schemars(length(min = 1))]
     pub verbs: Vec<VerbName>,
 
-    /// With which groups, which are the only ones that are shown to it, or `"all"`. Of a lottery's daemon
-    /// these are services, of a Supervisor processes. There is no default: half a file must not give more
-    /// than a whole one.
+    /// Groups that the role covers, the only ones visible to it, or `"all"`. For a lottery daemon these are
+    /// services, for a Supervisor processes. There is no default, so that an incomplete file never permits
+    /// more than a complete one.
     pub groups: GroupSelection,
 }
 
@@ -72,9 +73,9 @@ pub struct RoleConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum GroupSelection {
-    /// These.
+    /// The groups with these names.
     These(Vec<ConfigName>),
-    /// All that there are.
+    /// All groups.
     All(AllGroups),
 }
 
@@ -104,15 +105,16 @@ impl fmt::Display for AllGroups {
     }
 }
 
-/// A role for somebody.
+/// A role given to an identity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrantConfig {
-    /// Who: `spiffe://DOMAIN/PATH` of a client certificate (a last `*` stands for all below), `jwt:SUBJECT`
-    /// or `jwt:CLAIM=VALUE` of a token, `krb5:NAME@REALM` of a Kerberos ticket.
+    /// Identity of the client: `spiffe://DOMAIN/PATH` of a client certificate (a trailing `*` matches
+    /// everything below), `jwt:SUBJECT` or `jwt:CLAIM=VALUE` of a token, or `krb5:NAME@REALM` of a Kerberos
+    /// ticket.
     pub identity: IdentityPattern,
 
-    /// Which role.
+    /// Name of the role.
     pub role: ConfigName,
 }
 

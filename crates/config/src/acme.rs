@@ -15,100 +15,100 @@ use super::spans::SpanTree;
 use super::text::{TextValue, text};
 use super::{Config, ConfigDiagnostics, ConfigFile, FilePath, FolderPath, HostName, ListenerProtocol};
 
-/// A certificate that an authority gives by ACME (RFC 8555), and that is renewed in time. Accounts and
-/// certificates are kept in a folder; a certificate that is there is used, and ordered only where there is
-/// none.
+/// A certificate that an authority issues over ACME (RFC 8555) and that the balancer renews in time. Accounts
+/// and certificates are stored in a folder. A stored certificate is used; the balancer orders one only if
+/// there is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcmeConfig {
-    /// The names that the certificate is for; each of them must lead here.
+    /// Names that the certificate covers. Each must lead to this balancer.
     #[schemars(length(min = 1))]
     pub domains: Vec<HostName>,
 
-    /// Where the authority is: the URL of its directory. There is no default: nobody is asked who is not
-    /// named.
+    /// URL of the authority's ACME directory. There is no default: the balancer contacts no authority that is
+    /// not named here.
     pub directory: DirectoryUrl,
 
-    /// Do you agree to the authority's terms of service? Its directory says where they are. It must be
-    /// `true`.
+    /// Agreement to the authority's terms of service, whose address is in its directory. Must be `true`.
     #[schemars(extend("examples" = [true]))]
     pub terms_agreed: bool,
 
-    /// URLs by which the authority reaches a person.
+    /// Contact URLs by which the authority reaches a person.
     #[schemars(extend("examples" = [["mailto:ops@example.com"]]))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contact: Vec<String>,
 
-    /// The folder in which accounts and certificates are kept, with their keys. It is made if it is not
-    /// there, for the owner alone.
+    /// Folder that stores accounts and certificates with their keys. Created if missing, for the owner alone.
     #[serde(default = "cache")]
     pub cache: FolderPath,
 
-    /// How the authority is shown that the names lead here.
+    /// Challenge type by which the authority verifies that the names lead to this balancer.
     #[serde(default)]
     pub challenge: ChallengeMethod,
 
-    /// The kind of the certificate's key.
+    /// Type of the certificate's key.
     #[serde(default)]
     pub key_type: CertificateKeyType,
 
-    /// The kind of certificate, by the authority's name for it, if it has several. Default: its usual one.
+    /// Certificate profile, by the authority's name for it, if it offers several. Default: the authority's
+    /// default.
     #[schemars(extend("examples" = ["shortlived"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
 
-    /// A certificate of its own for each name, instead of one for all: then no name keeps the others from
-    /// theirs.
+    /// Orders a separate certificate for each name instead of one for all, so that a name that fails does not
+    /// keep the others from getting theirs.
     #[serde(default)]
     pub separate: bool,
 
-    /// The authorities that the certificate of the directory must lead to, PEM: for authorities of your own.
-    /// It is read again with each reload. Default: those that the system trusts.
+    /// CA certificates that verify the certificate of the directory, PEM: for private authorities. Reloaded
+    /// with the configuration. Default: the authorities that the system trusts.
     #[schemars(extend("examples" = ["/etc/plimsoll/internal-ca.pem"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<FilePath>,
 
-    /// An account that the authority knows already, for authorities that ask for one.
+    /// External account binding, for authorities that require one: an account that the authority already
+    /// knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_account: Option<ExternalAccount>,
 }
 
-/// An account that the authority knows already (external account binding).
+/// External account binding: an account that the authority already knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalAccount {
-    /// What the authority calls it, often "key id".
+    /// Identifier that the authority assigned to the account, often called "key id".
     #[schemars(extend("examples" = ["kid-1"]))]
     pub id: String,
 
-    /// A file with the key that the authority gave with it, in base64url as it gave it.
+    /// File with the key that the authority issued with it, in base64url as issued.
     #[schemars(extend("examples" = ["/etc/plimsoll/acme-account.key"]))]
     pub key_file: FilePath,
 }
 
-/// How an authority is shown that a name leads here.
+/// Challenge type by which an authority verifies that a name leads to this balancer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ChallengeMethod {
-    /// By a certificate on port 443, which must lead to this listener.
+    /// Validation by a certificate on port 443, which must lead to this listener.
     #[default]
     #[serde(rename = "tls-alpn-01")]
     Tls,
-    /// By a page on port 80, which must lead to an http listener of this file.
+    /// Validation by a page on port 80, which must lead to an http listener of this file.
     #[serde(rename = "http-01")]
     Http,
 }
 
-/// The kind of a certificate's key.
+/// Type of a certificate's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CertificateKeyType {
-    /// ECDSA on P-256: small and fast, known to every client of the last fifteen years.
+    /// ECDSA on P-256: small and fast, supported by every client of the last fifteen years.
     #[default]
     #[serde(rename = "ecdsa-p256")]
     P256,
     /// ECDSA on P-384.
     #[serde(rename = "ecdsa-p384")]
     P384,
-    /// RSA with 2048 bits, for clients that are older: a handshake costs many times as much.
+    /// RSA with 2048 bits, for older clients: a handshake costs many times as much.
     #[serde(rename = "rsa-2048")]
     Rsa2048,
 }

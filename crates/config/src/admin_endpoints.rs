@@ -13,32 +13,33 @@ use super::{
     KerberosConfig, access, auth,
 };
 
-/// Where a daemon is controlled.
+/// Control of a daemon: its addresses, credentials, authorization and audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlConfig {
-    /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`),
-    /// whose clients prove who they are; or a list of both. `off` for none, which is the default.
+    /// Addresses that accept control commands: a unix socket (mode 0600), an address with TLS
+    /// (`tls://0.0.0.0:9905`) whose clients must authenticate, or a list of both. `off` for none, which is
+    /// the default.
     pub control: ControlAddresses,
 
-    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be
-    /// written, changes over the control addresses are refused. Off unless given.
+    /// File to which the daemon appends each change and each refused attempt, one JSON object per line. While
+    /// it cannot be written, changes over the control addresses are refused. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<FilePath>,
 
-    /// Certificates of control over TLS.
+    /// TLS certificates of the control address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ControlTls>,
 
-    /// Tokens that count for control over TLS.
+    /// Bearer tokens (JWT) accepted for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtConfig>,
 
-    /// Kerberos tickets that count for control over TLS.
+    /// Kerberos tickets accepted for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kerberos: Option<KerberosConfig>,
 
-    /// Who may do what over TLS.
+    /// Authorization of clients over TLS.
     pub access: AccessConfig,
 }
 

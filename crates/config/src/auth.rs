@@ -11,47 +11,48 @@ use super::spans::SpanTree;
 use super::text::{TextValue, text};
 use super::{ConfigDiagnostic, ControlSection, FilePath};
 
-/// Control over TLS (1.3): by what it shows who it is, and whom it trusts. All files are read again when they
-/// change.
+/// TLS (1.3) of the control address: the daemon's certificate, and the verification of clients. All files are
+/// reloaded when they change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControlTls {
-    /// Its certificate and those between it and its authority, PEM.
+    /// Certificate chain, PEM: the certificate and its intermediates.
     pub certificate: FilePath,
 
-    /// The private key of the certificate, PEM.
+    /// Private key of the certificate, PEM.
     pub key: FilePath,
 
-    /// The authorities of client certificates, PEM. Clients then need a certificate, unless `[admin.jwt]`
-    /// lets them show a token instead.
+    /// CA certificates that verify client certificates, PEM. Clients then need a certificate, unless
+    /// `[admin.jwt]` permits a token instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<FilePath>,
 
-    /// Client certificates must have an SPIFFE id of this trust domain.
+    /// SPIFFE trust domain: client certificates must have a SPIFFE ID of this domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_domain: Option<TrustDomain>,
 }
 
-/// Tokens (JWT) that count as credentials for control over TLS: signed by ES256, RS256 or EdDSA, not expired.
+/// Bearer tokens (JWT) that authenticate clients of control over TLS: signed with ES256, RS256 or EdDSA, and
+/// not expired.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JwtConfig {
-    /// Who must have made them: the claim `iss`, to the letter.
+    /// Required issuer: the token's claim `iss` must equal it exactly.
     pub issuer: String,
 
-    /// Whom they must be for: the claim `aud`, or one of its list.
+    /// Required audience: the token's claim `aud`, or one element of its list.
     pub audience: String,
 
-    /// The issuer's public keys, a JWK set in a file. Read again when it changes.
+    /// File with the issuer's public keys, a JWK set. Reloaded when it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwks_file: Option<FilePath>,
 
-    /// In place of a file: where the issuer publishes them. Fetched when it is due, and when a token names a
-    /// key that is not known.
+    /// URL of the issuer's public keys, instead of a file. Fetched when due, and when a token names an
+    /// unknown key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwks_url: Option<JwksUrl>,
 
-    /// The authorities of the certificate at `jwks_url`, PEM; those of the system unless given.
+    /// CA certificates that verify the certificate at `jwks_url`, PEM. Default: those of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwks_ca: Option<FilePath>,
 }
@@ -100,12 +101,12 @@ impl fmt::Display for JwksUrl {
     }
 }
 
-/// Kerberos tickets that count as credentials for control over TLS: those for `HTTP/HOST` of this host, sent
-/// by `Authorization: Negotiate` and bound to the connection. Only in a plimsoll that was built with it.
+/// Kerberos tickets that authenticate clients of control over TLS: those for `HTTP/HOST` of this host, sent
+/// with `Authorization: Negotiate` and bound to the connection. Requires a build with the feature `kerberos`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KerberosConfig {
-    /// The keytab with the keys of the service. Read again with each ticket.
+    /// Keytab with the service's keys. Read again with each ticket.
     pub keytab: FilePath,
 }
 

@@ -23,100 +23,101 @@ use super::{
     Config, ConfigFile, Domain, FilePath, GroupConfig, MemberAddress, MonitorUrl, ScalerConfig, TimeSpan,
 };
 
-/// A source of members: one of `file`, `dns`, `srv`, `http`, `etcd` and `kubernetes`, which is asked again
-/// and again, or `registered`. One that fails keeps its members, and one that lists nobody is not believed,
-/// unless it is told that this may be.
+/// A source of members: one of `file`, `dns`, `srv`, `http`, `etcd` and `kubernetes`, which the balancer
+/// queries repeatedly, or `registered`. A source that fails keeps its members. An answer without any member
+/// is ignored, unless `allow_empty` is set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiscoverConfig {
-    /// A file with `members = […]`, written as here, or with a list in JSON if its name ends with `.json`. It
-    /// is looked at each `interval`.
+    /// File with `members = […]` in the format of the configuration, or with a JSON list if its name ends
+    /// with `.json`. Checked every `interval`.
     #[schemars(extend("examples" = ["/etc/plimsoll/web.members"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<FilePath>,
 
-    /// A name and a port: each address of the name (A, AAAA) is a member there.
+    /// Name and port: each address of the name (A, AAAA) is a member at this port.
     #[schemars(extend("examples" = ["web.example.org:8080"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<MemberAddress>,
 
-    /// A service of DNS (SRV): its servers of the lowest priority are members, at their ports, with their
-    /// weights as capacities.
+    /// DNS service (SRV): its servers of the lowest priority are members, at their ports, with their weights
+    /// as capacities.
     #[schemars(extend("examples" = ["_http._tcp.example.org"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub srv: Option<Domain>,
 
-    /// Where a list in JSON is: of `"host:port"`, and of objects with `address` and perhaps `capacity` and
-    /// `max_connections`.
+    /// URL of a JSON list of `"host:port"` strings, and of objects with `address` and optionally `capacity`
+    /// and `max_connections`.
     #[schemars(extend("examples" = ["http://10.0.0.1:8500/v1/members"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<MonitorUrl>,
 
-    /// What keys begin with in the cluster of `[etcd]`: the value of each is a member, `host:port` or an
-    /// object with `address` and perhaps `capacity` and `max_connections`.
+    /// Key prefix in the cluster of `[etcd]`. The value of each key is a member: `host:port`, or an object
+    /// with `address` and optionally `capacity` and `max_connections`.
     #[schemars(extend("examples" = ["/services/web/"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<KeyPrefix>,
 
-    /// A service of Kubernetes: its endpoints that are ready are members, by its EndpointSlices, which are
-    /// watched. Only in a build with the feature `kubernetes`.
+    /// Kubernetes service whose ready endpoints are members. The balancer watches its EndpointSlices.
+    /// Requires a build with the feature `kubernetes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<KubernetesService>,
 
-    /// Members that agents or operators register with the balancer; they are kept in `[store]`.
+    /// Uses members that agents or operators register with the balancer. They are kept in `[store]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub registered: bool,
 
-    /// Between two looks (file, http). Default: 1s for a file, 5s for http.
+    /// Interval between two queries (file, http). Default: 1s for a file, 5s for http.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<TimeSpan>,
 
-    /// For an answer as a whole (dns, srv, http, kubernetes).
+    /// Timeout of a complete answer (dns, srv, http, kubernetes).
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1m"))]
     #[serde(default = "millis::<3000>")]
     pub timeout: TimeSpan,
 
-    /// Name servers in the order in which they are asked: IP addresses and ports (dns, srv). Default: those
+    /// Name servers in the order in which they are queried: IP addresses and ports (dns, srv). Default: those
     /// of `/etc/resolv.conf`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resolver: Vec<MemberAddress>,
 
-    /// Which addresses count (dns, srv, kubernetes). Of a pod with both kinds only the one of IPv4 does with
-    /// `any`.
+    /// Address families to use (dns, srv, kubernetes). With `any`, a pod with both kinds is used by its IPv4
+    /// address only.
     #[serde(default)]
     pub family: FamilyFilter,
 
-    /// An answer is good for at least that, whatever its time to live (dns, srv).
+    /// Minimum time for which an answer is valid, whatever its time to live (dns, srv).
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<1000>")]
     pub min: TimeSpan,
 
-    /// And for at most that.
+    /// Maximum time for which an answer is valid, whatever its time to live (dns, srv).
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1d"))]
     #[serde(default = "millis::<300_000>")]
     pub max: TimeSpan,
 
-    /// Believe an answer without any member.
+    /// Accepts an answer without any member.
     #[serde(default)]
     pub allow_empty: bool,
 
-    /// How long a member stays that is not listed any more: for sources that tell a part of theirs each time.
+    /// Time for which a member stays after the source has stopped listing it: for sources that return a part
+    /// of their members each time.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<0>")]
     pub hold: TimeSpan,
 }
 
-/// Which addresses count.
+/// Address families to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FamilyFilter {
-    /// All.
+    /// IPv4 and IPv6.
     #[default]
     Any,
-    /// Those of IPv4.
+    /// IPv4 only.
     Ipv4,
-    /// Those of IPv6.
+    /// IPv6 only.
     Ipv6,
 }
 

@@ -14,50 +14,51 @@ use super::root::millis;
 use super::spans::SpanTree;
 use super::{Config, ConfigFile, ConfigName, FilePath, ListenAddress, MemberAddress, TimeSpan};
 
-/// Other balancers of the same groups, and how this one acts together with them. They tell one another what
-/// each has in flight with members, what it found out about their health and what they said of their load, so
-/// that all choose as one. What a file says here is fixed at start.
+/// Other balancers of the same groups, which exchange state so that all choose members as one. They exchange
+/// the requests in flight per member, health check results and load reports. The settings of this section are
+/// fixed at start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FleetConfig {
-    /// What this balancer is called. Default: the name of its host.
+    /// Name of this balancer in the fleet. Default: the host name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<ConfigName>,
 
-    /// Where the others send to (UDP).
+    /// UDP address to which the other balancers send.
     pub listen: ListenAddress,
 
-    /// Where the others reach it, if that is not where it listens.
+    /// Address at which the other balancers reach this one, if it differs from `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<MemberAddress>,
 
-    /// Others: one that runs is enough to find all. A name may have the addresses of many, and is looked up
-    /// again.
+    /// Addresses of other balancers; one that runs is enough to find all. A name may have the addresses of
+    /// several balancers, and is resolved again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seeds: Vec<MemberAddress>,
 
-    /// File of keys, the same at all: a line for each, its number and 64 hexadecimal digits. The first seals,
-    /// all of them (at most three) open.
+    /// File of keys, identical on all balancers. Each line has a key's number and 64 hexadecimal digits. The
+    /// first key seals datagrams; all of them (at most three) open them.
     #[schemars(extend("examples" = ["/etc/plimsoll/fleet.keys"]))]
     pub key_file: FilePath,
 
-    /// How often the others are told of what has changed.
+    /// Interval at which changes are sent to the other balancers.
     #[schemars(extend("x-minimum" = "5ms"))]
     #[schemars(extend("x-maximum" = "1s"))]
     #[serde(default = "millis::<10>")]
     pub interval: TimeSpan,
 
-    /// Bytes of reports that it sends in a second, to all others together. What does not fit is told later.
+    /// Maximum size of the reports sent per second to all other balancers together, in bytes. The rest is
+    /// sent later.
     #[schemars(range(min = 20_000, max = 1_000_000_000))]
     #[serde(default = "million")]
     pub bytes_per_second: u64,
 
-    /// How many balancers check each member's health; the others are told what these find.
+    /// Number of balancers that check each member's health. They send the results to the others.
     #[schemars(range(min = 1, max = 16))]
     #[serde(default = "single")]
     pub probers: usize,
 
-    /// How long a balancer that was lost keeps its part of the members' limits.
+    /// Time for which a lost balancer keeps its share of the members' limits.
     #[schemars(extend("x-maximum" = "1d"))]
     #[serde(default = "millis::<60000>")]
     pub forget: TimeSpan,

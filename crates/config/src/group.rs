@@ -12,123 +12,125 @@ use super::{
     StrategyConfig, TimeSpan,
 };
 
-/// A set of members that do the same work, and how work is shared among them.
+/// A set of members that do the same work, and the distribution of work among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-required" = { "members": ["lottery", "discover", "scaler"] }))]
 pub struct GroupConfig {
-    /// By which listeners refer to it. It stands in metric labels and commands.
+    /// Name of the group, by which listeners refer to it. It appears in metric labels and commands.
     pub name: ConfigName,
 
-    /// How a member is chosen: a name, or a table with its settings such as
+    /// Load balancing strategy: a name, or a table with its settings such as
     /// `{ least_request = { choices = 3 } }` or `{ expression = { weight = "capacity / (1 + cpu)" } }`.
     /// Default: `adaptive`.
     #[serde(default)]
     pub strategy: StrategyConfig,
 
-    /// Who does the work: `"host:port"`, or a table with more. This, `discover`, `scaler` or `lottery`.
+    /// Servers of the group: `"host:port"`, or a table with further settings. Required unless `discover`,
+    /// `scaler` or `lottery` is set.
     #[schemars(length(min = 1))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<MemberEntry>,
 
-    /// Where more members are found, which come and go: beside `members`, or in place of them.
+    /// Sources of dynamic members, in addition to `members` or instead of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discover: Vec<DiscoverConfig>,
 
-    /// How many members there are, by what goes on: they are started and taken away. Default: those that
-    /// there are.
+    /// Autoscaling: starts and stops members based on load. Default: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaler: Option<ScalerConfig>,
 
-    /// In place of `members`: those whom the daemons of a lottery (`plimsoll lottery`) draw for a service,
-    /// each as often as they do.
+    /// Service of a lottery (`plimsoll lottery`) that supplies the members, instead of `members`. Each is
+    /// used as often as the daemons draw it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lottery: Option<LotteryMembers>,
 
-    /// Most requests (http), connections (tcp) or flows (udp) at once at each member that does not set its
-    /// own. Default: no limit.
+    /// Maximum number of concurrent requests (http), connections (tcp) or flows (udp) at each member without
+    /// its own limit. Default: no limit.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
 
-    /// Most requests (http), connections (tcp) or flows (udp) a second that each member is given. Default: no
-    /// limit.
+    /// Maximum number of requests (http), connections (tcp) or flows (udp) per second to each member.
+    /// Default: no limit.
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rate: Option<f64>,
 
-    /// No member gets more than it can work on, as far as that is known: by what it says of itself with its
-    /// answers (http), else by what is seen of it where requests pile up. What finds no room waits or is
-    /// refused (http: 503, `shed`). Default: `true` for the strategy `adaptive`, `false` for the others.
+    /// Admission control: no member gets more requests than it can process, as far as that is known. The
+    /// limit comes from the load reports in the member's answers (http), else from the point where requests
+    /// queue up. Requests without room wait or are refused (http: 503, `shed`). Default: `true` for the
+    /// strategy `adaptive`, `false` for the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<bool>,
 
-    /// Within what time clients want their answers. Where no member has room a request waits for as long as
-    /// its answer can still be expected by then, and is refused at once if it cannot. It says nothing where
-    /// `admission` is off. Default: a second, or four times as long as requests take.
+    /// Time within which clients expect their answers. While no member has room, a request waits as long as
+    /// its answer can still arrive in time. It is refused at once if it cannot. Ignored if `admission` is
+    /// off. Default: one second, or four times the response time if that is longer.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<TimeSpan>,
 
-    /// Of a large group this process uses a part only, whatever the strategy: two members for each of its
-    /// requests in flight, and at least so many. Where there are many balancers each then has enough to do
-    /// with few members instead of too little with all. Default: all are used (`adaptive` has such a part of
-    /// its own, of at least 10, where members say nothing of themselves).
+    /// Minimum size of the subset of a large group that this process uses, with any strategy. The subset has
+    /// two members per request in flight, and at least this many. With many balancers, each then gives enough
+    /// work to few members instead of too little to all. Default: all members are used (`adaptive` has its
+    /// own subset, of at least 10, if members send no load reports).
     #[schemars(range(min = 2, max = 65_536))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aperture: Option<u32>,
 
-    /// What sticks to one member, for strategies that hash: `client` (its IP address), `path`,
-    /// `header:NAME`, `cookie:NAME`. Where a header or cookie is missing, the client's address stands in.
+    /// Hash key, for strategies that hash: `client` (the client's IP address), `path`, `header:NAME` or
+    /// `cookie:NAME`. If the header or cookie is missing, the client's address is used.
     #[serde(default = "client")]
     pub key: HashKey,
 
-    /// How long a member that came back takes to get its whole share. A member that is cold and gets it at
-    /// once sees a multiple of it. `0s` for off.
+    /// Duration over which a recovered member's share of the load rises to its full value. A cold member that
+    /// gets its full share at once experiences a multiple of it. `0s` for off.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<10000>")]
     pub slow_start: TimeSpan,
 
-    /// What happens to requests when no member can be used.
+    /// Handling of requests while no member is usable.
     #[serde(default)]
     pub when_all_down: WhenAllDown,
 
-    /// Requests that wait while every member is at its `max_connections` or `max_rate`; more are refused.
-    /// 0 refuses at once.
+    /// Maximum number of requests that wait while every member is at its `max_connections` or `max_rate`.
+    /// Further requests are refused. 0 refuses at once.
     #[schemars(range(min = 0, max = 1_000_000))]
     #[serde(default = "count::<1024>")]
     pub queue: usize,
 
-    /// How long they wait before they are refused.
+    /// Maximum time that a request waits in the queue before it is refused.
     #[schemars(extend("x-minimum" = "1ms"))]
     #[serde(default = "millis::<1000>")]
     pub queue_timeout: TimeSpan,
 
-    /// Idle connections kept for reuse, per member and thread (http). 0 closes each after its request.
+    /// Maximum number of idle connections kept for reuse, per member and thread (http). 0 closes each
+    /// connection after its request.
     #[schemars(range(min = 0, max = 65_536))]
     #[serde(default = "count::<256>")]
     pub pool: usize,
 
-    /// Idle connections older than this are closed (http). The default of 4s lies below the 5 s after which
-    /// Node.js and Apache close theirs: a POST caught by such a close fails and cannot be tried again.
+    /// Maximum time that a connection stays idle before it is closed (http). The default of 4s is below the
+    /// 5 s after which Node.js and Apache close theirs. A POST caught by such a close fails and cannot be
+    /// retried.
     #[schemars(extend("x-minimum" = "1ms"))]
     #[serde(default = "millis::<4000>")]
     pub pool_idle: TimeSpan,
 
-    /// Begin each connection to a member with a PROXY protocol header of this version. Default: none.
+    /// Version of the PROXY protocol header that begins each connection to a member. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_proxy: Option<ProxyVersion>,
 
-    /// What members speak to whom requests of http listeners go, whatever version clients speak.
+    /// HTTP version for requests of http listeners to members, whatever version clients use.
     #[serde(default)]
     pub protocol: MemberProtocol,
 
-    /// Members are reached by TLS (http, tcp), by their health checks, too. Default: as they are.
+    /// TLS for connections to members (http, tcp), including health checks. Default: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<MemberTls>,
 
-    /// What happens to what members say of their load with their answers (the header `endpoint-load-metrics`,
-    /// http).
+    /// Handling of the load reports in members' answers (the header `endpoint-load-metrics`, http).
     #[serde(default)]
     pub report_header: ReportHeader,
 
@@ -136,70 +138,72 @@ pub struct GroupConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthConfig>,
 
-    /// How loaded members are. Default: nothing is asked for, and no load is made of what is told.
+    /// Metric and source of members' load. Default: the balancer requests no reports, and derives no load
+    /// from those it receives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<MonitorConfig>,
 
-    /// How long to wait for members.
+    /// Timeouts towards members.
     #[serde(default)]
     pub timeouts: MemberTimeouts,
 
-    /// Trying again, where that is safe.
+    /// Retries, where they are safe.
     #[serde(default)]
     pub retry: RetryConfig,
 
-    /// Taking members out whose traffic fails; `false` for off.
+    /// Outlier detection: ejects members whose traffic fails. `false` for off.
     #[serde(default)]
     pub outlier: OutlierConfig,
 
-    /// Who is told before a member that is drained, or under alert, loses sessions. Default: nobody.
+    /// Webhook that is called before a member that is drained, or under alert, loses sessions. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_over: Option<HandOverConfig>,
 
-    /// What becomes of http sessions that are bound to a member, by a cookie or by their connection, when it
-    /// is drained.
+    /// Handling of http sessions that are bound to a member, by a cookie or by their connection, when it is
+    /// drained.
     #[serde(default)]
     pub drained_sessions: DrainedSessions,
 
-    /// The object that clients of iiop listeners ask for.
+    /// Object that clients of iiop listeners request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iiop: Option<IiopConfig>,
 }
 
-/// What becomes of the sessions of a member that is drained.
+/// Handling of the sessions of a member that is drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainedSessions {
-    /// They go to another member with their next request.
+    /// Sessions move to another member with their next request.
     #[default]
     Move,
-    /// They stay until they end: their connection, or the time of their cookie, which is not given anew.
+    /// Sessions stay until they end: with their connection, or when their cookie expires, which is not
+    /// renewed.
     Stay,
 }
 
-/// A service of a lottery, whose members come and go.
+/// A service of a lottery, which supplies dynamic members.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LotteryMembers {
-    /// Its name, as the daemons have it.
+    /// Name of the service, as the daemons have it.
     pub service: ConfigName,
 
-    /// Daemons to ask who is drawn. One that runs is enough to find the others; give two or three.
+    /// Addresses of daemons to query. One that runs is enough to find the others; list two or three.
     #[schemars(length(min = 1))]
     pub daemons: Vec<MemberAddress>,
 
-    /// File of the cluster's keys, as `plimsoll lottery` made it. It is read again when it changes.
+    /// File of the cluster's keys, as created by `plimsoll lottery`. Reloaded when it changes.
     #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
     pub keys: FilePath,
 }
 
-/// One that does the work.
+/// A member: a server of the group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum MemberEntry {
-    /// Only its address.
+    /// Address only.
     Address(MemberAddress),
-    /// Its address and more.
+    /// Address and further settings.
     Table(Box<MemberConfig>),
 }
 
@@ -238,79 +242,80 @@ impl MemberEntry {
     }
 }
 
-/// One that does the work, with more than its address.
+/// A member with further settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberConfig {
-    /// Host name or IP address, and port. Left out where `ior` says it.
+    /// Host name or IP address, and port. Omitted if `ior` contains it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<MemberAddress>,
 
-    /// How much it can do relative to the other members: 2 gets twice as much as 1.
+    /// Weight relative to the other members: 2 gets twice as much as 1.
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
     #[serde(default = "one")]
     pub capacity: f64,
 
-    /// Most requests (http), connections (tcp) or flows (udp) at once. Default: the group's.
+    /// Maximum number of concurrent requests (http), connections (tcp) or flows (udp). Default: the group's.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
 
-    /// Where clients reach it themselves, for listeners with `rebind = "redirect"`.
+    /// URL at which clients reach the member directly, for listeners with `rebind = "redirect"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public: Option<PublicUrl>,
 
-    /// Its object (iiop): `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that holds one of them,
-    /// which is read whenever this file is.
+    /// Object reference of the member (iiop): `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that
+    /// holds one of them. That file is read whenever the configuration is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ior: Option<ObjectReference>,
 
-    /// The key of its object (iiop), where there is no `ior`. Default: the group's.
+    /// Object key of the member (iiop), if there is no `ior`. Default: the group's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<ObjectKey>,
 
-    /// Its location, by which monitors say loads of it to the load manager (`[admin] load_manager`); members
-    /// of other groups may have the same. Default: its address as written.
+    /// Location under which monitors report the member's loads to the load manager (`[admin] load_manager`).
+    /// Members of other groups may have the same. Default: the member's address as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<MemberLocation>,
 
-    /// The machine that it is on, where its address does not say: members with the same one share it, in
-    /// whatever groups they are. Default: its IP address.
+    /// Machine on which the member runs, if its address does not identify it. Members with the same value
+    /// share the machine, in whatever groups they are. Default: the member's IP address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<ConfigName>,
 }
 
-/// What clients see of members' reports.
+/// Handling of the load reports in members' answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportHeader {
-    /// Nothing.
+    /// Clients get no report.
     #[default]
     Strip,
-    /// What the member sent.
+    /// Clients get the report that the member sent.
     Pass,
 }
 
-/// What happens to requests when no member can be used.
+/// Handling of requests while no member is usable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenAllDown {
-    /// They are refused (http: 503).
+    /// Requests are refused (http: 503).
     #[default]
     Reject,
-    /// All members but the draining and disabled ones are used as if they were up: for checks that may be
-    /// wrong.
+    /// All members but the draining and disabled ones are used as if they were up: for health checks that may
+    /// be wrong.
     FailOpen,
 }
 
-/// What members speak.
+/// HTTP version for requests to members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberProtocol {
     /// HTTP/1.1.
     #[default]
     Http1,
-    /// HTTP/2, many requests on a connection: agreed on with `tls` (ALPN), otherwise spoken at once (h2c).
+    /// HTTP/2, with many requests per connection: negotiated by ALPN with `tls`, otherwise with prior
+    /// knowledge (h2c).
     H2,
 }
 
@@ -318,55 +323,55 @@ pub enum MemberProtocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyVersion {
-    /// The line of text.
+    /// Version 1, the text header.
     V1,
-    /// The binary header.
+    /// Version 2, the binary header.
     V2,
 }
 
-/// Active health checks: one of `http`, `grpc`, `tcp` and `iiop`. A member that has not been checked yet is
+/// Active health checks by one of `http`, `grpc`, `tcp` and `iiop`. A member that has not been checked yet is
 /// not used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthConfig {
-    /// GET this path and expect an answer from 200 to 399, or the one in `expect`.
+    /// Sends GET to this path and expects a status from 200 to 399, or the one in `expect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<super::ProbePath>,
 
-    /// Ask the health service of gRPC (`grpc.health.v1.Health/Check`) for this service, or with `""` for the
-    /// whole server, and expect SERVING.
+    /// Queries the gRPC health service (`grpc.health.v1.Health/Check`) for this service, or with `""` for the
+    /// whole server, and expects SERVING.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<super::ServiceName>,
 
-    /// Connect, and no more.
+    /// Opens a connection, and nothing more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tcp: bool,
 
-    /// Ask whether the member has its object (LocateRequest).
+    /// Queries whether the member has its object (LocateRequest).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub iiop: bool,
 
-    /// Between two checks of one member. Each wait is varied by a tenth, so that checks spread.
+    /// Interval between two checks of one member. Each wait varies by a tenth, so that checks spread.
     #[schemars(extend("x-minimum" = "10ms"))]
     pub interval: TimeSpan,
 
-    /// For one check as a whole.
+    /// Timeout of a complete check.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub timeout: TimeSpan,
 
-    /// Passed checks in a row that bring a member back. The first pass is enough for a new member.
+    /// Number of consecutive passed checks after which a member is up again. A new member needs only one.
     #[schemars(range(min = 1, max = 1000))]
     pub rise: u32,
 
-    /// Failed checks in a row that take a member out.
+    /// Number of consecutive failed checks after which a member is down.
     #[schemars(range(min = 1, max = 1000))]
     pub fall: u32,
 
-    /// Host header of the check (http), or its authority (grpc). Default: the member's address as written.
+    /// Host header (http) or authority (grpc) of the check. Default: the member's address as written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<super::ProbeHost>,
 
-    /// The only status that passes (http).
+    /// Only status code that passes (http).
     #[schemars(range(min = 100, max = 599))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expect: Option<u16>,
@@ -389,24 +394,24 @@ impl Default for HealthConfig {
     }
 }
 
-/// How long to wait for members.
+/// Timeouts towards members.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemberTimeouts {
-    /// For a connection to be made. A lost first packet is sent again after 1 s: by then another member is
-    /// the better try.
+    /// Timeout for a connection to be established. A lost first packet is retransmitted after 1 s: by then
+    /// another member is the better try.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub connect: TimeSpan,
 
-    /// For one try: from the request being sent to the end of the answer's head (http). `0s` for none, which
-    /// leaves it to `idle`: how long an honest answer takes is known to you only.
+    /// Timeout of one try, from the request being sent to the end of the answer's head (http). `0s` for none,
+    /// which leaves it to `idle`: only you know how long a legitimate answer takes.
     pub per_try: TimeSpan,
 
-    /// From the request head being read to the last byte of the answer, over all tries (http). `0s` for
-    /// none: a long download that moves is no fault, and one that does not is ended by `idle`.
+    /// Timeout from the complete request head to the last byte of the answer, over all tries (http). `0s` for
+    /// none: a long download that progresses is no fault, and `idle` ends one that does not.
     pub total: TimeSpan,
 
-    /// Without a byte of the answer coming in or of the request going out (http).
+    /// Maximum time without a byte of the answer received or of the request sent (http).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub idle: TimeSpan,
 }
@@ -422,20 +427,20 @@ impl Default for MemberTimeouts {
     }
 }
 
-/// Trying again on another member, where that is safe: the connection was refused, or the method is
-/// idempotent and no byte of an answer has come. A budget keeps retries from burying members that are slow.
+/// Retries on another member, where they are safe: the connection was refused, or the method is idempotent
+/// and no byte of an answer has arrived. A budget keeps retries from overloading slow members.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryConfig {
-    /// Tries after the first. 0 for none.
+    /// Maximum number of retries after the first try. 0 for none.
     #[schemars(range(min = 0, max = 10))]
     pub attempts: u32,
 
-    /// Retries allowed as a share of the requests of the last ten seconds.
+    /// Retries allowed, as a share of the requests of the last ten seconds.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub budget: f64,
 
-    /// Retries allowed per second whatever the share says, so that little traffic can be retried too.
+    /// Retries allowed per second regardless of `budget`, so that low traffic can be retried too.
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub min_per_second: f64,
 }

@@ -11,18 +11,19 @@ use super::root::millis;
 use super::spans::SpanTree;
 use super::{DrainedSessions, GroupConfig, MonitorUrl, TimeSpan};
 
-/// Who is told before sessions of a member go elsewhere because it is drained, or because it is under alert
-/// and they are bound on demand, so that what the member keeps for them can be taken to where they go. It
-/// gets `POST` with `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`
-/// (or `"alert"`, with the part of its sessions that goes), and sessions stay until it has answered with 2xx.
+/// Webhook that is called before sessions leave a member that is drained, or is under alert with sessions
+/// bound on demand. The called service can move the state of these sessions to their new members. It gets
+/// `POST` with `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`. For an
+/// alert, `reason` is `"alert"` and `share` is the part of the sessions that leaves. Sessions stay until the
+/// service has answered with 2xx.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HandOverConfig {
-    /// Where to tell. `{member}` in its path stands for the member as it is written in `members`.
+    /// URL of the webhook. `{member}` in its path stands for the member as written in `members`.
     #[schemars(extend("examples" = ["http://10.0.0.9:7000/hand-over?member={member}"]))]
     pub url: MonitorUrl,
 
-    /// How long to wait for the answer; then, or if it is another, sessions go all the same.
+    /// Timeout of the answer. After the timeout, or another answer than 2xx, sessions leave all the same.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "5s"))]
     #[serde(default = "millis::<2000>")]
     pub timeout: TimeSpan,

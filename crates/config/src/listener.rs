@@ -9,124 +9,124 @@ use super::{
     TimeSpan, UpgradeName,
 };
 
-/// An address to accept clients on, and the group they are sent to.
+/// An address that accepts clients, and the group that serves them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerConfig {
-    /// IP address and port. Port 0 takes a free one.
+    /// IP address and port to listen on. Port 0 selects a free port.
     pub address: ListenAddress,
 
-    /// What is spoken.
+    /// Protocol of the listener.
     #[serde(default)]
     pub protocol: ListenerProtocol,
 
     /// Name of the group that serves this listener.
     pub group: ConfigName,
 
-    /// Other groups that clients may ask for by their names (xds).
+    /// Further groups that clients may request by name (xds).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ConfigName>,
 
-    /// The domain that stands for the group (dns), such as `web.example.`; questions about names beside it
-    /// are refused.
+    /// Domain that stands for the group (dns), such as `web.example.`. Queries for names outside it are
+    /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
 
-    /// For how long an answer is good (dns), in whole seconds. Clients ask again after that, and not before.
+    /// Time to live of answers (dns), in whole seconds. Clients query again after it, and not before.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<1000>")]
     pub ttl: TimeSpan,
 
-    /// Most answers over UDP in a second to one network of clients, /24 or /56 (dns); `0` for any number.
-    /// Whoever shows a DNS cookie or asks over TCP has no limit.
+    /// Maximum number of UDP answers per second to one client network, /24 or /56 (dns); `0` for no limit.
+    /// Clients that send a DNS cookie or use TCP have no limit.
     #[schemars(range(max = 1_000_000))]
     #[serde(default = "count::<200>")]
     pub answer_rate: usize,
 
-    /// Of the answers above `answer_rate` one in so many is sent truncated, so that a client asks again over
-    /// TCP (dns); the others are not sent. `0` for none.
+    /// Share of the answers above `answer_rate` that are sent truncated, so that a client retries over TCP
+    /// (dns): one in this many. The others are not sent. `0` for none.
     #[schemars(range(max = 100))]
     #[serde(default = "count::<2>")]
     pub answer_slip: usize,
 
-    /// How long a client stays with a member. Default: `per_request` for http and xds, `per_session` for tcp,
-    /// udp and iiop.
+    /// Lifetime of a client's binding to a member. Default: `per_request` for http and xds, `per_session` for
+    /// tcp, udp and iiop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<BindingMode>,
 
-    /// Clients come back to the member that they had, by a cookie (http).
+    /// Session affinity by a cookie: clients return to their previous member (http).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<AffinityConfig>,
 
-    /// Host and port that clients are to reach this listener by, where they are told: in a group's object
-    /// reference (iiop). Default: `address`.
+    /// Host and port that the balancer advertises to clients for this listener, in a group's object reference
+    /// (iiop). Default: `address`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public: Option<MemberAddress>,
 
-    /// How a session that is bound `on_demand` leaves a member under alert.
+    /// Way in which a session that is bound `on_demand` leaves a member under alert.
     #[serde(default)]
     pub rebind: RebindMode,
 
-    /// Bound `on_demand`, a connection to a member under alert may be closed once nothing has moved on it for
-    /// so long, either way, so that the client connects again (tcp). `0s` for never.
+    /// Idle time, in both directions, after which an `on_demand` connection to a member under alert may be
+    /// closed so that the client reconnects (tcp). `0s` for never.
     #[schemars(extend("x-maximum" = "24h"))]
     #[serde(default = "millis::<0>")]
     pub move_idle: TimeSpan,
 
-    /// Length of the kernel's queue of connections not yet accepted. The kernel cuts it to
+    /// Length of the kernel's queue of connections not yet accepted. The kernel limits it to
     /// `net.core.somaxconn`.
     #[schemars(range(min = 1, max = 65_535))]
     #[serde(default = "count::<4096>")]
     pub backlog: usize,
 
-    /// Clients are load balancers that begin each connection with a PROXY protocol header (version 1 or 2).
-    /// Connections without one are refused.
+    /// Requires a PROXY protocol header (version 1 or 2) at the start of each connection, for clients that
+    /// are load balancers. Connections without one are refused.
     #[serde(default)]
     pub accept_proxy: bool,
 
-    /// The header by which requests say how urgent they are (http): `priority` for RFC 9218's `Priority:
-    /// u=1`, or one of your own, with `u=` and a digit or the digit alone, 0 (most urgent) to 7; those that
-    /// say nothing have 3. Where there is more to do than can be done the most urgent are served first.
-    /// Clients may lie: name a header that only those you trust can set. Default: none, all are alike.
+    /// Header with the urgency of a request (http): `priority` for RFC 9218's `Priority: u=1`, or a custom
+    /// one. Its value is `u=` and a digit, or the digit alone, 0 (most urgent) to 7. Requests without the
+    /// header have 3. Under overload, the most urgent requests are served first. Clients can forge it: name a
+    /// header that only trusted clients can set. Default: none, all requests are equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<HeaderName>,
 
-    /// A client that ends its side of the connection still waits for its answer, as some old ones do (http).
-    /// Otherwise it has left: the request is given up, and the member is told so by the end of its
-    /// connection.
+    /// Serves a client that ends its side of the connection and still waits for its answer, as some old
+    /// clients do (http). Otherwise such a client counts as gone: the balancer aborts the request and closes
+    /// the connection to the member.
     #[serde(default)]
     pub half_close: bool,
 
-    /// Protocols that a client may have its connection upgraded to (http). A request for another one goes on
-    /// as if it had not asked.
+    /// Protocols to which a client may upgrade its connection (http). A request for another one is forwarded
+    /// as if it had not requested an upgrade.
     #[serde(default = "upgrades")]
     pub upgrades: Vec<UpgradeName>,
 
-    /// Headers that tell the member who the client is (http).
+    /// Headers that identify the client to the member (http).
     #[serde(default)]
     pub forwarded: ForwardedHeaders,
 
-    /// Peers whose own forwarding headers are kept and added to; those of all others are dropped (http).
+    /// Peers whose forwarding headers are kept and extended (http). Those of all others are removed.
     #[serde(default)]
     pub trusted: Vec<Network>,
 
-    /// Most bytes of a request head (431 above) and of an answer's head (502 above) (http).
+    /// Maximum size of a request head (431 above) and of an answer's head (502 above), in bytes (http).
     #[schemars(range(min = 1024, max = 65536))]
     #[serde(default = "count::<32768>")]
     pub max_head: usize,
 
-    /// Most flows at once (udp). When it is reached a new flow takes the place of one that is worth less,
-    /// such as one that its member has never answered; where there is none, it is refused. Default: as many
-    /// as the limit on open files leaves room for, at most 16384.
+    /// Maximum number of concurrent flows (udp). At the limit, a new flow replaces one of less value, such as
+    /// one that its member has never answered. If there is none, the new flow is refused. Default: as many as
+    /// the limit on open files permits, at most 16384.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_flows: Option<usize>,
 
-    /// Clients come by TLS: for https, for xds, and for tcp that is to be decrypted here.
+    /// TLS termination for clients: for https, for xds, and for tcp that is to be decrypted here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<ListenerTls>,
 
-    /// How long to wait for clients.
+    /// Timeouts towards clients.
     #[serde(default)]
     pub timeouts: ClientTimeouts,
 }
@@ -143,14 +143,14 @@ impl ListenerConfig {
     }
 }
 
-/// What a listener speaks.
+/// Protocol of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ListenerProtocol {
     /// HTTP/1.0 and HTTP/1.1: a member is chosen for each request.
     #[default]
     Http,
-    /// The same inside of TLS.
+    /// The same over TLS.
     Https,
     /// Byte streams: a member is chosen for each connection.
     Tcp,
@@ -159,10 +159,10 @@ pub enum ListenerProtocol {
     /// CORBA: a client that asks for the group's object is sent to a member (LOCATION_FORWARD), or each of
     /// its requests is relayed to one (`per_request`).
     Iiop,
-    /// DNS (UDP and TCP): a member is chosen for each question about `domain`, and its address is the answer.
+    /// DNS (UDP and TCP): a member is chosen for each query for `domain`, and its address is the answer.
     Dns,
-    /// xDS: clients of gRPC are told how often to choose whom (`xds:///GROUP`), go there themselves, and
-    /// report what they did.
+    /// xDS: gRPC clients get the members with their weights (`xds:///GROUP`), connect to them directly, and
+    /// report their requests.
     Xds,
 }
 
@@ -215,16 +215,16 @@ impl ListenerProtocol {
     }
 }
 
-/// How long a client stays with a member.
+/// Lifetime of a client's binding to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BindingMode {
     /// A member is chosen for each request (http, iiop, xds).
     PerRequest,
     /// A client's connection (http, tcp), flow (udp) or object reference (iiop) keeps its member while that
-    /// may be used.
+    /// is usable.
     PerSession,
-    /// The same, until the member has more load than its share and it is this session's turn to go.
+    /// The same, until the member has more load than its share and this session is selected to leave.
     OnDemand,
 }
 
@@ -239,23 +239,23 @@ impl BindingMode {
     }
 }
 
-/// How a session leaves a member under alert.
+/// Way in which a session leaves a member under alert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RebindMode {
-    /// Its next request (http) or the first datagram after a quiet second (udp) goes elsewhere and the client
-    /// notices nothing; a connection (tcp) is closed as `move_idle` allows.
+    /// The session's next request (http), or its first datagram after a quiet second (udp), goes to another
+    /// member and the client notices nothing. A connection (tcp) is closed as `move_idle` allows.
     #[default]
     Silent,
-    /// The answer to its next request carries `Connection: close`, so that the client connects again (http):
-    /// for clients that are balancers themselves.
+    /// The answer to the session's next request carries `Connection: close`, so that the client reconnects
+    /// (http): for clients that are balancers themselves.
     Close,
-    /// Its next request is answered with 307 and the address of another member that has a `public` one
-    /// (http).
+    /// The session's next request is answered with 307 and the address of another member that has a `public`
+    /// one (http).
     Redirect,
-    /// When its member closes the connection that its answer came by: members' agents are told with the
-    /// answer to each report which part of the sessions is to go, and the balancer binds a client anew that
-    /// one has sent away.
+    /// The member sends sessions away. With the answer to each report, its agent learns the part of the
+    /// sessions that is to leave. The member closes the connection of an answer, and the balancer binds that
+    /// client anew.
     Agent,
 }
 
@@ -271,7 +271,7 @@ impl RebindMode {
     }
 }
 
-/// Which headers tell the member who the client is.
+/// Headers that identify the client to the member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ForwardedHeaders {
     /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
@@ -281,32 +281,33 @@ pub enum ForwardedHeaders {
     /// `Forwarded` (RFC 7239).
     #[serde(rename = "forwarded")]
     Rfc7239,
-    /// None is added and none is removed.
+    /// No header is added or removed.
     #[serde(rename = "off")]
     Off,
 }
 
-/// How long to wait for clients.
+/// Timeouts towards clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientTimeouts {
-    /// From the first byte of a request head to its last (http), for a connection to begin (xds). Bounds
-    /// clients that send it byte by byte.
+    /// Timeout of a request head, from its first byte to its last (http), or of the start of a connection
+    /// (xds). Limits clients that send it byte by byte.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub head: TimeSpan,
 
-    /// Between two requests of a connection (http), without a byte either way (tcp), without a datagram
-    /// either way (udp), without a call (xds). Default: 60s for http, udp and xds, 1h for tcp.
+    /// Maximum time between two requests of a connection (http), without a byte in either direction (tcp),
+    /// without a datagram in either direction (udp), or without a call (xds). Default: 60s for http, udp and
+    /// xds, 1h for tcp.
     #[schemars(extend("x-minimum" = "1ms"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<TimeSpan>,
 
-    /// Without a byte of the request body coming in or of the answer going out (http), of a message either
-    /// way (iiop), of what a client is told (xds).
+    /// Maximum time without a byte of the request body received or of the answer sent (http), of a message
+    /// (iiop, in either direction), or of data for a client (xds).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub body: TimeSpan,
 
-    /// Without a byte either way in an upgraded connection, such as a WebSocket (http).
+    /// Maximum time without a byte in either direction on an upgraded connection, such as a WebSocket (http).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub tunnel: TimeSpan,
 }

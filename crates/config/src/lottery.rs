@@ -33,100 +33,102 @@ pub const DEFAULT_LOTTERY_FILE: &str = "lottery.toml";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LotteryConfig {
-    /// Number of the daemon and of the server beside it, alone in the cluster.
+    /// Number of the daemon and of the server beside it, unique in the cluster.
     #[schemars(range(min = 1, max = 65_535))]
     pub member: u16,
 
-    /// Address of the daemon: clients and other daemons send there.
+    /// Address of the daemon, to which clients and other daemons send.
     pub listen: ListenAddress,
 
-    /// Where the others reach it, if that is not where it listens.
+    /// Address at which the others reach the daemon, if it differs from `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<MemberAddress>,
 
-    /// Other daemons. One that runs is enough to find all; with `multicast` only those that it does not
-    /// reach.
+    /// Addresses of other daemons; one that runs is enough to find all. With `multicast`, only those that it
+    /// does not reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<MemberAddress>,
 
-    /// Group and port by which all are reached at once, such as `239.255.74.47:7447`, where the network
-    /// carries multicast.
+    /// Multicast group and port of all daemons, such as `239.255.74.47:7447`, if the network carries
+    /// multicast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast: Option<ListenAddress>,
 
-    /// File of the cluster's keys, the same on all hosts. If there is none, and the daemon
-    /// has neither `peers` nor `multicast`, it is made, with a new key.
+    /// File of the cluster's keys, identical on all hosts. If it is missing, and the daemon has neither
+    /// `peers` nor `multicast`, the daemon creates it, with a new key.
     #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
     pub keys: FilePath,
 
-    /// For how long a client may use an answer again. 0s: each request is drawn.
+    /// Time for which a client may reuse an answer. 0s: each request is drawn.
     #[schemars(extend("x-maximum" = "65s"))]
     #[serde(default = "none")]
     pub ttl: TimeSpan,
 
-    /// How long a server takes to come to its whole share after it came or came back.
+    /// Duration over which the share of a new or recovered server rises to its full value.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "slow_start")]
     pub slow_start: TimeSpan,
 
-    /// Requests a second of one client's address, above which they are not heard. 0 for any number.
+    /// Maximum number of requests per second from one client address; further ones are ignored. 0 for no
+    /// limit.
     #[schemars(range(max = 10_000_000))]
     #[serde(default = "rate")]
     pub rate: u32,
 
-    /// Address where programs of this machine tell numbers (`POST /v1/report`), and `/load` and `/metrics`
-    /// show these, what the sensors read and what the daemon counts. `off` for none, which is the default.
+    /// Address that accepts numbers from programs of this machine (`POST /v1/report`). Its `/load` and
+    /// `/metrics` show these, the sensors' readings and the daemon's counters. `off` for none, which is the
+    /// default.
     #[serde(default = "off")]
     pub status: AdminListen,
 
-    /// Where the daemon is controlled.
+    /// Control of the daemon.
     #[serde(default)]
     pub admin: ControlConfig,
 
-    /// What the server beside the daemon does. None: it only refers clients to others.
+    /// Services of the server beside the daemon. Without any, the daemon only refers clients to others.
     #[serde(default, rename = "service")]
     pub services: Vec<ServiceConfig>,
 }
 
-/// One service.
+/// A service of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// What clients ask for.
+    /// Name of the service, which clients request.
     pub name: ConfigName,
 
-    /// Its number in datagrams. Default: the first 32 bits of the SHA-256 of its name.
+    /// Number of the service in datagrams. Default: the first 32 bits of the SHA-256 of its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
 
-    /// Where clients find the server.
+    /// Address at which clients reach the server.
     pub server: MemberAddress,
 
-    /// What the server can do beside the others, in any unit.
+    /// Capacity of the server relative to the others, in any unit.
     #[schemars(range(max = 65_535))]
     #[serde(default = "capacity")]
     pub capacity: u16,
 
-    /// Words for the applications of its clients, at most 48 bytes: they come with each answer that names
+    /// Text for the applications of the service's clients, at most 48 bytes, sent with each answer that names
     /// this server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<ServiceText>,
 
-    /// How loaded it is, as a share of what it can do: a number that sensors read or programs tell (such as
-    /// `cpu`), or an expression over several. Without it shares follow the capacities alone.
+    /// Load of the server, as a share of its capacity: a number that sensors read or programs report (such as
+    /// `cpu`), or an expression over several. Without it, shares follow the capacities alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<ExpressionText>,
 
-    /// A page in Prometheus' text format that the server shows, read each second; `metrics` says what of it.
+    /// URL of the server's page in Prometheus' text format, read each second. `metrics` selects the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scrape: Option<PageUrl>,
 
-    /// Numbers to take from that page: `SERIES`, `NAME=SERIES{label="value"}` or, of a counter,
+    /// Numbers to take from the page at `scrape`: `SERIES`, `NAME=SERIES{label="value"}` or, for a counter,
     /// `NAME=rate(SERIES)`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricText>,
 
-    /// The server's control group (version 2), whose processors, memory and pressure are read:
+    /// Control group (version 2) of the server, whose processors, memory and pressure are read:
     /// `system.slice/nginx.service`, `auto` for that of a container, which is the default, or `off`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CgroupName>,
@@ -136,8 +138,8 @@ pub struct ServiceConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 
-    /// Whether it is there: `http`, `grpc` or `tcp`. A server that has not been checked yet gets nothing.
-    /// Without this section it is always there.
+    /// Health checks of the server: `http`, `grpc` or `tcp`. A server that has not been checked yet gets
+    /// nothing. Without this section the server always counts as up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthConfig>,
 }

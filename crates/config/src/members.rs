@@ -17,21 +17,21 @@ use super::{CheckedValue, MemberAddress, read_checked, titled};
 use json::{MemberRecord, duplicate_error, from_address};
 pub(super) use json::{answer, json, value};
 
-/// The file.
+/// A file with a list of members.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MemberListFile {
-    /// Who does the work: `"host:port"`, or a table with more.
+    /// Servers of the group: `"host:port"`, or a table with further settings.
     members: Vec<MemberListEntry>,
 }
 
-/// One of them.
+/// A member: a server of the group.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum MemberListEntry {
-    /// Only its address.
+    /// Address only.
     Address(MemberAddress),
-    /// Its address and more.
+    /// Address and further settings.
     Table(MemberRecord),
 }
 

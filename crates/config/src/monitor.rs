@@ -14,41 +14,41 @@ use super::spans::SpanTree;
 use super::text::{TextValue, text};
 use super::{ExpressionText, MemberAddress, ProbePath, TimeSpan, expression};
 
-/// How loaded members are: what is taken for their load, and where it comes from. Reports (`POST /v1/report`)
-/// are taken whatever stands here; without this section they are kept and shown, and no load is made of them.
+/// Load of members: the metric that counts as load, and its source. Reports (`POST /v1/report`) are accepted
+/// with any setting. Without this section they are stored and shown, but no load is derived from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MonitorConfig {
-    /// What a member's load is: the name of a number that is reported, or an expression over several. The
-    /// balancer's own are `in_flight`, `latency` (seconds), `requests_per_second` and `capacity`; the rate of
-    /// a counter is `NAME_per_second`.
+    /// Load of a member: the name of a reported number, or an expression over several. The balancer's own are
+    /// `in_flight`, `latency` (seconds), `requests_per_second` and `capacity`; the rate of a counter is
+    /// `NAME_per_second`.
     pub metric: ExpressionText,
 
-    /// Where the numbers come from: members tell (`push`), the balancer asks an agent (`pull`) or reads a
-    /// page of metrics (`prometheus`), answers carry them (`orca`), members of gRPC tell on a stream
-    /// (`orca-oob`), or the balancer's own are enough (`passive`).
+    /// Source of the numbers. Members report them (`push`), the balancer queries an agent (`pull`) or reads a
+    /// page of metrics (`prometheus`), or answers carry them (`orca`). gRPC members report them on a stream
+    /// (`orca-oob`), or the balancer's own suffice (`passive`).
     pub source: MonitorSource,
 
-    /// Between two looks, or two reports that are expected. What is older than three of these (at least 10 s)
-    /// is not known any more.
+    /// Interval between two queries, or two expected reports. Numbers older than three intervals (at least
+    /// 10 s) expire.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     pub interval: TimeSpan,
 
-    /// One monitor that answers for all members (pull, prometheus), in place of `port` and `path`. `{member}`
-    /// in its path stands for the member as it is written in `members`.
+    /// URL of one monitor for all members (pull, prometheus), instead of `port` and `path`. `{member}` in its
+    /// path stands for the member as written in `members`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<MonitorUrl>,
 
-    /// Where to ask, at the member's host (pull, prometheus, orca-oob). Default: the member's own port.
+    /// Port to query at the member's host (pull, prometheus, orca-oob). Default: the member's own port.
     #[schemars(range(min = 1, max = 65_535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 
-    /// What to ask for (pull, prometheus). Default: `/load`, or `/metrics` for prometheus.
+    /// Path to query (pull, prometheus). Default: `/load`, or `/metrics` for prometheus.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<ProbePath>,
 
-    /// For one look as a whole (pull, prometheus), or for a connection (orca-oob).
+    /// Timeout of a complete query (pull, prometheus), or of a connection (orca-oob).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub timeout: TimeSpan,
 }
@@ -112,24 +112,24 @@ impl MonitorConfig {
     }
 }
 
-/// Where the numbers come from.
+/// Source of the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MonitorSource {
-    /// Members tell, or anyone on their behalf.
+    /// Members report, or another program on their behalf.
     #[default]
     Push,
-    /// The balancer asks an agent: `{"values": {"cpu": {"value": 0.4, "age_seconds": 0.1}}}`.
+    /// The balancer queries an agent: `{"values": {"cpu": {"value": 0.4, "age_seconds": 0.1}}}`.
     Pull,
-    /// Only what the balancer sees itself; nobody's word counts.
+    /// Only the balancer's own measurements count.
     Passive,
-    /// Answers of members carry them (ORCA's `endpoint-load-metrics`).
+    /// Members' answers carry the numbers (ORCA's `endpoint-load-metrics`).
     Orca,
-    /// Members tell on a stream that the balancer asks for (ORCA out of band,
+    /// Members report on a stream that the balancer opens (ORCA out of band,
     /// `xds.service.orca.v3.OpenRcaService`).
     #[serde(rename = "orca-oob")]
     OrcaOob,
-    /// The balancer reads them off a page of metrics; a name counts as the sum over its labels.
+    /// The balancer reads a page of metrics; a name stands for the sum over its labels.
     Prometheus,
 }
 

@@ -12,7 +12,7 @@ use super::TimeSpan;
 pub enum OutlierConfig {
     /// `false` for off, `true` for the defaults.
     Switch(bool),
-    /// On.
+    /// Enabled, with these settings.
     Table(OutlierSettings),
 }
 
@@ -47,41 +47,42 @@ impl Default for OutlierConfig {
     }
 }
 
-/// Taking members out whose traffic fails. Each ejection ends by itself and is an event with its reason.
+/// Outlier detection: ejects members whose traffic fails. Each ejection ends by itself and is an event with
+/// its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutlierSettings {
-    /// A member is taken out, for 2 s at first, as soon as the chance that it only had bad luck is below
-    /// this, which takes two or three failures in a row where the others hardly fail. 0 for off.
+    /// Threshold of the probability that a member's failures are chance. Below it the member is ejected, for
+    /// 2 s at first. That takes two or three consecutive failures if the others hardly fail. 0 for off.
     #[schemars(range(min = 0.0, max = 0.1))]
     pub false_alarm: f64,
 
-    /// Failures in a row that take a member out. 0 for off.
+    /// Number of consecutive failures that eject a member. 0 for off.
     #[schemars(range(min = 0, max = 10_000))]
     pub consecutive: u32,
 
-    /// How often success rates are compared.
+    /// Interval between two comparisons of success rates.
     #[schemars(extend("x-minimum" = "100ms"))]
     pub interval: TimeSpan,
 
-    /// A member is taken out whose success rate lies this many standard deviations below the mean of the
-    /// others, if chance alone explains it less than once in a million. 0 for off.
+    /// Number of standard deviations below the mean of the others at which a member's success rate ejects it.
+    /// Chance alone must explain the difference less than once in a million. 0 for off.
     #[schemars(range(min = 0.0, max = 10.0))]
     pub deviations: f64,
 
-    /// Requests within an interval below which a member's success rate says nothing.
+    /// Minimum number of requests within an interval for a member's success rate to count.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub min_requests: u64,
 
-    /// Length of the first ejection; the k-th in a row lasts k times as long.
+    /// Duration of the first ejection; the k-th in a row lasts k times as long.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub ejection: TimeSpan,
 
-    /// Longest ejection.
+    /// Maximum duration of an ejection.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub max_ejection: TimeSpan,
 
-    /// Largest share of the members that may be out at once. One always may, unless it is the only one.
+    /// Maximum share of the members that are ejected at once. One always may be, unless it is the only one.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max_ejected: f64,
 }

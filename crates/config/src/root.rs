@@ -16,59 +16,59 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Threads that carry traffic. Default: one per core this process may use. Fixed at start.
+    /// Number of threads that carry traffic. Default: one per core that this process may use. Fixed at start.
     #[schemars(range(min = 1, max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
 
-    /// Most client connections at once over all listeners; more are closed at once, and counted as refused.
-    /// Each takes two files, one for the client and one for the member. Default: what the limit on open files
-    /// allows, at most 100000.
+    /// Maximum number of concurrent client connections over all listeners; further ones are closed at once,
+    /// and counted as refused. Each takes two files, one for the client and one for the member. Default: what
+    /// the limit on open files allows, at most 100000.
     #[schemars(range(min = 1, max = 10_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<usize>,
 
-    /// Most bytes kept at once of what peers sent and did not finish (heads, messages of IIOP, streams of
-    /// HTTP/2) or asked for and do not read, over all connections. More is refused: 503 `memory`, and
-    /// `NO_RESOURCES` or a closed connection where there is no status. Default: half of what the control
-    /// group or the machine has.
+    /// Maximum size of buffered data over all connections, in bytes. It counts what peers sent and did not
+    /// finish (heads, IIOP messages, HTTP/2 streams), or requested and do not read. More is refused: 503
+    /// `memory`, and `NO_RESOURCES` or a closed connection where there is no status. Default: half the memory
+    /// of the control group or the machine.
     #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_memory: Option<usize>,
 
-    /// How long work in flight may take to end when the process stops; then it is cut. The default of 25s
+    /// Maximum time for work in flight to end when the process stops; then it is aborted. The default of 25s
     /// ends before the 30 s after which Kubernetes kills.
     pub drain_deadline: TimeSpan,
 
-    /// How long connections may take to end when another process has taken over (plimsoll upgrade); then they
-    /// are cut. Requests are done long before that: it is for WebSockets and byte streams.
+    /// Maximum time for connections to end after another process has taken over (`plimsoll upgrade`); then
+    /// they are closed. Requests end long before that: it is for WebSockets and byte streams.
     pub upgrade_deadline: TimeSpan,
 
-    /// One JSON line per request. Off unless given.
+    /// Access log with one JSON line per request. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_log: Option<AccessLogConfig>,
 
-    /// Spans for a collector of OpenTelemetry. Off unless given.
+    /// Spans for an OpenTelemetry collector. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracing: Option<TracingConfig>,
 
-    /// Other balancers of the same groups. It acts alone unless given.
+    /// Other balancers of the same groups. Default: none, the balancer acts alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetConfig>,
 
-    /// Where it is kept what operators do and which members were registered. Without it that is forgotten
-    /// with the process.
+    /// Storage of operators' changes and registered members. Default: `state.json` in the service manager's
+    /// state folder; without such a folder, they are lost when the process ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreConfig>,
 
-    /// A cluster of etcd, for `store` and for sources of members. Off unless given.
+    /// An etcd cluster, for `store` and for sources of members. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdConfig>,
 
-    /// Where the balancer is watched and controlled.
+    /// Monitoring and control of the balancer.
     pub admin: AdminSection,
 
-    /// Addresses to accept clients on.
+    /// Addresses that accept clients.
     #[serde(rename = "listener")]
     pub listeners: Vec<ListenerConfig>,
 
@@ -97,81 +97,81 @@ impl Default for Config {
     }
 }
 
-/// One JSON line per request.
+/// Access log with one JSON line per request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessLogConfig {
-    /// The file to append to. Created if missing, opened anew on reload.
+    /// File to append to. Created if missing, reopened on reload.
     pub path: FilePath,
 
-    /// Share of the requests that is written: 1 for all of them, 0.01 for one in a hundred.
+    /// Share of the requests that are logged: 1 for all of them, 0.01 for one in a hundred.
     #[schemars(range(min = 0.000_001, max = 1.0))]
     #[serde(default = "one")]
     pub sample: f64,
 }
 
-/// Where the balancer is watched and controlled.
+/// Monitoring and control of the balancer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminSection {
     /// Address of status, metrics and events: read-only. `off` for none.
     pub listen: AdminListen,
 
-    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and
-    /// the name of this machine. Requests for any other `Host` are refused, but for checks of health
-    /// (`/healthz`): a page of somebody else could send them.
+    /// Host names accepted by `listen`, such as `lb1.example.org`, in addition to IP addresses, `localhost`
+    /// and the name of this machine. Requests with any other `Host` are refused, except health checks
+    /// (`/healthz`). This stops requests from foreign web pages (DNS rebinding).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<Domain>,
 
-    /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`),
-    /// whose clients prove who they are; or a list of both. `off` for none. Whoever may not write to `/run`
-    /// has it, unless it is said here, at `$XDG_RUNTIME_DIR/plimsoll.sock`, or without a login at
-    /// `/tmp/plimsoll-UID/control.sock`; commands look there, too.
+    /// Addresses that accept control commands: a unix socket (mode 0600), an address with TLS
+    /// (`tls://0.0.0.0:9905`) whose clients must authenticate, or a list of both. `off` for none. Default for
+    /// users who may not write to `/run`: `$XDG_RUNTIME_DIR/plimsoll.sock`, or without a login
+    /// `/tmp/plimsoll-UID/control.sock`. Commands look there, too.
     pub control: ControlAddresses,
 
-    /// Address that takes reports of members (`POST /v1/report`), lends members to clients (`POST
-    /// /v1/groups/NAME/bind`; see `lend`), shows the object references of groups, and does nothing else, in a
-    /// network where only members and such clients are: whoever can reach it can say anything of any member's
-    /// load. `off` for none, which is the default.
+    /// Address that accepts load reports of members (`POST /v1/report`), lends members to clients
+    /// (`POST /v1/groups/NAME/bind`; see `lend`) and shows the object references of groups. It does nothing
+    /// else. Use it only in a network of members and such clients: anyone who can reach it can report any
+    /// load for any member. `off` for none, which is the default.
     pub reports: AdminListen,
 
-    /// Does the address of `reports` lend members to clients? If not, they are lent over control with TLS
-    /// only, to those who may.
+    /// Lends members to clients over the address of `reports`. If `false`, members are lent only over control
+    /// with TLS, to authorized clients.
     pub lend: bool,
 
-    /// Does the address of `reports` take members into groups that say `registered = true` (`PUT
-    /// /v1/groups/NAME/members/MEMBER`)? Whoever can reach it can then have clients sent where they like. If
-    /// not, members register over the control addresses only.
+    /// Lets members register over the address of `reports` (`PUT /v1/groups/NAME/members/MEMBER`), in groups
+    /// with `registered = true`. Anyone who can reach that address can then direct clients to any server. If
+    /// `false`, members register over the control addresses only.
     pub register: bool,
 
     /// Address that serves a `CosLoadBalancing::LoadManager` over IIOP, the interface of TAO's load monitors
-    /// and alerts (`corbaloc::HOST:PORT/LoadManager`), in a network where only members are: whoever can reach
-    /// it can say anything of any member's load, and make and change groups. `off` for none, which is the
-    /// default.
+    /// and alerts (`corbaloc::HOST:PORT/LoadManager`). Use it only in a network of members: anyone who can
+    /// reach it can report any load for any member, and create and change groups. `off` for none, which is
+    /// the default.
     pub load_manager: AdminListen,
 
-    /// How often load monitors that registered there are asked.
+    /// Interval between two queries of the load monitors that registered at `load_manager`.
     #[schemars(extend("x-minimum" = "10ms"))]
     pub load_interval: TimeSpan,
 
-    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be
-    /// written, changes over the control addresses are refused. Off unless given.
+    /// File to which the balancer appends each change and each refused attempt, one JSON object per line.
+    /// While it cannot be written, changes over the control addresses are refused. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<FilePath>,
 
-    /// Certificates of control over TLS.
+    /// TLS certificates of the control address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ControlTls>,
 
-    /// Tokens that count for control over TLS.
+    /// Bearer tokens (JWT) accepted for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtConfig>,
 
-    /// Kerberos tickets that count for control over TLS.
+    /// Kerberos tickets accepted for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kerberos: Option<KerberosConfig>,
 
-    /// Who may do what over TLS.
+    /// Authorization of clients over TLS.
     pub access: AccessConfig,
 }
 

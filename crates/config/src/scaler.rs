@@ -23,143 +23,143 @@ mod provider;
 
 pub(super) use provider::{HostAddress, PortRange, UnitTemplate};
 
-/// Starts members when the group needs more and takes them away when it needs fewer, within `min` and `max`.
-/// One table says who does so: `process` (or `command` for short), `systemd`, `exec`, `webhook`, `docker`,
-/// `kubernetes`; or `advice = true`, and nobody does.
+/// Autoscaling: starts members when the group needs more and stops them when it needs fewer, within `min` and
+/// `max`. One provider does so: `process` (or `command` for short), `systemd`, `exec`, `webhook`, `docker` or
+/// `kubernetes`. With `advice = true` there is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScalerConfig {
-    /// Fewest members of the group, those in `members` and found by `discover` included.
+    /// Minimum number of members of the group, including those in `members` and those found by `discover`.
     #[schemars(range(min = 0, max = 4096))]
     #[serde(default = "one_member")]
     pub min: u32,
 
-    /// Most members of the group, counted likewise.
+    /// Maximum number of members of the group, counted likewise.
     #[schemars(range(min = 1, max = 4096))]
     pub max: u32,
 
-    /// What is aimed at: one of `utilization`, `response_time` and `head_room`.
+    /// Target of the scaler: one of `utilization`, `response_time` and `head_room`.
     pub target: ScalerTarget,
 
-    /// How often it is decided.
+    /// Interval between two decisions.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<1000>")]
     pub interval: TimeSpan,
 
-    /// How long a member takes from being started until it serves, which is how far ahead the demand is
-    /// foreseen; what was seen replaces it.
+    /// Time from the start of a member until it serves, which is how far ahead the demand is forecast.
+    /// Measured times replace it.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<10000>")]
     pub start_time: TimeSpan,
 
-    /// A member that does not pass its health checks so long after it was started, or fails them for so long,
-    /// is stopped, and another one is started.
+    /// Time after its start within which a member must pass its health checks, and for which it may fail them
+    /// later. After it, the member is stopped, and another one is started.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<60000>")]
     pub start_deadline: TimeSpan,
 
-    /// How long a member that goes may take to end its work; then it is stopped all the same.
+    /// Maximum time for a leaving member to finish its work; then it is stopped all the same.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<30000>")]
     pub drain: TimeSpan,
 
-    /// A member goes only if it was too many at every decision for so long.
+    /// Stabilization window: a member is removed only if it was surplus at every decision for this time.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<60000>")]
     pub stabilize: TimeSpan,
 
-    /// Pauses.
+    /// Cooldown periods.
     #[serde(default)]
     pub cool_down: CoolDownTimes,
 
-    /// Most members at once.
+    /// Maximum number of members started or removed at once.
     #[serde(default)]
     pub step: StepLimits,
 
-    /// Capacity of a member that is started, as in `members`.
+    /// Capacity of a started member, as in `members`.
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
     #[serde(default = "one")]
     pub capacity: f64,
 
-    /// Most requests (http), connections (tcp) or flows (udp) at once at a member that is started. Default:
-    /// the group's.
+    /// Maximum number of concurrent requests (http), connections (tcp) or flows (udp) at a started member.
+    /// Default: the group's.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<u32>,
 
-    /// Say what would be done, and why, and do nothing.
+    /// Reports each decision and its reason, and carries none out.
     #[serde(default)]
     pub dry_run: bool,
 
-    /// What becomes of the members that were started when the balancer stops.
+    /// Handling of started members when the balancer stops.
     #[serde(default)]
     pub on_stop: StopPolicy,
 
-    /// Nobody starts or stops anything: how many there should be is in `GET /v1/groups/NAME/scale` and in the
-    /// metrics.
+    /// Only computes the number of members, and starts or stops nothing. The number is in
+    /// `GET /v1/groups/NAME/scale` and in the metrics.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub advice: bool,
 
-    /// Members are processes of this machine, and this is their program with its arguments: short for a table
-    /// `process` that says nothing else.
+    /// Program and arguments of members that are processes of this machine: short for a table `process` with
+    /// nothing but `command`.
     #[schemars(length(min = 1), extend("examples" = [["/usr/bin/web", "--listen", "{address}"]]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
 
-    /// Members are processes of this machine.
+    /// Provider: members are processes of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessProvider>,
 
-    /// Members are units of systemd on this machine.
+    /// Provider: members are systemd units on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub systemd: Option<SystemdProvider>,
 
-    /// A program starts and stops members.
+    /// Provider: a program starts and stops members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecProvider>,
 
-    /// A server is told to start and stop members.
+    /// Provider: a server starts and stops members on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookProvider>,
 
-    /// Members are containers, by the API of Docker's Engine.
+    /// Provider: members are containers, over the Docker Engine's API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub docker: Option<DockerProvider>,
 
-    /// Members are pods, whose number is set; they are found by `discover`.
+    /// Provider: members are Kubernetes pods, whose number the scaler sets; `discover` finds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<KubernetesProvider>,
 }
 
-/// What is aimed at; one of them.
+/// Target of the scaler; one of its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScalerTarget {
-    /// Part of the members' processors that is in use, as agents tell; by the load line where none does.
+    /// Target share of the members' processors in use, as agents report it; by the load line if none does.
     #[schemars(range(min = 0.05, max = 0.95))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
 
-    /// How long 95 of 100 requests take at most.
+    /// Target for the 95th percentile of response times.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_time: Option<TimeSpan>,
 
-    /// Part of what the members can carry, by the load line, that is free.
+    /// Target for the free share of what the members can carry, by the load line.
     #[schemars(range(min = 0.05, max = 0.95))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_room: Option<f64>,
 }
 
-/// Pauses.
+/// Cooldown periods.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoolDownTimes {
-    /// After members were started, before more are.
+    /// Time after a start of members before more are started.
     #[schemars(extend("x-maximum" = "1d"))]
     pub up: TimeSpan,
 
-    /// After members were started or taken away, before one is taken away.
+    /// Time after a start or removal of members before one is removed.
     #[schemars(extend("x-maximum" = "1d"))]
     pub down: TimeSpan,
 }
@@ -170,15 +170,15 @@ impl Default for CoolDownTimes {
     }
 }
 
-/// Most members at once.
+/// Maximum number of members started or removed at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StepLimits {
-    /// That are started.
+    /// Maximum number of members started at once.
     #[schemars(range(min = 1, max = 4096))]
     pub up: u32,
 
-    /// That are taken away.
+    /// Maximum number of members removed at once.
     #[schemars(range(min = 1, max = 4096))]
     pub down: u32,
 }
@@ -189,14 +189,14 @@ impl Default for StepLimits {
     }
 }
 
-/// What becomes of members when the balancer stops.
+/// Handling of started members when the balancer stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopPolicy {
-    /// They are stopped, after the last request has ended.
+    /// Members are stopped, after the last request has ended.
     #[default]
     Stop,
-    /// They stay, and the next balancer finds them again, as far as its provider can.
+    /// Members keep running, and the next balancer finds them again, as far as its provider can.
     Leave,
 }
 

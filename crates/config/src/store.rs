@@ -19,59 +19,58 @@ use super::spans::SpanTree;
 use super::text::{TextValue, text};
 use super::{Config, FilePath, MemberAddress, TimeSpan};
 
-/// Where it is kept what operators do (drain, disable, set) and which members were registered. Without it
-/// that is in `state.json` in the folder that the service manager gives for such things (`$STATE_DIRECTORY`,
-/// systemd's `StateDirectory=`), or, where there is none, is forgotten with the process. It takes effect at
-/// start.
+/// Storage of operators' changes (drain, disable, set) and registered members. Without this section they are
+/// in `state.json` in the service manager's state folder (`$STATE_DIRECTORY`, systemd's `StateDirectory=`).
+/// Without such a folder they are lost when the process ends. Takes effect at start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// A file of this balancer's, in a folder that it may write. With `etcd` it has a copy, for a start while
-    /// etcd is away.
+    /// File of this balancer, in a folder that it may write to. With `etcd` it holds a copy, for a start
+    /// while etcd is unavailable.
     #[schemars(extend("examples" = ["/var/lib/plimsoll/state.json"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<FilePath>,
 
-    /// Groups and listeners that are in the store (`plimsoll config push`) count beside those of this file.
+    /// Uses groups and listeners in the store (`plimsoll config push`) in addition to those of this file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub config: bool,
 
-    /// What keys begin with in the cluster of `[etcd]`: all balancers with the same have one store together.
+    /// Key prefix in the cluster of `[etcd]`: all balancers with the same prefix share one store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<KeyPrefix>,
 }
 
-/// A cluster of etcd, version 3, as `store` and sources of members have it. Files are read again with each
+/// A cluster of etcd, version 3, for `store` and for sources of members. Files are read again with each
 /// connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdConfig {
-    /// Its members, tried in turn.
+    /// Members of the cluster, tried in turn.
     #[schemars(length(min = 1, max = 32))]
     pub endpoints: Vec<EtcdUrl>,
 
-    /// Who asks, where etcd has authentication on.
+    /// User name, if etcd has authentication enabled.
     #[schemars(length(min = 1, max = 256))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 
-    /// The file of their password.
+    /// File with the user's password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<FilePath>,
 
-    /// The authorities of the endpoints' certificates, PEM; those of the system unless given.
+    /// CA certificates that verify the endpoints' certificates, PEM. Default: those of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<FilePath>,
 
-    /// A certificate of this balancer's, PEM, where etcd asks for one.
+    /// Client certificate of this balancer, PEM, if etcd requires one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<FilePath>,
 
-    /// Its key, PEM.
+    /// Private key of the client certificate, PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<FilePath>,
 
-    /// For a connection, and for an answer.
+    /// Timeout of a connection, and of an answer.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1m"))]
     #[serde(default = "millis::<3000>")]
     pub timeout: TimeSpan,

@@ -31,78 +31,78 @@ pub(crate) const SUPERVISED: &[&str] = &["agent", "lottery", "up"];
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SuperviseConfig {
-    /// The Supervisor itself.
+    /// Settings of the Supervisor itself.
     #[serde(default)]
     pub supervise: SupervisorSection,
 
-    /// What it looks after.
+    /// Processes that the Supervisor runs.
     #[schemars(length(min = 1))]
     #[serde(rename = "process")]
     pub processes: Vec<ProcessConfig>,
 }
 
-/// The Supervisor itself.
+/// Settings of the Supervisor itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SupervisorSection {
-    /// Where commands are taken: a unix socket, mode 0600, or a list of one and of an address behind TLS
-    /// (`tls://0.0.0.0:9906`), whose clients prove who they are.
+    /// Addresses that accept control commands: a unix socket (mode 0600), or a list of one and of an address
+    /// with TLS (`tls://0.0.0.0:9906`) whose clients must authenticate.
     pub control: ControlAddresses,
 
     /// Address of metrics and states: read-only. `off` for none, which is the default.
     pub listen: AdminListen,
 
-    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and
-    /// the name of this machine. Requests for any other `Host` are refused, but for checks of health
-    /// (`/healthz`): a page of somebody else could send them.
+    /// Host names accepted by `listen`, such as `lb1.example.org`, in addition to IP addresses, `localhost`
+    /// and the name of this machine. Requests with any other `Host` are refused, except health checks
+    /// (`/healthz`). This stops requests from foreign web pages (DNS rebinding).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<Domain>,
 
-    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be
-    /// written, changes over the control addresses are refused. Off unless given.
+    /// File to which the Supervisor appends each change and each refused attempt, one JSON object per line.
+    /// While it cannot be written, changes over the control addresses are refused. Default: off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<FilePath>,
 
-    /// Certificates of control over TLS.
+    /// TLS certificates of the control address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ControlTls>,
 
-    /// Tokens that count for control over TLS.
+    /// Bearer tokens (JWT) accepted for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtConfig>,
 
-    /// Kerberos tickets that count for control over TLS.
+    /// Kerberos tickets accepted for control over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kerberos: Option<KerberosConfig>,
 
-    /// Who may do what over TLS.
+    /// Authorization of clients over TLS.
     pub access: AccessConfig,
 
-    /// File by which a Supervisor that is started again finds the processes of the one before it. Default:
-    /// beside `control`, with the ending `.state`.
+    /// File by which a restarted Supervisor finds the processes of its predecessor. Default: beside
+    /// `control`, with the extension `.state`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<FilePath>,
 
-    /// Folder for what processes say on standard error, a file `NAME.log` each. Default: the Supervisor's own
+    /// Folder for the standard error of processes, one file `NAME.log` each. Default: the Supervisor's own
     /// standard error, with the name before each line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_dir: Option<FolderPath>,
 
-    /// How long the listening sockets of a balancer that failed are held while no process serves them:
-    /// clients who connect wait for the next one. After that they are refused. `0s` holds none.
+    /// Time for which the listening sockets of a failed balancer are held while no process serves them.
+    /// Clients that connect wait for the next process; after this time they are refused. `0s` holds none.
     #[schemars(extend("x-maximum" = "1h"))]
     pub hold_sockets: TimeSpan,
 
-    /// Pause before a process that failed for the second time in a row is started again; after the first
-    /// failure there is none. It doubles with each failure, and up to a half of it is taken off at random.
+    /// Delay before a process is restarted after its second consecutive failure; after the first there is
+    /// none. It doubles with each failure, and up to half of it is subtracted at random.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     pub restart_delay: TimeSpan,
 
-    /// Longest such pause.
+    /// Maximum restart delay.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
     pub restart_delay_max: TimeSpan,
 
-    /// For a process that ran for so long the next failure counts as the first.
+    /// Running time after which the next failure of a process counts as its first.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
     pub settled_after: TimeSpan,
 }
@@ -142,28 +142,28 @@ impl Default for SupervisorSection {
     }
 }
 
-/// A process.
+/// A process that the Supervisor runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessConfig {
-    /// What it is called.
+    /// Name of the process.
     pub name: ConfigName,
 
-    /// A command of plimsoll and its arguments: `["lottery", "--config", "/etc/plimsoll/lottery.toml"]`.
-    /// There are `up`, `agent` and `lottery`.
+    /// Plimsoll command and its arguments: `["lottery", "--config", "/etc/plimsoll/lottery.toml"]`. The
+    /// commands are `up`, `agent` and `lottery`.
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
 
-    /// Is it started with the Supervisor, or only when somebody says so?
+    /// Starts the process with the Supervisor. If `false`, it starts only on command.
     #[serde(default = "yes")]
     pub start: bool,
 
-    /// How long it may take to end before it is killed.
+    /// Maximum time for the process to end before it is killed.
     #[schemars(extend("x-maximum" = "1d"))]
     #[serde(default = "patience")]
     pub stop_timeout: TimeSpan,
 
-    /// What its environment has beside that of the Supervisor: `["RUST_LOG=debug"]`.
+    /// Environment variables in addition to those of the Supervisor: `["RUST_LOG=debug"]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<EnvironmentVariable>,
 }

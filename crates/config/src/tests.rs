@@ -147,7 +147,10 @@ fn defaults_are_as_documented() {
     let group = &settings.groups[0];
     assert_eq!(group.spec.strategy.name, "adaptive");
     assert_snapshot!(
-        format!("{:#?}\n{:#?}\n{:#?}\n{:?}", group.spec.outlier, group.timeouts, group.retry, group.spec.slow_start),
+        format!(
+            "{:#?}\n{:#?}\n{:#?}\n{:?}",
+            group.spec.outlier, group.timeouts, group.retry, group.spec.slow_start
+        ),
         @r#"
     Some(
         OutlierSpec {

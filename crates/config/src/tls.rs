@@ -17,114 +17,114 @@ use super::{
     ListenerProtocol, MemberProtocol, acme, affinity, trace,
 };
 
-/// What clients are shown, and what is asked of them.
+/// TLS for clients: the listener's certificates, and the verification of client certificates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-required" = { "certificates": ["acme"] }))]
 pub struct ListenerTls {
-    /// Clients are shown the one that has the name they ask for, and the first if none has. The files are
-    /// read again with each reload. This or `acme`, or both.
+    /// Certificates of the listener. Clients get the one with the name they request, and the first if none
+    /// has it. The files are reloaded with the configuration. Required unless `acme` is set; both may be.
     #[schemars(length(min = 1))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<CertificateFiles>,
 
-    /// A certificate that an authority gives while the balancer runs.
+    /// Certificate that an authority issues while the balancer runs (ACME).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acme: Option<AcmeConfig>,
 
-    /// The authorities that clients' certificates must lead to, PEM. Default: clients are asked for none.
+    /// CA certificates that verify client certificates, PEM. Default: no client certificate is requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<FilePath>,
 
-    /// Which clients may come, where there is a `client_ca`.
+    /// Whether clients must present a certificate, if there is a `client_ca`.
     #[serde(default)]
     pub client_certificate: ClientCertificate,
 
-    /// The oldest version that is spoken.
+    /// Minimum TLS version.
     #[serde(default)]
     pub min_version: TlsVersion,
 
-    /// Other groups, for clients that ask for their names (SNI): `{ name = "api.example.com", group = "api"
-    /// }`. Those who ask for another name, or for none, get the listener's `group`.
+    /// Groups for other names that clients request (SNI): `{ name = "api.example.com", group = "api" }`.
+    /// Clients that request another name, or none, get the listener's `group`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<SniRoute>,
 }
 
-/// A name that leads to another group than that of the listener.
+/// A name (SNI) that leads to another group than that of the listener.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SniRoute {
-    /// The name of a host; `*.example.com` stands for every one directly below.
+    /// Host name; `*.example.com` matches every name directly below.
     pub name: HostName,
 
     /// Name of the group.
     pub group: ConfigName,
 }
 
-/// A certificate and its key.
+/// A certificate and its private key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateFiles {
-    /// The certificate and those between it and its authority, PEM.
+    /// Certificate chain, PEM: the certificate and its intermediates.
     #[schemars(extend("examples" = ["/etc/plimsoll/web.pem"]))]
     pub certificate: FilePath,
 
-    /// Its private key, PEM.
+    /// Private key of the certificate, PEM.
     #[schemars(extend("examples" = ["/etc/plimsoll/web.key"]))]
     pub key: FilePath,
 
-    /// What its authority says of its revocation, DER, to be shown with it (OCSP stapling).
+    /// OCSP response of the certificate's authority, DER, sent with the certificate (OCSP stapling).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ocsp: Option<FilePath>,
 }
 
-/// Which clients may come.
+/// Whether clients must present a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientCertificate {
-    /// Those with a certificate of the `client_ca`.
+    /// Clients need a certificate that `client_ca` verifies.
     #[default]
     Required,
-    /// Those without one, too.
+    /// Clients without a certificate are accepted, too.
     Optional,
 }
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TlsVersion {
-    /// 1.2 and 1.3.
+    /// TLS 1.2 and 1.3.
     #[default]
     #[serde(rename = "1.2")]
     Tls12,
-    /// 1.3 alone.
+    /// TLS 1.3 only.
     #[serde(rename = "1.3")]
     Tls13,
 }
 
-/// Members are reached by TLS.
+/// TLS for connections to members.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberTls {
-    /// The authorities that members' certificates must lead to, PEM; needed unless `verify = false`. It is
-    /// read again with each reload.
+    /// CA certificates that verify members' certificates, PEM; required unless `verify = false`. Reloaded
+    /// with the configuration.
     #[schemars(extend("examples" = ["/etc/ssl/certs/ca-certificates.crt"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<FilePath>,
 
-    /// Must members prove who they are? `false` believes whoever answers: for tests.
+    /// Verifies members' certificates. `false` accepts any server: for tests.
     #[serde(default = "super::root::yes")]
     pub verify: bool,
 
-    /// The name that members' certificates must have, and that they are asked by (SNI). Default: the host in
-    /// a member's address.
+    /// Name that members' certificates must have, and that is sent as SNI. Default: the host in a member's
+    /// address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
 
-    /// A certificate to show members that ask for one.
+    /// Client certificate for members that request one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<CertificateFiles>,
 
-    /// The oldest version that is spoken.
+    /// Minimum TLS version.
     #[serde(default)]
     pub min_version: TlsVersion,
 }

@@ -16,35 +16,35 @@ use super::spans::SpanTree;
 use super::text::{TextValue, text};
 use super::{FilePath, HeaderName, TimeSpan};
 
-/// Spans of requests (http), sent to a collector of OpenTelemetry (OTLP over HTTP, protobuf).
+/// Spans of requests (http), sent to an OpenTelemetry collector (OTLP over HTTP, protobuf).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TracingConfig {
-    /// The collector, such as `http://127.0.0.1:4318`; `/v1/traces` is put behind it.
+    /// URL of the collector, such as `http://127.0.0.1:4318`; `/v1/traces` is appended.
     pub endpoint: CollectorUrl,
 
-    /// Share of the requests without a valid `traceparent` that begin a trace. Of the others their callers
-    /// decide, by its flag `sampled`. 0: only those.
+    /// Share of the requests without a valid `traceparent` that begin a trace. For the others, the caller's
+    /// flag `sampled` decides. 0: only those.
     #[schemars(range(min = 0.0, max = 1.0))]
     #[serde(default = "hundredth")]
     pub sample: f64,
 
-    /// What this balancer is called there (`service.name`).
+    /// Name of this balancer at the collector (`service.name`).
     #[schemars(length(min = 1, max = 256))]
     #[serde(default = "service")]
     pub service: String,
 
-    /// Header fields that are sent along, such as `"authorization: Bearer …"`.
+    /// Header fields to send along, such as `"authorization: Bearer …"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderLine>,
 
-    /// How long the collector may take for one request.
+    /// Timeout of one request to the collector.
     #[schemars(extend("x-minimum" = "100ms"))]
     #[schemars(extend("x-maximum" = "1m"))]
     #[serde(default = "millis::<10000>")]
     pub timeout: TimeSpan,
 
-    /// The authorities of the certificate at `endpoint`, PEM; those of the system unless given.
+    /// CA certificates that verify the certificate at `endpoint`, PEM. Default: those of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<FilePath>,
 }

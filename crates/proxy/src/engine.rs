@@ -484,7 +484,9 @@ async fn run_control(
         drain_hook::start_hooks(inner, to_tell);
         let wait = due.map_or(Duration::from_secs(3600), |due| due.since(inner.clock.now()));
         tokio::select! {
-            Some(strike) = strikes.recv() => lock(&inner.control).record_failure_signal(&strike, inner.clock.now()),
+            Some(strike) = strikes.recv() => {
+                lock(&inner.control).record_failure_signal(&strike, inner.clock.now());
+            }
             Some(event) = notes.recv() => lock(&inner.control).event_log.write(event),
             _ = compare.tick() => lock(&inner.control).compare_members(inner.clock.now()),
             () = tokio::time::sleep(wait) => lock(&inner.control).handle_timeouts(inner.clock.now()),

@@ -8,8 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{CommandLines, Supervisor, SupervisorAdmin, SupervisorError, SupervisorSignals};
 
-/// Runs the processes of a file until the Supervisor is stopped. With `json_log` its log, and the lines of its
-/// processes in it, are JSON.
+/// Runs the processes of a file until the Supervisor is stopped. With `json_log` its log, and the lines of
+/// its processes in it, are JSON.
 ///
 /// # Errors
 /// Fails if a step of the start fails, or if the Supervisor is told to stop at once.

@@ -351,7 +351,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_are_the_end_of_us(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+        fn no_bytes_are_the_end_of_us(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+        ) {
             let _ = RangeResponse::decode(&bytes[..]);
             let _ = TxnResponse::decode(&bytes[..]);
             let _ = WatchResponse::decode(&bytes[..]);

@@ -49,29 +49,29 @@ const _: () = assert!(HEADER_LEN + 1 + MAX_NAME_LEN + MAX_REPORT_BYTES + TRAILER
 /// One datagram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetDatagram {
-    /// Where its sender is reached.
+    /// The address of the sender.
     pub from: SocketAddr,
     /// Greater with each life of the sender.
     pub incarnation: u32,
     /// Counts the datagrams of its kind in a life.
     pub seq: u32,
-    /// What it says.
+    /// The content.
     pub payload: FleetPayload,
 }
 
-/// What a datagram says.
+/// The content of a datagram.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FleetPayload {
-    /// Who is there: the membership protocol's bytes, at most [`MAX_MEMBERSHIP_LEN`].
+    /// The membership protocol's bytes, at most [`MAX_MEMBERSHIP_LEN`].
     Membership(Vec<u8>),
-    /// What its sender sees.
+    /// The sender's report.
     Report {
-        /// What it is called, at most [`MAX_NAME_LEN`] bytes.
+        /// The sender's name, at most [`MAX_NAME_LEN`] bytes.
         name: String,
-        /// At most [`MAX_REPORT_BYTES`] bytes.
+        /// The report, at most [`MAX_REPORT_BYTES`] bytes.
         report: FleetReport,
     },
-    /// Its sender goes.
+    /// The sender leaves the fleet.
     Leave,
 }
 

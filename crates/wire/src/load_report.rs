@@ -17,21 +17,21 @@ use plimsoll_brain::meter::Reading;
 
 use crate::orca::{self, MetricKind, OrcaError, OrcaMetric};
 
-/// What a report says of the member itself.
+/// The part of a report that describes the member itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadReport {
-    /// As the member's meter has it.
+    /// The reading of the member's meter.
     pub reading: Reading,
-    /// Why the server has not seen the request, if it has not.
+    /// The reason why the server has not received the request, if it has not.
     pub not_processed: Option<NotProcessed>,
 }
 
-/// Why a server has not seen a request that whoever stands before it has answered.
+/// The reason why a server has not received a request that a proxy in front of it has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotProcessed {
-    /// There is no room.
+    /// The server has no room.
     Full,
-    /// It cannot be reached.
+    /// The server cannot be reached.
     Away,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn parse_fast_line(text: &[u8]) -> Option<(LoadReport, usize)> {
         .and_then(|(said, rest)| rest.starts_with(b"\r\n").then_some((said, text.len() - rest.len())))
 }
 
-/// What `text` begins with, and what follows that.
+/// Returns the report at the start of `text`, and the rest of it.
 #[inline(always)]
 fn parse_prefix(text: &[u8]) -> Option<(LoadReport, &[u8])> {
     let mut rest = text.strip_prefix(b"TEXT named_metrics.rif=")?;
@@ -157,7 +157,7 @@ fn parse_decimal<const DECIMALS: usize, const N: usize>(text: &mut &[u8], name: 
 
 const POWERS_OF_TEN: [u64; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
 
-/// What so many digits come to, eight at most; `None` if there are others among them.
+/// Returns the value of `N` digits, at most eight; `None` if a byte is not a digit.
 #[inline(always)]
 fn parse_digits<const N: usize>(digits: &[u8; N]) -> Option<u32> {
     // The last digit at the top, zeros before the first.
@@ -266,7 +266,8 @@ mod tests {
             let said = LoadReport { reading, not_processed: unseen };
             let mut line = Vec::new();
             write(&said, &mut line);
-            let value = line.strip_prefix(b"endpoint-load-metrics: ").and_then(|rest| rest.strip_suffix(b"\r\n"));
+            let value = line.strip_prefix(b"endpoint-load-metrics: ");
+            let value = value.and_then(|rest| rest.strip_suffix(b"\r\n"));
             let found = parse_fast(value.unwrap());
             prop_assert!(found.is_some());
             prop_assert_eq!(Ok(found), read(value.unwrap(), |_| ()));
@@ -284,7 +285,11 @@ mod tests {
                 prop_oneof![4 => "[0-9]{1,9}\\.[0-9]{2}", 1 => "[0-9]{0,2}[./:eE,+\\x7f-\\u{ff}]{3}"],
                 prop_oneof![4 => "[0-9]{1,9}\\.[0-9]{6}", 1 => "[0-9]{0,2}\\.[0-9./:eE,+\\x7f-\\u{ff}]{6}"],
             ),
-            more in prop_oneof![4 => Just(String::new()), 1 => "(, named_metrics.(slot|open|full|away)=[01]{1,2}){1,3}", 1 => "[ -~]{0,9}"],
+            more in prop_oneof![
+                4 => Just(String::new()),
+                1 => "(, named_metrics.(slot|open|full|away)=[01]{1,2}){1,3}",
+                1 => "[ -~]{0,9}",
+            ],
         ) {
             let text = format!(
                 "TEXT named_metrics.rif={rif}, named_metrics.knee={knee}, named_metrics.work={work}, \

@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn a_field_is_found_in_its_head_and_not_behind_it() {
-        let head = b"GET /priority:u=0 HTTP/1.1\r\nHost: a\r\nX-Priority: 1\r\npriORITY:u=2\r\nAccept: u=4\r\n\r\npriority: u=6\r\n";
+        let head = b"GET /priority:u=0 HTTP/1.1\r\nHost: a\r\nX-Priority: 1\r\npriORITY:u=2\r\n\
+                     Accept: u=4\r\n\r\npriority: u=6\r\n";
         assert_eq!(urgency_in_head(head, "priority"), Some(2));
         assert_eq!(urgency_in_head(head, "x-priority"), Some(1));
         assert_eq!(urgency_in_head(head, "host"), None);

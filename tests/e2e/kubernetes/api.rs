@@ -173,7 +173,9 @@ fn watch(stream: &mut TcpStream, query: &str, shared: &Shared) -> std::io::Resul
     let mut state = shared.lock();
     if version < state.oldest {
         let message = format!("too old resource version: {version} ({})", state.oldest);
-        let gone = json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": message});
+        let gone = json!({
+            "kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": message,
+        });
         return answer(stream, 410, &gone);
     }
     stream.write_all(

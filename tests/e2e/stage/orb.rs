@@ -35,7 +35,8 @@ impl Orb {
         }
         // The line is not printed by a macro: cargo would keep the output of a passing test to itself.
         let _ = std::io::stderr().write_all(
-            b"SKIPPED: JacORB and GlassFish ORB are not here (scripts/install-corba-java): not tested with them\n",
+            b"SKIPPED: JacORB and GlassFish ORB are not here (scripts/install-corba-java): \
+              not tested with them\n",
         );
         &[]
     }

@@ -37,7 +37,8 @@ impl Nginx {
                 "http {{ access_log off; keepalive_requests 1000000; client_max_body_size 0;\n\
                  client_body_temp_path temp; proxy_temp_path temp; fastcgi_temp_path temp;\n\
                  uwsgi_temp_path temp; scgi_temp_path temp;\n\
-                 server {{ listen {address} backlog=4096; root files; dav_methods PUT; ssi_types *;\n{server} }} }}"
+                 server {{ listen {address} backlog=4096; root files; dav_methods PUT; ssi_types *;\n\
+                 {server} }} }}"
             )
         })
     }

@@ -27,7 +27,9 @@ pub(super) fn group() -> Value {
     let verdicts = ["good", "fair", "poor", "unproven", "range", "unknown"];
     json!({
         "type": "object",
-        "required": ["requests_per_second", "capacity", "headroom", "verdict", "why", "error", "predictions_checked"],
+        "required": [
+            "requests_per_second", "capacity", "headroom", "verdict", "why", "error", "predictions_checked",
+        ],
         "properties": {
             "requests_per_second": {"type": "number"}, "capacity": known(), "capacity_low": known(),
             "capacity_high": known(), "balancer_capacity": known(),

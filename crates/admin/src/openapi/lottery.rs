@@ -24,7 +24,8 @@ fn numbers() -> Value {
 pub(super) fn daemon() -> Value {
     let service = json!({
         "name": text(), "id": {"type": "integer"}, "server": text(), "capacity": {"type": "integer"},
-        "ready": {"type": "boolean"}, "enabled": {"type": "boolean"}, "load": {"type": ["number", "null"]}, "in_flight": {"type": "integer"},
+        "ready": {"type": "boolean"}, "enabled": {"type": "boolean"}, "load": {"type": ["number", "null"]},
+        "in_flight": {"type": "integer"},
         "weight": {"type": "number"},
     });
     let seen = json!({

@@ -37,7 +37,8 @@ pub(super) fn recent() -> Value {
     let known = || json!({"type": ["number", "null"]});
     let number = || json!({"type": "number", "minimum": 0});
     let second = json!({
-        "type": "object", "required": ["age_seconds", "offered", "completed", "failed", "refused", "p50", "p99"],
+        "type": "object",
+        "required": ["age_seconds", "offered", "completed", "failed", "refused", "p50", "p99"],
         "properties": {
             "age_seconds": {"type": "number"}, "offered": number(), "completed": number(), "failed": number(),
             "refused": number(), "p50": known(), "p99": known(),
@@ -45,7 +46,9 @@ pub(super) fn recent() -> Value {
     });
     let member = json!({
         "type": "object",
-        "required": ["name", "requests_per_second", "failures_per_second", "moved", "in_flight", "p50", "p99"],
+        "required": [
+            "name", "requests_per_second", "failures_per_second", "moved", "in_flight", "p50", "p99",
+        ],
         "properties": {
             "name": {"type": "string"}, "requests_per_second": number(), "failures_per_second": number(),
             "moved": {"type": "integer", "minimum": 0}, "in_flight": number(), "p50": known(), "p99": known(),

@@ -16,7 +16,9 @@ pub(super) fn group() -> Value {
     });
     json!({
         "type": "object",
-        "required": ["provider", "target", "desired", "members", "coming", "min", "max", "dry_run", "paused", "why"],
+        "required": [
+            "provider", "target", "desired", "members", "coming", "min", "max", "dry_run", "paused", "why",
+        ],
         "properties": {
             "provider": {"type": "string", "enum": providers}, "target": {"type": "string"},
             "desired": count(), "members": count(), "coming": count(), "min": count(), "max": count(),

@@ -179,13 +179,13 @@ pub(crate) const SUPERVISOR: [&[&str]; 3] = [
 ];
 
 impl Guarded {
-    /// What is served here.
+    /// Returns the routes that the process serves.
     pub(crate) fn routes(&self) -> impl Iterator<Item = &'static ApiRoute> + use<> {
         let by = self.by;
         ROUTES.iter().filter(move |route| route.is_served_by(by))
     }
 
-    /// What viewers have here, operators beside that, admins beside that.
+    /// Returns the verbs of viewers, the further verbs of operators, and the further verbs of admins.
     pub(crate) fn verbs(&self) -> [&'static [&'static str]; 3] {
         match self.by {
             ProcessKind::Balancer => [LOOK, OPERATE, ADMINISTER],

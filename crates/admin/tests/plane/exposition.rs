@@ -14,7 +14,7 @@ impl Page {
 struct Family {
     name: String,
     kind: String,
-    /// Of a histogram: labels without `le` → (last bound, last count, sum seen, count).
+    /// The histograms: labels without `le` → (last bound, last count, sum seen, count).
     histograms: BTreeMap<String, Histogram>,
 }
 

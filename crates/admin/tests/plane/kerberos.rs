@@ -13,7 +13,8 @@ use crate::realm::{Mint, REALM, Realm};
 use crate::script::{Answer, Scratch, Script};
 use crate::stage::{OWN, Shows, Stage, channel};
 
-/// What a client with a ticket shows: `change` is given the channel and says to which one the token is bound.
+/// Returns the credentials of a client with a ticket. `change` receives the channel and returns the channel
+/// that the token is bound to.
 fn ticket(
     mint: &Rc<Mint>,
     cache: String,

@@ -89,7 +89,8 @@ fn a_connection_serves_more_than_one_request() {
     let mut stream = crate::script::tcp(open.addr());
     stream
         .write_all(
-            b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n\
+              GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         )
         .unwrap();
     let both = Answer::read(stream);

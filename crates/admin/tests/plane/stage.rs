@@ -35,11 +35,12 @@ pub(crate) const LOOK: &[&str] = &[
     "leases",
     "dashboard",
 ];
-/// What the built-in roles have, beside `LOOK`. Written out here, so that a change of the table shows.
+/// The verbs of the built-in roles, beside `LOOK`. They are repeated here so that a change of the table fails
+/// a test.
 pub(crate) const OPERATE: &[&str] = &["end-leases", "drain", "undrain", "disable", "enable", "set"];
 pub(crate) const ADMINISTER: &[&str] =
     &["report", "bind", "renew", "release", "register", "deregister", "reload", "upgrade", "stop"];
-/// What the test's own role has, for the group `web`.
+/// The verbs of the test's own role, for the group `web`.
 pub(crate) const OWN: &[&str] = &["status", "explain", "drain"];
 
 pub(crate) const GRANTS: &str = "spiffe://example.org/view/* viewer\nspiffe://example.org/ops/* operator\n\
@@ -221,14 +222,14 @@ impl Stage {
     }
 }
 
-/// What somebody shows.
+/// The credentials of a client.
 #[derive(Default)]
 pub(crate) struct Shows {
     pub(crate) identity: Option<Identity>,
     pub(crate) token: Option<String>,
     /// Other lines of the head.
     pub(crate) headers: String,
-    /// What is shown is made for the connection, of what binds it to that.
+    /// Creates the token of a connection from its channel binding.
     pub(crate) ticket: Option<Ticket>,
 }
 

@@ -127,7 +127,9 @@ impl GroupAutoscaler {
                         self.resign().await;
                         self.is_halted = true;
                     }
-                    Some(ScalerCommand::Settle(reply)) => (self.is_halted, self.settling) = (true, Some(reply)),
+                    Some(ScalerCommand::Settle(reply)) => {
+                        (self.is_halted, self.settling) = (true, Some(reply));
+                    }
                     Some(ScalerCommand::Resume) => self.is_halted = false,
                     Some(ScalerCommand::HandOff(reply)) => {
                         let _ = reply.send(self.hand_off().await);
@@ -486,9 +488,11 @@ impl GroupAutoscaler {
         // Members that are just being started are stopped as soon as they are.
         while !(self.tasks.is_empty() && stops.is_empty()) {
             tokio::select! {
-                Some(done) = self.tasks.join_next() => if let Ok(CompletedAction::Started(_, Ok(instance))) = done {
-                    stops.spawn(stop(instance));
-                },
+                Some(done) = self.tasks.join_next() => {
+                    if let Ok(CompletedAction::Started(_, Ok(instance))) = done {
+                        stops.spawn(stop(instance));
+                    }
+                }
                 Some(stopped) = stops.join_next() => if let Ok(Err(why)) = stopped {
                     tracing::warn!("a member of group {} cannot be stopped: {why}", self.scaling.group);
                 },

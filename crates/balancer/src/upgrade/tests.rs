@@ -69,10 +69,14 @@ fn what_is_no_message_is_an_error() {
 fn other_versions_are_understood_as_far_as_they_are_known() {
     let body = json!({
         "engine": "of another kind",
-        "crews": [{"group": "web", "provider": "exec", "members": [{"instance": {"index": 3, "id": "a", "address": "127.0.0.1:9"}, "stage": "serving"}]}],
+        "crews": [{"group": "web", "provider": "exec", "members": [
+            {"instance": {"index": 3, "id": "a", "address": "127.0.0.1:9"}, "stage": "serving"},
+        ]}],
         "fleet": {"life": 7, "seqs": "none"},
         "weather": {"rain": true},
-        "facts": [{"group": "web", "member": "a:1", "name": "cpu", "value": 0.5, "age_seconds": 1.5, "unit": "share"}],
+        "facts": [{
+            "group": "web", "member": "a:1", "name": "cpu", "value": 0.5, "age_seconds": 1.5, "unit": "share",
+        }],
     });
     let left = FinalHandoff::read(body);
     assert_eq!((&*left.crews[0].provider, left.crews[0].members[0].instance.index), ("exec", 3));

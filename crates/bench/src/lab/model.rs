@@ -73,7 +73,12 @@ impl ModelSettings {
 
     /// Returns `true` if a parameter is measured before the first point.
     pub(super) fn needs_wire_times(&self) -> bool {
-        let named = |level: &FactorLevel| matches!(level, FactorLevel::Text(name) if WireTimes::default().parameter(name).is_some());
+        let named = |level: &FactorLevel| {
+            matches!(
+                level,
+                FactorLevel::Text(name) if WireTimes::default().parameter(name).is_some()
+            )
+        };
         self.set.values().any(named)
     }
 

@@ -30,9 +30,11 @@ pub fn escape(text: &str) -> String {
 }
 
 const STYLE: &str = "
-:root { --ink:#1c2733; --dim:#5a6775; --grid:#e3e7ec; --paper:#ffffff; --card:#f6f8fa; --good:#1a7f37; --bad:#b42318; }
+:root { --ink:#1c2733; --dim:#5a6775; --grid:#e3e7ec; --paper:#ffffff; --card:#f6f8fa; \
+--good:#1a7f37; --bad:#b42318; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink:#e6edf3; --dim:#9aa7b4; --grid:#2a333d; --paper:#0f1419; --card:#182029; --good:#4ac26b; --bad:#ff7b72; }
+  :root { --ink:#e6edf3; --dim:#9aa7b4; --grid:#2a333d; --paper:#0f1419; --card:#182029; \
+--good:#4ac26b; --bad:#ff7b72; }
 }
 * { box-sizing: border-box }
 body { margin:0; background:var(--paper); color:var(--ink); font:15px/1.5 system-ui, sans-serif }

@@ -434,7 +434,9 @@ mod tests {
             let split = feed(&mut get(), &text, size);
             // Surplus in a later piece cannot spoil the connection.
             let blind = |(step, end): (AnswerProgress, Option<TargetAnswer>)| match step {
-                AnswerProgress::Complete(answer) => (AnswerProgress::Complete(TargetAnswer { reusable: false, ..answer }), end),
+                AnswerProgress::Complete(answer) => {
+                    (AnswerProgress::Complete(TargetAnswer { reusable: false, ..answer }), end)
+                }
                 step => (step, end),
             };
             proptest::prop_assert_eq!(blind(whole), blind(split));

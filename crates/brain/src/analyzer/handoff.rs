@@ -291,7 +291,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_left_out() {
-        let past = "{\"load\": {\"value\": -1.0, \"at\": 99}, \"ramp\": 99999999999, \"limit\": {\"usual\": -3.0}, \
+        let past = "{\"load\": {\"value\": -1.0, \"at\": 99}, \"ramp\": 99999999999, \
+                    \"limit\": {\"usual\": -3.0}, \
                     \"ejection\": {\"until\": 0, \"why\": \"\", \"row\": 4294967295, \"ended\": 0}, \
                     \"since\": 18446744073709551615}";
         let left = NAMES.iter().map(|name| ((*name).into(), past.into())).collect();

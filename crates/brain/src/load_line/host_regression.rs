@@ -364,9 +364,16 @@ mod tests {
                 host.advance(5.0);
                 host.add(*rate, *share, Some(4.0));
             }
-            let Some(HostEstimate { bound, other_work: other_work_share, .. }) = host.estimate(response) else { return Ok(()) };
-            proptest::prop_assert!(bound.low > 0.0 && bound.low <= bound.best && bound.best <= bound.high, "{bound:?}");
-            proptest::prop_assert!(bound.best.is_finite() && (0.0..=1.0).contains(&other_work_share), "{bound:?} {other_work_share}");
+            let Some(estimate) = host.estimate(response) else { return Ok(()) };
+            let HostEstimate { bound, other_work: other_work_share, .. } = estimate;
+            proptest::prop_assert!(
+                bound.low > 0.0 && bound.low <= bound.best && bound.best <= bound.high,
+                "{bound:?}"
+            );
+            proptest::prop_assert!(
+                bound.best.is_finite() && (0.0..=1.0).contains(&other_work_share),
+                "{bound:?} {other_work_share}"
+            );
         }
     }
 }

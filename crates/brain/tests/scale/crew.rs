@@ -236,7 +236,10 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 
 proptest! {
     #[test]
-    fn whatever_happens_numbers_are_unique_and_nobody_is_stopped_at_work(deeds in deeds(), chance in any::<u64>()) {
+    fn whatever_happens_numbers_are_unique_and_nobody_is_stopped_at_work(
+        deeds in deeds(),
+        chance in any::<u64>(),
+    ) {
         let mut crew = InstanceSet::new(RULES);
         let mut millis = 0;
         // The members of the group at the last `Tell`, and the drained ones.
@@ -254,7 +257,8 @@ proptest! {
                 Deed::Started(index, false) => crew.record_start(index, Err("no".into()), chance, now),
                 Deed::Ended(index) => crew.record_exit(index, "gone".into(), chance, now),
                 Deed::Stopped(index, well) => {
-                    let stopping = crew.instance(index).is_some_and(|hand| hand.state == InstanceState::Stopping);
+                    let stopping =
+                        crew.instance(index).is_some_and(|hand| hand.state == InstanceState::Stopping);
                     if stopping {
                         crew.record_stop(index, if well { Ok(()) } else { Err("no".into()) }, chance, now);
                     }

@@ -159,7 +159,9 @@ proptest! {
                 return;
             }
             failed = (|| {
-                let there = |member: &&MemberObservation<'_>| matches!(member.state, ScaledMemberState::Usable | ScaledMemberState::Starting);
+                let there = |member: &&MemberObservation<'_>| {
+                    matches!(member.state, ScaledMemberState::Usable | ScaledMemberState::Starting)
+                };
                 let have = members.iter().filter(there).count() as u32;
                 prop_assert_eq!(decision.present, have);
                 prop_assert!((rules.min..=rules.max).contains(&decision.desired), "{:?}", decision);
@@ -223,7 +225,8 @@ proptest! {
                 start_time: Duration::from_secs(5),
             };
             let member = (1.0, 0, true, 1, None, Some(10.0), 1.0);
-            let look = Look { members: vec![member; count], rate, waiting: 0.0, refused: 0.0, response: None, after: 1000 };
+            let members = vec![member; count];
+            let look = Look { members, rate, waiting: 0.0, refused: 0.0, response: None, after: 1000 };
             let mut last = 0;
             run(&rules, &vec![look; 20], true, |_, _, decision, _| last = decision.desired);
             last

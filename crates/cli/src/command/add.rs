@@ -9,10 +9,10 @@ use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::sanitize;
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Take a member into a group that takes registered ones, until it is removed
+/// Add a registered member to a group, until it is removed
 ///
-/// The group says so by [[group.discover]] with registered = true. Where there is a store the member outlives
-/// the balancer.
+/// The group must allow registered members: [[group.discover]] with registered = true. With a store, the
+/// member outlives the balancer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -21,16 +21,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum AddCommand {
-    /// A member of a group
+    /// Add a member to a group
     Member {
         #[command(flatten)]
         target: GroupMemberArgs,
 
-        /// How much it can do relative to the other members
-        #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = capacity, allow_negative_numbers = true)]
+        /// Capacity relative to the other members
+        #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = capacity,
+              allow_negative_numbers = true)]
         capacity: f64,
 
-        /// Most requests, connections or flows at once [default: the group's]
+        /// Maximum number of concurrent requests, connections or flows [default: the group's]
         #[arg(long, value_name = "NUMBER")]
         max_connections: Option<u32>,
     },
@@ -39,10 +40,10 @@ enum AddCommand {
 /// A member of a group of a running balancer.
 #[derive(clap::Args, Debug)]
 pub(super) struct GroupMemberArgs {
-    /// The member: HOST:PORT
+    /// Member address: HOST:PORT
     pub(super) member: String,
 
-    /// Its group
+    /// Group of the member
     #[arg(short, long, value_name = "GROUP")]
     pub(super) group: String,
 

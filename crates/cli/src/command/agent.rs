@@ -28,70 +28,73 @@ pub(super) mod self_status;
 mod server_names;
 mod side_car;
 
-/// Measure this machine beside a server and report its load to the balancers
+/// Measure the load of this machine and its server and report it to the balancers
 ///
-/// Reads processors, run queue, pressure, memory and sockets, a page in Prometheus' format, and what programs
-/// of this machine report with curl -d 'name=NAME&value=NUMBER' http://LISTEN/v1/report. Needs no
-/// privileges; what it cannot read it names once. Ends with SIGTERM or Ctrl-C, a side-car after what is under
-/// way.
+/// Reads processors, run queue, pressure (PSI), memory and sockets, a page in the Prometheus text format, and
+/// values that programs of this machine report with curl -d 'name=NAME&value=NUMBER' http://LISTEN/v1/report.
+/// Needs no privileges; names each unreadable source once. Exits on SIGTERM or Ctrl-C, a side-car after the
+/// requests in flight.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Address of the server, as the balancer's configuration has it; without a port, of all servers of that
-    /// host, as it is with several --side-car [default with --iiop and several --side-car: where those
-    /// listen]
+    /// Address of the server as in the configuration of the balancer; without a port, all servers of that
+    /// host, as with several --side-car [default with --iiop and several --side-car: their listening
+    /// addresses]
     #[arg(short, long, value_name = "HOST:PORT", required_unless_present_any = ["listen", "once", "stand"])]
     member: Option<String>,
 
-    /// Its group, if the address is in several
+    /// Group of the server, if its address is in several groups
     #[arg(short, long, value_name = "NAME")]
     group: Option<String>,
 
-    /// Push to these balancers: http://HOST:PORT of `admin.reports`, or unix:/PATH of the control socket; one
-    /// that is down delays no other
+    /// Balancers to push reports to: http://HOST:PORT of `admin.reports`, or unix:/PATH of the control
+    /// socket; an unreachable balancer does not delay the others
     #[arg(short, long, value_name = "URL", value_delimiter = ',',
           required_unless_present_any = ["listen", "once", "stand"])]
     report_to: Vec<ServerUrl>,
 
-    /// Be a member of the group there for as long as this runs: of one that takes registered members; the
-    /// balancers take it at `admin.reports` with `register = true`, or at the control socket. Ends with a
-    /// drain
+    /// Register as a member of the group at these balancers while the agent runs; the group must allow
+    /// registered members. Balancers accept the registration at `admin.reports` with `register = true`, or at
+    /// the control socket. On exit the member is drained
     #[arg(long, requires = "group", requires = "report_to", conflicts_with_all = ["once", "iiop"])]
     register: bool,
 
-    /// How much it can do relative to the other members
-    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "register", value_parser = capacity, allow_negative_numbers = true)]
+    /// Capacity relative to the other members
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "register", value_parser = capacity,
+          allow_negative_numbers = true)]
     capacity: f64,
 
-    /// Most requests, connections or flows at once [default: the group's]
-    #[arg(long, value_name = "NUMBER", requires = "register", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Maximum number of concurrent requests, connections or flows [default: the group's]
+    #[arg(long, value_name = "NUMBER", requires = "register",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: Option<u32>,
 
-    /// Balancers forget it when they hear nothing for so long
+    /// Time without a message from the agent after which balancers remove the member
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "register", value_parser = ttl)]
     ttl: Duration,
 
-    /// How long its work may take to end when this is told to stop
-    #[arg(long, value_name = "TIME", default_value = "30s", requires = "register", value_parser = units::parse_duration)]
+    /// Maximum time for the member's work in flight to end on exit
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "register",
+          value_parser = units::parse_duration)]
     drain: Duration,
 
-    /// Between two reports, give or take a tenth; what moves more than its noise is reported at once
+    /// Interval between reports, with a jitter of 10 %; a change greater than the noise is reported at once
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
 
-    /// Where balancers find /load, Prometheus /metrics and programs of this machine /v1/report; port 0 takes
-    /// a free one
+    /// Listening address: /load for balancers, /metrics for Prometheus, /v1/report for programs of this
+    /// machine; port 0 selects a free port
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
 
-    /// Stand in the way of the server's requests (http) or connections (tcp:): count them, say with each
-    /// answer how loaded the server is, refuse what is too much for it, and let connections go when a
-    /// balancer alerts. As often as there are servers on this host: they then promise and refuse by what the
-    /// host has left for all of them
+    /// Proxy the server's requests (http) or connections (tcp:): count them, add the load of the server to
+    /// each response, refuse requests beyond its capacity, and release connections when a balancer alerts.
+    /// Repeatable, once for each server on this host: the side-cars then promise and refuse by the capacity
+    /// of the host that is left for all of them
     #[arg(long, value_name = "[http:|tcp:]ADDRESS=SERVER", conflicts_with = "once", group = "stand")]
     side_car: Vec<SideCarAddresses>,
 
-    /// The same for the requests of a CORBA server: clients go back to the group when a balancer alerts, or
-    /// when the server is gone. SERVER may be left out with --server-ior
+    /// The same for the requests of a CORBA server: clients return to the group when a balancer alerts, or
+    /// when the server is gone. SERVER is optional with --server-ior
     #[arg(long, value_name = "ADDRESS[=SERVER]", conflicts_with = "once", group = "stand")]
     iiop: Option<IiopAddresses>,
 
@@ -99,56 +102,58 @@ pub(crate) struct Args {
     #[arg(long, value_name = "REFERENCE", requires = "iiop")]
     server_ior: Option<ReferenceSource>,
 
-    /// Write that reference here with the side-car's address in it: it is what the balancer's `ior` is to be
+    /// File for that reference with the address of the side-car; use it as the `ior` of the balancer's
+    /// configuration
     #[arg(long, value_name = "FILE", requires = "server_ior")]
     ior_file: Option<PathBuf>,
 
-    /// Reference of the group, where clients go back to [default: asked of the balancers for --group]
+    /// Reference of the group, to which clients return [default: requested from the balancers for --group]
     #[arg(long, value_name = "REFERENCE", requires = "iiop")]
     group_ior: Option<ReferenceSource>,
 
-    /// Let a side-car refuse plain connections (tcp:) and CORBA requests, too, when the server has as many as
-    /// it can work on
+    /// Also refuse plain connections (tcp:) and CORBA requests at a side-car when the server has as many as
+    /// it can process
     #[arg(long, requires = "stand")]
     refuse: bool,
 
-    /// Where clients reach the group over http, such as http://balancer:8080: on an alert those that ask this
-    /// server itself are sent there (307), where otherwise connections are closed. Once for all http
-    /// --side-car, or once for each
+    /// HTTP URL of the group for clients, such as http://balancer:8080: on an alert, clients that send
+    /// requests to this server directly are redirected there (307) instead of having their connections
+    /// closed. Once for all http --side-car, or once for each
     #[arg(long, value_name = "URL", requires = "side_car")]
     group_url: Vec<PublicUrl>,
 
-    /// On an alert close plain connections (tcp:) that have been quiet for so long [default: none]
+    /// Idle time after which plain connections (tcp:) are closed on an alert [default: none]
     #[arg(long, value_name = "TIME", requires = "side_car", value_parser = quiet)]
     shed_idle: Option<Duration>,
 
-    /// A page in Prometheus' text format, such as http://127.0.0.1:9100/metrics
+    /// URL of a page in the Prometheus text format, such as http://127.0.0.1:9100/metrics
     #[arg(long, value_name = "URL", requires = "metric")]
     scrape: Option<ServerUrl>,
 
-    /// What to take from that page: SERIES, NAME=SERIES{label="value"} or, for a counter,
-    /// requests_per_second=rate(SERIES); as often as needed
+    /// Metric to read from that page: SERIES, NAME=SERIES{label="value"} or, for a counter,
+    /// requests_per_second=rate(SERIES); repeatable
     #[arg(long, value_name = "[NAME=]SERIES", requires = "scrape")]
     metric: Vec<ScrapeMetric>,
 
-    /// The server's control group (version 2), such as system.slice/nginx.service; auto finds that of a
+    /// Control group of the server (version 2), such as system.slice/nginx.service; auto detects that of a
     /// container, off reads none
     #[arg(long, value_name = "PATH|auto|off", default_value = "auto")]
     cgroup: Cgroup,
 
-    /// Count the established connections of this local port, too; costs time where there are many
+    /// Local port whose established connections are counted too; slow if there are many
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
 
-    /// Where the kernel tells of the host; another place in a container that has the host's mounted
+    /// Path of procfs; another path in a container with the procfs of the host mounted
     #[arg(long, value_name = "PATH", default_value = "/proc")]
     proc: PathBuf,
 
-    /// Measure once, say what there is and what cannot be read, and end; exit code 1 if there is nothing
+    /// Measure once, print the measurements and the unreadable sources, and exit; exit code 1 if nothing can
+    /// be measured
     #[arg(long)]
     once: bool,
 
-    /// Form of the log on standard error
+    /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
     log: log::LogFormat,
 }

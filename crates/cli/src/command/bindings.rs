@@ -9,7 +9,7 @@ use super::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// List, for each listener and member, the sessions bound to it and those sent elsewhere so far
+/// List, per listener and member, the sessions bound to it and those moved to other members so far
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -19,10 +19,10 @@ use crate::control::format::{TableCell, TextStyle, sanitize, table, utc_time};
 use authority::{CertificateAuthority, SubjectName};
 use certificate::ParsedCertificate;
 
-/// Make and look at certificates for control over TLS
+/// Create, issue and show certificates for control over TLS
 ///
-/// A small authority in a folder: keep the folder on one safe machine, and give others only ca.pem, and to
-/// each the certificate and key that are its own.
+/// A small certificate authority (CA) in a folder. Keep the folder on one secure machine; distribute only
+/// ca.pem, and to each host or client its own certificate and key.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -31,33 +31,34 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum CertCommand {
-    /// Make an authority: a key, and the certificate ca.pem that all hosts and clients are given
+    /// Create a CA: a key, and the certificate ca.pem for all hosts and clients
     Init(CertInitArgs),
-    /// Issue a certificate with a key of its own, or issue it anew before it expires
+    /// Issue a certificate with its own key, or renew it before it expires
     Issue(CertIssueArgs),
-    /// Give the authority a new key, without a gap: both count until the change is finished
+    /// Rotate the key of the CA without downtime: both keys are valid until the rotation is finished
     ///
-    /// Certificates issued from now on lead to the new key and, by a cross certificate that they carry, to
-    /// the old one. Give the new ca.pem to all, issue all certificates anew, then rotate --finish.
+    /// Certificates issued from now on chain to the new key and, by a cross-certificate that they include, to
+    /// the old key. Distribute the new ca.pem to all, reissue all certificates, then run rotate --finish.
     Rotate(CertRotateArgs),
-    /// Say whose certificates are in files, for whom and until when; exit code 1 if one does not count now
+    /// Show the identities, names and expiry of the certificates in files; exit code 1 if one is not valid
+    /// now
     Show(CertShowArgs),
 }
 
 #[derive(clap::Args, Debug)]
 struct AuthorityFolder {
-    /// Folder of the authority
+    /// Folder of the CA
     #[arg(long, value_name = "FOLDER", default_value = "ca")]
     dir: PathBuf,
 }
 
 #[derive(clap::Args, Debug)]
 struct CertInitArgs {
-    /// The domain that ids are of, such as example.org
+    /// Trust domain of the SPIFFE ids, such as example.org
     #[arg(long, value_name = "NAME")]
     trust_domain: String,
 
-    /// How long the authority lasts
+    /// Validity of the CA certificate in days
     #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     days: u32,
 
@@ -67,24 +68,24 @@ struct CertInitArgs {
 
 #[derive(clap::Args, Debug)]
 struct CertIssueArgs {
-    /// Path of the id: ops/alice becomes spiffe://TRUST-DOMAIN/ops/alice
+    /// Path of the SPIFFE id: ops/alice becomes spiffe://TRUST-DOMAIN/ops/alice
     #[arg(value_name = "SPIFFE-PATH")]
     path: String,
 
-    /// It is for a server: a DNS name or IP address by which clients reach it; repeat it, or separate them by
-    /// commas
+    /// DNS name or IP address by which clients reach the server, for a server's certificate; repeatable, or
+    /// comma-separated
     #[arg(long, value_name = "DNS|IP", value_delimiter = ',')]
     server: Vec<String>,
 
-    /// How long it lasts
+    /// Validity of the certificate in days
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
 
-    /// Folder that NAME.pem and NAME.key go to
+    /// Output folder for NAME.pem and NAME.key
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     out: PathBuf,
 
-    /// What the files are called [default: the last word of the path]
+    /// Base name of the files [default: the last component of the path]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
@@ -94,11 +95,11 @@ struct CertIssueArgs {
 
 #[derive(clap::Args, Debug)]
 struct CertRotateArgs {
-    /// The old key no longer counts: take it out of ca.pem
+    /// Invalidate the old key: remove it from ca.pem
     #[arg(long)]
     finish: bool,
 
-    /// How long the new key lasts
+    /// Validity of the new CA certificate in days
     #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     days: u32,
 
@@ -108,7 +109,7 @@ struct CertRotateArgs {
 
 #[derive(clap::Args, Debug)]
 struct CertShowArgs {
-    /// Files with certificates in PEM form [default: ca.pem of the authority]
+    /// Certificate files in PEM form [default: ca.pem of the CA]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 

@@ -19,22 +19,21 @@ use crate::control::{BalancerSelector, ControlEndpoint, ControlError};
 use diagnostic::{CheckSection, GuidePage};
 use plimsoll_config::{self as config, ConfigFile};
 
-/// Look for what is wrong with file, machine, members and the balancer that runs, and say what to do about it
+/// Diagnose the configuration file, machine, members and running balancer, with a hint for each fault
 ///
-/// The file is that of -c, else ./plimsoll.toml if there is one; the balancer is found as by the other
-/// commands. One that does not run is no failure unless --control or --host names it. Members are connected
-/// to, and nothing is sent to them.
+/// The file is that of -c, else ./plimsoll.toml if it exists; the balancer is found as by the other commands.
+/// A balancer that does not run is a fault only if --control or --host names it. The check connects to
+/// members, and sends nothing to them.
 ///
-/// Exit code 0 if nothing failed (there may be warnings); 1 if something did; 2 if the file is wrong, or
-/// there is neither a file nor a balancer; 3 if the balancer that was named, or one that has its socket open,
-/// does not answer.
+/// Exit codes: 0 no faults (warnings are possible); 1 at least one fault; 2 invalid file, or neither a file
+/// nor a balancer; 3 no response from the balancer that was named, or from one with an open socket.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Say nothing of what is as it should be
+    /// Hide passed checks
     #[arg(long)]
     short: bool,
 
-    /// Connect to no member
+    /// Do not connect to members
     #[arg(long)]
     offline: bool,
 

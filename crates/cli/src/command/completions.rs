@@ -8,12 +8,12 @@ use clap_complete::Shell;
 use super::{Cli, CliError};
 use crate::output;
 
-/// Print completions for a shell
+/// Print a completion script for a shell
 ///
 /// For bash: plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The shell
+    /// Name of the shell
     shell: Shell,
 }
 

@@ -22,29 +22,29 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Report everything that is wrong with a file; exit code 2 if anything is
+    /// Validate a configuration file and report all errors; exit code 2 on any error
     ///
-    /// Certificates, keys and files of members are read; host names are not looked up, and nobody is
-    /// connected to.
+    /// Certificates, keys and member files are read; host names are not resolved, and no connections are
+    /// opened.
     Check(ConfigFileArgs),
     /// Print a file with all defaults filled in
     Show(ConfigFileArgs),
-    /// Put groups and listeners into the store, for all balancers that have it together
+    /// Publish groups and listeners to the store, for all balancers that share it
     ///
-    /// They are checked together with the balancer's own file first, which says where the store is and has
-    /// config = true in it.
+    /// They are first validated together with the balancer's own file, which names the store and must set
+    /// config = true for it.
     Push {
-        /// A file with listeners and groups only, - for standard input
+        /// File with listeners and groups only, - for standard input
         #[arg(value_name = "FILE")]
         shared: PathBuf,
 
-        /// The balancer's own file
+        /// Configuration file of the balancer
         #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
         config: PathBuf,
     },
-    /// Print the groups and listeners that are in the store
+    /// Print the groups and listeners in the store
     Pull {
-        /// The balancer's own file
+        /// Configuration file of the balancer
         #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
         config: PathBuf,
     },
@@ -52,18 +52,18 @@ enum ConfigCommand {
     Schema,
     /// Print the OpenAPI document of the admin plane
     Openapi,
-    /// Turn a configuration of HAProxy or NGINX into one of ours
+    /// Convert an HAProxy or NGINX configuration to a Plimsoll configuration
     Import(import::Args),
 }
 
-/// The file, named either way.
+/// The configuration file, as an argument or an option.
 #[derive(clap::Args, Debug)]
 struct ConfigFileArgs {
-    /// The file, - for standard input [default: plimsoll.toml]
+    /// Configuration file, - for standard input [default: plimsoll.toml]
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
 
-    /// The same
+    /// Same as the argument FILE
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -21,38 +21,40 @@ use plimsoll_brain::strategy;
 
 use super::{CliError, GlobalArgs};
 
-/// Show what it does: members, a balancer, load and a live view; nothing to install, nothing to write
+/// Run a demonstration: members, a balancer, load and a live view; installs and writes nothing
 ///
-/// Exit code 0 if no request failed; 1 if one did, or if the load generator itself was late and the run
-/// proves nothing; 130 after Ctrl-C.
+/// Exit codes: 0 no request failed; 1 a request failed, or the load generator itself was late and the run is
+/// invalid; 130 after Ctrl-C.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// How long the load lasts
+    /// Duration of the load
     #[arg(short, long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     duration: Duration,
 
-    /// Requests per second, at Poisson intervals
+    /// Request rate per second, with Poisson arrivals
     #[arg(short, long, value_name = "N", default_value_t = 400.0, value_parser = rate)]
     rate: f64,
 
-    /// Members to start; one becomes slow and one is killed
-    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(3..=32))]
+    /// Number of members to start; one becomes slow and one is killed
+    #[arg(short, long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u8).range(3..=32))]
     members: u8,
 
-    /// How the balancer chooses
+    /// Strategy of the balancer
     #[arg(short, long, default_value = "adaptive", value_parser = strategies())]
     strategy: String,
 
-    /// Of arrivals and service times: the same seed gives the same load
+    /// Seed of arrivals and service times; the same seed gives the same load
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// A plain line per second instead of the live view
+    /// Print one plain line per second instead of the live view
     #[arg(long)]
     no_live: bool,
 
     /// Become another command of this program that ends when its parent, this process, does
-    #[arg(long, hide = true, num_args = 2.., allow_hyphen_values = true, value_names = ["PARENT", "ARGUMENT"])]
+    #[arg(long, hide = true, num_args = 2.., allow_hyphen_values = true,
+          value_names = ["PARENT", "ARGUMENT"])]
     tie: Vec<String>,
 }
 

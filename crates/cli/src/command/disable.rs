@@ -11,42 +11,45 @@ use crate::control::{self, BalancerSelector, CommandOutput};
 
 /// Take a member, a listener or the balancing of a group out of use
 ///
-/// It takes effect at once, and each is an event. What is out of use stays so until it is enabled or the
-/// process ends; a group's balancing comes back with the next reload, too.
+/// Takes effect at once and is recorded as an event. It lasts until `enable` or the end of the process; the
+/// next reload also restores the balancing of a group.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: SwitchTarget,
 }
 
-/// What can be taken out of use and put back.
+/// The targets of `disable` and `enable`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SwitchTarget {
-    /// A member: it gets nothing new and keeps what it has; nobody is told before, as they are with `drain`
+    /// Member: a disabled member gets no new requests and keeps its current ones, without the advance notice
+    /// of `drain`
     Member {
-        /// The member as configured: HOST:PORT
+        /// Member address as configured: HOST:PORT
         member: String,
 
-        /// Its group, if more than one has it
+        /// Group of the member, if it is in several groups
         #[arg(short, long, value_name = "GROUP")]
         group: Option<String>,
 
         #[command(flatten)]
         at: BalancerSelector,
     },
-    /// A listener: it refuses connections, and those that are there end after the request under way (http),
-    /// or by themselves
+    /// Listener: a disabled listener refuses connections; open connections end after the current request
+    /// (http), or by themselves
     Listener {
-        /// Its address, as configured or as `plimsoll status` shows it; udp:ADDRESS tells it from another
+        /// Listener address, as configured or as `plimsoll status` shows it; udp:ADDRESS distinguishes a UDP
+        /// listener from another at the same address
         #[arg(value_name = "[PROTOCOL:]ADDRESS")]
         address: String,
 
         #[command(flatten)]
         at: BalancerSelector,
     },
-    /// The balancing of a group: its members take equal turns, whatever its strategy and their loads
+    /// Balancing of a group: when disabled, its members take equal turns (round robin), regardless of
+    /// strategy and load
     Balancing {
-        /// The group
+        /// Name of the group
         group: String,
 
         #[command(flatten)]

@@ -16,13 +16,13 @@ use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Give a member nothing new and let its work end
+/// Stop sending new work to a member and let its work in flight end
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
     target: MemberTargetArgs,
 
-    /// Return when its work has ended
+    /// Wait until its work in flight has ended
     #[arg(long)]
     wait: bool,
 }
@@ -30,10 +30,10 @@ pub(crate) struct Args {
 /// A member of a running balancer.
 #[derive(clap::Args, Debug)]
 pub(super) struct MemberTargetArgs {
-    /// The member as configured: HOST:PORT
+    /// Member address as configured: HOST:PORT
     pub(super) member: String,
 
-    /// Its group, if more than one has it
+    /// Group of the member, if it is in several groups
     #[arg(short, long, value_name = "GROUP")]
     group: Option<String>,
 
@@ -156,7 +156,11 @@ mod tests {
     #[test]
     fn sessions_that_nobody_took_over_are_told_of() {
         let lost = "its sessions were not handed over (connection refused); it is drained all the same";
-        let event = |member: &str, kind: &str, inputs: Value| json!({"seq": 7, "kind": kind, "group": "web", "member": member, "why": lost, "inputs": inputs});
+        let event = |member: &str, kind: &str, inputs: Value| {
+            json!({
+                "seq": 7, "kind": kind, "group": "web", "member": member, "why": lost, "inputs": inputs,
+            })
+        };
         let events = [
             event("a:80", "handed_over", json!({"failed": 1.0})),
             event("b:80", "handed_over", json!({"failed": 0.0})),

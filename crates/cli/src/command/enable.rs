@@ -7,7 +7,7 @@ use super::{CliError, GlobalArgs};
 
 /// Put a member, a listener or the balancing of a group back in use
 ///
-/// A member begins with slow start. A listener takes its address again, which another process may have taken
+/// A member begins with slow start. A listener binds its address again, which another process may have taken
 /// meanwhile.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

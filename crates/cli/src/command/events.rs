@@ -15,17 +15,17 @@ use super::{CliError, GlobalArgs};
 use crate::control::format::{TextStyle, sanitize, short_number, utc_time};
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint, EndpointSelector as _};
 
-/// Show what the balancer decided, when and why
+/// Show the decisions of the balancer, with time and reason
 ///
-/// Members that come and go, are ejected and drained; reloads. The last 1000 are kept. Times are UTC.
-/// With -o json each line is a JSON document.
+/// Events are members that come and go, ejections, drains and reloads. The last 1000 are kept. Times are in
+/// UTC. With -o json each line is a JSON document.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Go on and show new ones as they happen
+    /// Keep running and print new events as they occur
     #[arg(short, long)]
     follow: bool,
 
-    /// Only those of the last while (10m), or after the one of this number (1234)
+    /// Only events of this period (10m), or after this sequence number (1234)
     #[arg(long, value_name = "TIME|SEQ")]
     since: Option<EventsSince>,
 

@@ -13,8 +13,7 @@ use crate::control::format::{
 };
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Say what is known of each member, how old it is, what the strategy makes of it, and what was decided
-/// lately
+/// Show the measurements of each member, their age, the strategy's result, and the latest decisions
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -25,7 +24,7 @@ pub(crate) struct Args {
 enum ExplainCommand {
     /// Explain a group and its members
     Group {
-        /// Its name
+        /// Name of the group
         name: String,
 
         #[command(flatten)]
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_page() {
-        insta::assert_snapshot!(render(&sample(), false), @"
+        insta::assert_snapshot!(render(&sample(), false), @r#"
         group     web: 1/2 members up, 1 ejected
         strategy  expression
         weight    capacity / (1 + cpu)
@@ -328,7 +327,7 @@ mod tests {
         WHEN                      MEMBER       WHAT     WHY
         2026-11-20 17:30:40.001Z  -            changed  strategy random -> expression by an operator
         2026-11-20 17:30:40.002Z  10.0.0.2:80  ejected  5 failures in a row
-        ");
+        "#);
         let mut other = sample();
         (other.monitor, other.weight) = (None, None);
         other.knobs = BTreeMap::from([("choices".into(), 2.0)]);

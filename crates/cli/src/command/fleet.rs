@@ -9,10 +9,10 @@ use super::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Show the balancers that act together with this one; exit code 1 if one is silent or lost
+/// Show the balancers of the fleet; exit code 1 if one is silent or lost
 ///
-/// For each: is it there, when it was heard of last, its reports, what share of the latest was lost on the
-/// way, and how many groups it serves as well.
+/// For each balancer: its state, the time of its last message, its reports, the share of recent reports lost
+/// in transit, and the number of groups that it also serves.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -17,9 +17,9 @@ use crate::control::BalancerSelector;
 use crate::control::format::sanitize;
 use crate::output::{self, OutputFormat};
 
-/// Take references to CORBA objects apart, and make them
+/// Decode and create references to CORBA objects (IOR)
 ///
-/// Output: -o table, json, ior (in digits) or corbaloc (an address and a key).
+/// Output: -o table, json, ior (hexadecimal) or corbaloc (an address and a key).
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -28,20 +28,20 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum IorCommand {
-    /// What a reference says: type, addresses, key, code sets and whatever else is in it
+    /// Decode a reference: type, addresses, key, code sets and all other contents
     Show(IorShowArgs),
-    /// Make the reference of an object from its address and key; prints it in digits
+    /// Create the reference of an object from its address and key, and print it in hexadecimal
     Make(IorMakeArgs),
 }
 
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["reference", "group"]))]
 struct IorShowArgs {
-    /// IOR:..., corbaloc:..., corbaname:..., or a file with one of them; - reads standard input
+    /// Reference: IOR:..., corbaloc:..., corbaname:..., or a file with one of them; - reads standard input
     #[arg(value_name = "REFERENCE")]
     reference: Option<String>,
 
-    /// Name of a group with an iiop listener: the reference that its clients use, from the running balancer
+    /// Group with an iiop listener, whose reference for clients is requested from the running balancer
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
 
@@ -51,24 +51,24 @@ struct IorShowArgs {
 
 #[derive(clap::Args, Debug)]
 struct IorMakeArgs {
-    /// Where the object is, as `host:port` or `[::1]:port`; further ones are further addresses of the same
+    /// Address of the object, as `host:port` or `[::1]:port`; repeat for alternate addresses of the same
     /// object
     #[arg(short, long, value_name = "ADDRESS", required = true)]
     address: Vec<String>,
 
-    /// What the object is known by there; %xx stands for the byte xx
+    /// Key of the object at that address; %xx is the byte xx
     #[arg(short, long, value_name = "KEY")]
     key: String,
 
-    /// Type of the object. Some clients take a reference without one for none at all
+    /// Type of the object (repository id). Some clients treat a reference without a type as nil
     #[arg(short, long, value_name = "TYPE", default_value = "IDL:omg.org/CORBA/Object:1.0")]
     type_id: String,
 
-    /// Newest version of GIOP that the server speaks: 1.0, 1.1 or 1.2
+    /// Highest GIOP version of the server: 1.0, 1.1 or 1.2
     #[arg(long, value_name = "VERSION", default_value = "1.2", value_parser = ["1.0", "1.1", "1.2"])]
     giop: String,
 
-    /// Leave out which character sets the server takes; clients then refuse to send wide strings
+    /// Omit the code sets of the server; clients then refuse to send wide strings
     #[arg(long)]
     no_code_sets: bool,
 }

@@ -21,10 +21,10 @@ use crate::control::format::{TableCell, TextStyle, sanitize, table};
 use crate::lottery_picker;
 use progress::{LabProgress, short};
 
-/// Run experiments and report which claims they bear out
+/// Run experiments and report which claims they support
 ///
-/// An experiment is a TOML file: servers, balancer, load, what is varied, what goes wrong, and what the
-/// results must satisfy. Those of `lab list` come with the program; any other is named by its path.
+/// An experiment is a TOML file: servers, balancer, load, factors, faults, and the conditions that the
+/// results must satisfy. Those of `lab list` are built in; any other is named by its path.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,34 +33,34 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum LabCommand {
-    /// Show the experiments that come with the program
+    /// List the built-in experiments
     List,
     /// Run an experiment and write its report; exit code 1 if a claim fails
     Run(LabRunArgs),
-    /// Write the reports of runs again from what they left, without running anything
+    /// Write the reports of earlier runs again from their data, without running anything
     Report(LabReportArgs),
     /// Show where two runs differ by more than their confidence intervals
     Compare(LabCompareArgs),
-    /// Become another program that ends when its parent does
+    /// Execute another program that exits when its parent does
     #[command(hide = true)]
     Tie(BoundProcessArgs),
 }
 
 #[derive(clap::Args, Debug)]
 struct LabRunArgs {
-    /// An experiment of `lab list`, or the path of a file
+    /// Built-in experiment of `lab list`, or the path of a file
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Fewer levels and shorter points, for minutes; the default
+    /// Fewer levels and shorter points, in minutes (the default)
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
-    /// All levels, long points
+    /// All levels and long points
     #[arg(long)]
     full: bool,
 
-    /// Keep the valid points that an earlier run has finished with the same experiment and binary
+    /// Keep the valid points of an earlier run of the same experiment with the same binary
     #[arg(long)]
     resume: bool,
 
@@ -83,22 +83,22 @@ struct LabCompareArgs {
     /// Folder of a run, such as plimsoll-lab/l3b-quick
     a: PathBuf,
 
-    /// Folder of another
+    /// Folder of the other run
     b: PathBuf,
 }
 
 #[derive(clap::Args, Debug)]
 struct LabOutputArgs {
-    /// Where runs are kept, a folder for each experiment
+    /// Folder of the runs, with one folder per experiment
     #[arg(long, value_name = "DIR", default_value = "plimsoll-lab")]
     out: PathBuf,
 }
 
 #[derive(clap::Args, Debug)]
 struct BoundProcessArgs {
-    /// Process id
+    /// Process id of the parent
     parent: String,
-    /// What to become
+    /// Command line to execute
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
@@ -136,8 +136,10 @@ fn list(globals: &GlobalArgs) -> Result<ExitCode, CliError> {
             TableCell::text(&experiment.title),
         ]);
         values.push(json!({
-            "name": name, "title": experiment.title, "paper": experiment.paper, "claims": experiment.claims.len(),
-            "quick": { "points": quick, "seconds": soon.as_secs() }, "full": { "points": full, "seconds": later.as_secs() },
+            "name": name, "title": experiment.title,
+            "paper": experiment.paper, "claims": experiment.claims.len(),
+            "quick": { "points": quick, "seconds": soon.as_secs() },
+            "full": { "points": full, "seconds": later.as_secs() },
         }));
     }
     globals.print_result(&values, || table(&rows, globals.stdout_has_color()))?;

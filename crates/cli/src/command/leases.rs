@@ -12,7 +12,7 @@ use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, sanitize, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Show who has leases of members, or end them
+/// Show or end leases of members
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -21,17 +21,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum LeasesCommand {
-    /// List, for each member and each address that clients ask from, how many leases there are
+    /// Show the number of leases per member and per client address
     Show {
-        /// The group
+        /// Name of the group
         group: String,
 
         #[command(flatten)]
         at: BalancerSelector,
     },
-    /// End leases: their clients are told to bind again when they renew
+    /// End leases: their clients have to bind again at the next renewal
     End {
-        /// The group
+        /// Name of the group
         group: String,
 
         #[command(flatten)]
@@ -45,15 +45,15 @@ enum LeasesCommand {
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = true)]
 struct LeaseFilter {
-    /// Those of this member, as configured: HOST:PORT
+    /// Leases of this member, as configured: HOST:PORT
     #[arg(long, value_name = "MEMBER")]
     member: Option<String>,
 
-    /// Those of clients at this address
+    /// Leases of clients at this address
     #[arg(long, value_name = "ADDRESS")]
     from: Option<IpAddr>,
 
-    /// All of the group
+    /// All leases of the group
     #[arg(long, conflicts_with_all = ["member", "from"])]
     all: bool,
 }

@@ -28,125 +28,127 @@ use self::threshold::Threshold;
 use super::{CliError, CliExitCode, GlobalArgs};
 use crate::output::{self, OutputFormat};
 
-/// Send load at a given rate, whatever becomes of it, and say what came of it
+/// Generate load at a fixed rate (open loop) and report the results
 ///
-/// Requests leave when they are due, not when the server is ready for them; latency counts from when a
-/// request was due, and requests that fail or time out count in the percentiles. A run in which less than
-/// 99 % of the requests left on time is INVALID: the generator was the limit, not the server.
+/// Requests are sent when they are due, regardless of the responses of the server; latency is measured from
+/// the due time, and requests that fail or time out count in the percentiles. A run in which less than 99 %
+/// of the requests were sent on time is INVALID: the generator was the bottleneck, not the server.
 ///
-/// Exit code 0; 1 if the run is invalid or a --fail-if came true; 3 if nothing could be reached; 130 after
-/// Ctrl-C, which prints what there is. Output: -o table, json, hgrm (percentiles in HdrHistogram's form) or
-/// html (one self-contained page).
+/// Exit codes: 0 success; 1 the run is invalid or a --fail-if condition is true; 3 no target could be
+/// reached; 130 after Ctrl-C, which prints the results so far. Output: -o table, json, hgrm (percentiles in
+/// HdrHistogram's format) or html (one self-contained page).
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to: http://HOST/PATH, or tcp://HOST:PORT and udp://HOST:PORT for echo servers; several share the
-    /// requests by weight, such as 3=http://a/ 1=http://b/. Or one CORBA object that says whether a number is
-    /// prime: iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH
+    /// Target URLs: http://HOST/PATH, or tcp://HOST:PORT and udp://HOST:PORT for echo servers; several share
+    /// the requests by weight, such as 3=http://a/ 1=http://b/. Or one CORBA object that tests whether a
+    /// number is prime: iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH
     #[arg(value_name = "[WEIGHT=]URL", required_unless_present = "merge")]
     urls: Vec<String>,
 
-    /// Requests per second: 5000; a ramp over the duration 100..2000; steps 100@10s,500@20s
+    /// Request rate per second: 5000; a ramp over the duration 100..2000; steps 100@10s,500@20s
     #[arg(short, long, value_name = "RATE")]
     rate: Option<RequestRate>,
 
-    /// How requests follow one another at that rate: constant (evenly) or poisson (as independent clients do)
-    #[arg(short, long, value_name = "HOW", default_value = "poisson", conflicts_with_all = ["concurrency", "replay"])]
+    /// Arrival process: constant (equal intervals) or poisson (as from independent clients)
+    #[arg(short, long, value_name = "HOW", default_value = "poisson",
+          conflicts_with_all = ["concurrency", "replay"])]
     arrival: ArrivalProcess,
 
-    /// Only in bursts: so long at the rate, so long nothing
+    /// Bursts: the time at the rate, and the time without load
     #[arg(long, value_name = "ON/OFF", conflicts_with = "replay")]
     bursts: Option<BurstPattern>,
 
-    /// How long [default: 10s, or as long as the steps or the log]
+    /// Duration of the load [default: 10s, or that of the steps or the log]
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
 
-    /// Most connections; a request that is due while all are busy waits its turn, and the wait counts
-    /// [default: as many as it takes, up to 16384]
+    /// Maximum number of connections; a request that is due while all are busy is queued, and the delay
+    /// counts as latency [default: as many as required, up to 16384]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: Option<u32>,
 
-    /// A new connection for each request
+    /// Open a new connection for each request
     #[arg(long)]
     no_keepalive: bool,
 
-    /// Do not go where a CORBA object sends its clients: being sent there is the answer
+    /// Do not follow the redirects of a CORBA object to another; a redirect counts as the response
     #[arg(long)]
     no_follow: bool,
 
-    /// Closed loop instead, as wrk does it: so many clients that each wait for the answer before they ask
-    /// again. Their latency hides what an overloaded server does to others
+    /// Closed loop instead, as in wrk: number of clients that each wait for the response before the next
+    /// request. Their latency hides the effect of an overloaded server on other clients
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000),
           conflicts_with_all = ["rate", "bursts", "replay"])]
     concurrency: Option<u32>,
 
-    /// Most that a request may take, from when it was due
+    /// Maximum time of a request, from when it was due
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     timeout: Duration,
 
-    /// Most that a connection may take; below 1 s no SYN is ever sent twice
+    /// Maximum time to connect; below 1 s no SYN is retransmitted
     #[arg(long, value_name = "TIME", default_value = "900ms", value_parser = duration)]
     connect_timeout: Duration,
 
-    /// A request that leaves no later than this after it was due left on time
+    /// Maximum delay after the due time with which a request counts as sent on time
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = duration)]
     tolerance: Duration,
 
-    /// Requests and their times from an access log in the common or combined format; --rate sets the mean
+    /// Access log to replay, in the common or combined format: its requests and their times; --rate sets the
+    /// mean rate
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 
-    /// Times as fast as the log was written
+    /// Speed of the replay as a multiple of the log's
     #[arg(long, value_name = "X", requires = "replay", conflicts_with = "rate", value_parser = speed)]
     speed: Option<f64>,
 
-    /// Which requests of the log
+    /// Requests of the log to replay
     #[arg(long, value_enum, default_value_t = LogWorkload::All, requires = "replay")]
     workload: LogWorkload,
 
-    /// A header, such as 'accept: text/html'; as often as needed
+    /// Header, such as 'accept: text/html'; repeatable
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
 
-    /// Of the requests [default: GET, or POST with a body]
+    /// Method of the requests [default: GET, or POST with a body]
     #[arg(short, long, value_name = "NAME", conflicts_with = "replay")]
     method: Option<String>,
 
-    /// Of the requests; @FILE reads it from a file
+    /// Body of the requests; @FILE reads it from a file
     #[arg(short, long, value_name = "TEXT", conflicts_with = "replay")]
     body: Option<String>,
 
-    /// Length of what echo servers are sent, such as 1KiB
+    /// Size of the payload for echo servers, such as 1KiB
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = payload)]
     bytes: usize,
 
     #[command(flatten)]
     pick: pick_args::PickArgs,
 
-    /// End with exit code 1 if this comes true, such as 'p99>50ms', 'failed>0.1%' or 'completed<4900'; as
-    /// often as needed
+    /// Condition for exit code 1, such as 'p99>50ms', 'failed>0.1%' or 'completed<4900'; repeatable
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Threshold>,
 
-    /// Of arrivals and choices: the same seed gives the same [default: one by chance, which the result says]
+    /// Seed of arrivals and choices; the same seed gives the same load [default: random, shown in the result]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Keep the result as JSON too, with its histograms, for --merge
+    /// File for the result as JSON with histograms, for --merge
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
-    /// Send nothing: add up results that were saved by generators that ran side by side
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["urls", "rate", "concurrency", "replay", "save", "pick"])]
+    /// Results saved by generators that ran in parallel, to merge instead of generating load
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["urls", "rate", "concurrency", "replay", "save", "pick"])]
     merge: Vec<PathBuf>,
 }
 
-/// Which requests of an access log (the two workloads of the AGS paper).
+/// The requests of an access log (the two workloads of the AGS paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogWorkload {
-    /// Every one.
+    /// All requests.
     All,
-    /// Without the pages that a program makes: query strings, cgi-bin and the like.
+    /// Requests for static pages only: no query strings, cgi-bin and the like.
     Static,
 }
 

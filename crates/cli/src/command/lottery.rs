@@ -37,39 +37,39 @@ pub(super) use key_file::is_exposed;
 use load_feed::{DaemonEnd, run_feed};
 use sensors::ServiceSensors;
 
-/// Refer clients to servers without a balancer: run beside each server
+/// Run a lottery daemon beside a server: daemons refer clients to servers without a balancer
 ///
-/// Daemons tell one another how their servers do and draw who serves a request; a client asks any of them
-/// (`plimsoll pick`). SIGHUP reads the file and the keys again. SIGTERM and SIGINT tell the others that it
-/// leaves, and end it. The commands below talk to daemons that run, one or many at once.
+/// Daemons exchange the states of their servers and draw which one serves a request; a client asks any of
+/// them (`plimsoll pick`). SIGHUP reloads the file and the keys. SIGTERM and SIGINT notify the other daemons
+/// of the departure, and end the daemon. The commands below act on running daemons, one or several at once.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: Option<LotteryCommand>,
 
-    /// What is to be done, in place of the options below
+    /// Configuration file, instead of the options below
     #[arg(short, long, value_name = "FILE", conflicts_with = "flags")]
     config: Option<PathBuf>,
 
     #[command(flatten)]
     flags: InlineConfigArgs,
 
-    /// Make the file of keys if there is none, with a new key: for the first daemon of a cluster. Without
-    /// peers and multicast it is made in any case
+    /// Create the key file with a new key if it is missing: for the first daemon of a cluster. Without peers
+    /// and multicast it is created in any case
     #[arg(long)]
     new_keys: bool,
 
-    /// Only say whether all is right with that, and start nothing; exit code 2 if anything is wrong
+    /// Validate the configuration without starting; exit code 2 on any error
     #[arg(long)]
     check: bool,
 
-    /// Form of the log on standard error
+    /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
     log: log::LogFormat,
 }
 
-/// What is wanted of daemons that run.
+/// The commands for running daemons.
 #[derive(Debug, Subcommand)]
 enum LotteryCommand {
     Status(status::Args),
@@ -189,9 +189,16 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
                     signal = wait_for_stop(&mut term, &mut int) => {
                         audit_signal(audit.as_deref(), signal, "stop", Ok(()));
                     }
-                    asked = handle_requests(&lottery, &mut inbox, &file, &mut force, reload_error.as_deref()) => {
+                    asked = handle_requests(
+                        &lottery, &mut inbox, &file, &mut force, reload_error.as_deref(),
+                    ) => {
                         if let HostAction::Reload(reply) = asked {
-                            let mut all = ReloadContext { file: &mut file, active_settings: &mut force, lottery: &mut lottery, sensors: &mut senses };
+                            let mut all = ReloadContext {
+                                file: &mut file,
+                                active_settings: &mut force,
+                                lottery: &mut lottery,
+                                sensors: &mut senses,
+                            };
                             let outcome = all.reload(args, &rules).await;
                             reload_error = outcome.as_ref().err().cloned();
                             // The client may have gone.
@@ -205,7 +212,12 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
                         continue;
                     }
                     _ = hangup.recv() => {
-                        let mut all = ReloadContext { file: &mut file, active_settings: &mut force, lottery: &mut lottery, sensors: &mut senses };
+                        let mut all = ReloadContext {
+                            file: &mut file,
+                            active_settings: &mut force,
+                            lottery: &mut lottery,
+                            sensors: &mut senses,
+                        };
                         let outcome = all.reload(args, &rules).await;
                         let done = outcome.as_ref().map(drop).map_err(String::as_str);
                         audit_signal(audit.as_deref(), "SIGHUP", "reload", done);
@@ -243,7 +255,9 @@ async fn run_until_stopped(args: &Args, mut file: LotteryFile) -> Result<ExitCod
     tracing::info!("leaving");
     let outcome = tokio::select! {
         () = lottery.leave() => Ok(ExitCode::SUCCESS),
-        _ = wait_for_stop(&mut term, &mut int) => Err(CliError::new(CliExitCode::Interrupted, "stopped at once")),
+        _ = wait_for_stop(&mut term, &mut int) => {
+            Err(CliError::new(CliExitCode::Interrupted, "stopped at once"))
+        }
     };
     // The admin plane ends last, so that the stop can be watched.
     drop(admin);

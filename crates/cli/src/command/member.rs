@@ -19,17 +19,17 @@ use super::{CliError, GlobalArgs};
 
 /// Run a test server
 ///
-/// Each request waits, first come first served, until one of the workers is free, and holds it for its
-/// service time; or, with --cores, all requests share the cores. Answers name the member in the header
-/// x-member. Ends with SIGTERM or Ctrl-C, after the requests in flight.
+/// Each request waits in FIFO order until one of the workers is free, and occupies it for its service time;
+/// or, with --cores, all requests share the cores. Responses name the member in the header x-member. Exits on
+/// SIGTERM or Ctrl-C, after the requests in flight.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to listen; port 0 takes a free one
+    /// Listening address; port 0 selects a free port
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:9001")]
     listen: SocketAddr,
 
-    /// Listen there, too, as often as needed: the same server by another door, as members of several groups
-    /// on one host
+    /// Additional listening address of the same server, as for members of several groups on one host;
+    /// repeatable
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["count", "iiop"])]
     also: Vec<SocketAddr>,
 
@@ -37,14 +37,14 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
 
-    /// So many members in this process, on ports that follow one another (port 0: any free ones); the last
-    /// number of the name counts up
+    /// Number of servers to run, on consecutive ports (port 0: any free ports); the last number of the name
+    /// is incremented
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = members)]
     count: usize,
 
-    /// Service time, for which a worker holds a request: none, const:1ms, exp:2ms (mean), uniform:1ms:3ms,
-    /// pareto:1.5:1ms (tail index and least value) or lognormal:10ms:1.2:300ms (mean, standard deviation of
-    /// the logarithm, and where it is cut)
+    /// Service time, for which a request occupies a worker: none, const:1ms, exp:2ms (mean), uniform:1ms:3ms,
+    /// pareto:1.5:1ms (tail index and minimum) or lognormal:10ms:1.2:300ms (mean, standard deviation of the
+    /// logarithm, and upper bound)
     #[arg(short, long, value_name = "TIME", default_value = "none")]
     service: ServiceTime,
 
@@ -53,32 +53,34 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     dynamic: Option<ServiceTime>,
 
-    /// Requests served at a time
+    /// Number of workers, which is the number of requests served at a time
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     workers: usize,
 
     /// Number of emulated processors that all requests share: with R > N requests, each gets N/R of the speed
-    #[arg(long, value_name = "N", conflicts_with_all = ["workers", "burn", "swaps"], value_parser = above_zero)]
+    #[arg(long, value_name = "N", conflicts_with_all = ["workers", "burn", "swaps"],
+          value_parser = above_zero)]
     cores: Option<f64>,
 
-    /// Speed of the cores: 2 does twice the work in a second
+    /// Speed factor of the cores: 2 does twice the work per second
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "cores", value_parser = above_zero)]
     speed: f64,
 
-    /// A neighbour of the cores, there and away for exponential times with these means, that leaves a share
-    /// of the speed between low and high: on:3s,off:10s,low:0.3,high:0.8
+    /// Interfering load on the cores, present and absent for exponential times with these means, that leaves
+    /// a share of the speed between low and high: on:3s,off:10s,low:0.3,high:0.8
     #[arg(long, value_name = "TIMES", requires = "cores")]
     antagonist: Option<Antagonist>,
 
-    /// Go on with the work for clients that have closed their connection
+    /// Continue the work for clients that have closed their connection
     #[arg(long, requires = "cores")]
     ignore_cancel: bool,
 
-    /// Requests that may wait for a worker, or share the cores; more get 503, or TRANSIENT (iiop)
+    /// Maximum number of requests that wait for a worker, or share the cores; further requests get 503, or
+    /// TRANSIENT (iiop)
     #[arg(long, value_name = "N", default_value_t = 1024)]
     queue: usize,
 
-    /// Burn the processor for the service time, instead of waiting
+    /// Use the processor for the service time, instead of waiting
     #[arg(long)]
     burn: bool,
 
@@ -86,23 +88,24 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::parse_duration)]
     session: Duration,
 
-    /// Steps of a worker for each request, in place of the service time (http, iiop): work at the member's
-    /// emulated processor, which serves in order, and waits, such as cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms.
-    /// LocateRequest (iiop) is answered at once
-    #[arg(long, value_name = "STEPS", conflicts_with_all = ["service", "burn", "swaps", "cores", "session", "echo"])]
+    /// Steps of a worker for each request, instead of the service time (http, iiop): work at the member's
+    /// emulated processor, which serves in FIFO order, and waits, such as
+    /// cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms. LocateRequest (iiop) is answered at once
+    #[arg(long, value_name = "STEPS",
+          conflicts_with_all = ["service", "burn", "swaps", "cores", "session", "echo"])]
     steps: Option<ServiceSteps>,
 
     /// Steps without a worker for a request to the path /receive (http) or to the object Receive (iiop)
     #[arg(long, value_name = "STEPS", requires = "steps")]
     receive: Option<ServiceSteps>,
 
-    /// Answer with the integers of the request's body after so many swaps of two of them (http): real work
+    /// Number of swaps of two integers of the request's body, which is then the response (http): real work
     /// instead of a service time
     #[arg(long, value_name = "N", conflicts_with_all = ["service", "burn", "echo", "session"])]
     swaps: Option<u32>,
 
-    /// Send back what comes in: bytes, datagrams, or requests as they arrived [default: an http server that
-    /// answers with its name]
+    /// Protocol to echo: bytes, datagrams, or requests as they arrived [default: an http server that responds
+    /// with its name]
     #[arg(long, value_name = "PROTOCOL")]
     echo: Option<EchoMode>,
 
@@ -110,17 +113,18 @@ pub(crate) struct Args {
     #[arg(long, requires = "echo")]
     greet: bool,
 
-    /// Serve CORBA clients instead: the object Test::Latency, which says whether a number is prime, under any
-    /// key; GIOP 1.0 to 1.2
+    /// Serve CORBA clients instead: the object Test::Latency, which tests whether a number is prime, under
+    /// any key; GIOP 1.0 to 1.2
     #[arg(long, conflicts_with_all = ["echo", "swaps", "meter", "admin"])]
     iiop: bool,
 
-    /// Write the object's reference (IOR) there once it listens, a line for each member [default: print it]
+    /// File for the object's reference (IOR), written once the server listens, a line for each member
+    /// [default: standard output]
     #[arg(long, value_name = "FILE", requires = "iiop")]
     ior_file: Option<PathBuf>,
 
-    /// Length of an answer's body, such as 1KiB [default: the name]; of CORBA's answers, so many bytes beside
-    /// the result
+    /// Size of the response body, such as 1KiB [default: the name]; for CORBA, the number of bytes in
+    /// addition to the result
     #[arg(long, value_name = "SIZE", value_parser = body)]
     body: Option<usize>,
 
@@ -128,53 +132,52 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     fail_rate: f64,
 
-    /// After what time they fail, without being served [default: when they have been]
+    /// Time after which they fail, without being served [default: after service]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     fail_after: Option<Duration>,
 
-    /// How they fail: a status from 400 to 599, or close
+    /// Failure response: a status from 400 to 599, or close
     #[arg(long, value_name = "HOW", default_value = "500")]
     fail_with: FailureResponse,
 
-    /// Become slower after a while: 10s for ten times, 10s:4 for four times
+    /// Time after which the server becomes slower, and the factor: 10s for 10 times, 10s:4 for 4 times
     #[arg(long, value_name = "TIME[:FACTOR]")]
     slow_after: Option<Slowdown>,
 
-    /// Say with each answer how loaded the member is, and refuse with 503 what it has no room for (http), as
-    /// a server with an agent does
+    /// Report the load of the member in each response, and refuse requests beyond its capacity with 503
+    /// (http), as a server with an agent does
     #[arg(long)]
     meter: bool,
 
-    /// Obey POST /_plimsoll/slow?factor=N and /_plimsoll/fail?rate=R (after=TIME, with=HOW), and answer GET
-    /// /_plimsoll/count with the requests so far and GET /_plimsoll/load with the share of cores or workers
-    /// in use
+    /// Accept POST /_plimsoll/slow?factor=N and /_plimsoll/fail?rate=R (after=TIME, with=HOW); GET
+    /// /_plimsoll/count returns the number of requests so far, GET /_plimsoll/load the share of cores or
+    /// workers in use
     #[arg(long)]
     admin: bool,
 
-    /// Obey the same at this address too, over HTTP, whatever is served
+    /// Additional HTTP address for the requests of --admin, whatever protocol is served
     #[arg(long, value_name = "ADDRESS")]
     orders: Option<SocketAddr>,
 
-    /// Tell the agent or the lottery's daemon at this address (its --status or --listen), or a balancer (its
-    /// admin.reports), four times a second how many requests there are, as in_flight (http)
+    /// Address of the agent or the lottery daemon (its --status or --listen), or of a balancer (its
+    /// admin.reports), to which the number of requests is reported four times a second as in_flight (http)
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["iiop", "echo"])]
     tell: Option<SocketAddr>,
 
-    /// Tell it as the member of this name, as often as needed: a balancer has to know of whom it is told
+    /// Name of the member in these reports, repeatable: a balancer requires it
     #[arg(long, value_name = "MEMBER", requires = "tell", value_parser = visible)]
     tell_as: Vec<String>,
 
-    /// Tell it also how busy the emulated cores or workers are: what share of them is in use as cpu, how many
-    /// there are as cpus
+    /// Also report the share of the emulated cores or workers in use as cpu, and their number as cpus
     #[arg(long, requires = "tell")]
     tell_busy: bool,
 
-    /// Of service times and failures: the same seed gives the same
+    /// Seed of service times and failures; the same seed gives the same results
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
-/// What is sent back.
+/// The protocol of an echo server.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum EchoMode {
     Tcp,

@@ -56,10 +56,10 @@ mod tests {
         never.error = Some("cannot connect".into());
         let discovery = vec![source("file", "/etc/plimsoll/web.members", 1, Some(0.4)), lost, never];
         let groups = [GroupStatus { name: "web".into(), discovery, ..GroupStatus::default() }];
-        insta::assert_snapshot!(table(&source_rows(&groups), false), @"
+        insta::assert_snapshot!(table(&source_rows(&groups), false), @r#"
         ↻  web  file  /etc/plimsoll/web.members        1 member   0s ago
         ‼  web  dns   web.example.org:8080             2 members  1m 15s ago     failing for 1m 10s: it failed (SERVFAIL)
         ‼  web  http  http://10.0.0.1:8500/v1/members  0 members  no answer yet  cannot connect
-        ");
+        "#);
     }
 }

@@ -9,10 +9,10 @@ use super::{CliError, CliExitCode, GlobalArgs, load_line, member_sources};
 use crate::control::format::{self, TableCell, TextStyle, latency, short_duration, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// List the members: state and why, load, share of the requests, latency
+/// List the members: state and reason, load, share of the requests, latency
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Only those of this group
+    /// Only members of this group
     group: Option<String>,
 
     #[command(flatten)]
@@ -155,7 +155,7 @@ mod tests {
     fn the_table() {
         let status = sample_status();
         let groups: Vec<_> = status.groups.iter().collect();
-        insta::assert_snapshot!(render(&groups, false), @"
+        insta::assert_snapshot!(render(&groups, false), @r#"
         GROUP         MEMBER                STATE         CAPACITY  IN FLIGHT  REQUESTS  FAILURES  SHARE     P50     P99    SINCE  WHY
         web           10.0.0.1:80           ● up                 1          7    812345        12  62.3%  12.4ms  37.2ms    9d 9h  2 checks in a row passed
         web           10.0.0.2:80           ◐ slow start       2.5          7      1200         3   0.1%   850µs  2.55ms  23m 20s  came up, 40 % of its share
@@ -163,7 +163,7 @@ mod tests {
         web           10.0.0.4:80           ◌ draining           1          7    400000         0  30.7%  13.0ms  39.0ms   4d 15h  by an operator
         web           [fd00::5]:80          ✘ down               1          0         0         0   0.0%       -       -   3m 20s  connection refused
         game servers  games.internal:27015  ○ unchecked          1          0         0         0      -       -       -   3m 20s  no check has passed yet
-        ");
+        "#);
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod solver;
 mod sweep;
 mod sweep_grid;
 
-/// Layered queueing models: what a system can carry, before it is built
+/// Predict the capacity of a system from a layered queueing model, before it is built
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -50,15 +50,15 @@ enum ModelCommand {
     FromConfig(from_config::Args),
 }
 
-/// A model, as every command takes it.
+/// The model of a command.
 #[derive(clap::Args, Debug)]
 struct ModelArgs {
-    /// A model, LQNX or .lqn; - for standard input
+    /// Model file, LQNX or .lqn; - for standard input
     #[arg(value_name = "MODEL")]
     file: PathBuf,
 
-    /// A parameter of the model ($NAME), or a number such as client.threads or cpu.cores, is to have this
-    /// value
+    /// Value of a parameter of the model ($NAME), or of a number such as client.threads or cpu.cores;
+    /// repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, f64)>,
 }

@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use super::{CliError, CliExitCode, GlobalArgs, lottery};
 use crate::output;
 
-/// Ask the daemons of a lottery for servers: one address a line, as the answers come
+/// Ask the daemons of a lottery for servers and print one address per line, as the answers arrive
 ///
-/// Exit code 3 if no daemon answers, 1 if nobody serves it.
+/// Exit codes: 3 no daemon answers; 1 no server provides the service.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The service by its name, or by its number as id:NUMBER
+    /// Name of the service, or its number as id:NUMBER
     #[arg(value_name = "SERVICE", value_parser = service)]
     service: u32,
 
-    /// Daemons to ask; the others are learned of
+    /// Daemons to ask; the others are discovered
     #[arg(
         short,
         long,
@@ -32,28 +32,28 @@ pub(crate) struct Args {
     )]
     daemon: Vec<MemberAddress>,
 
-    /// Group and port by which all are reached at once
+    /// Multicast group and port of all daemons
     #[arg(long, value_name = "ADDRESS", value_parser = group)]
     multicast: Option<SocketAddr>,
 
-    /// Address of the interface by which the group is reached (IPv4), if it is not the one that the routes
-    /// say
+    /// IPv4 address of the interface for multicast [default: by the routing table]
     #[arg(long, value_name = "ADDRESS", requires = "multicast")]
     interface: Option<Ipv4Addr>,
 
-    /// File of the cluster's keys, or of those for clients
+    /// File with the keys of the cluster, or with those for clients
     #[arg(short, long, value_name = "FILE")]
     keys: PathBuf,
 
-    /// How many to ask for, one after the other
-    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of servers to request, one after the other
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
-    /// Ask all daemons at once, who draw among themselves, in place of one that refers to another
+    /// Ask all daemons at once, which draw among themselves, instead of one that refers to another
     #[arg(long)]
     lottery: bool,
 
-    /// For the daemons' applications
+    /// Text for the applications of the daemons
     #[arg(long, value_name = "TEXT", default_value = "", value_parser = info)]
     info: String,
 }

@@ -8,10 +8,10 @@ use super::{CliError, GlobalArgs};
 use crate::control::format::sanitize;
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Have the configuration read again and print what is different
+/// Reload the configuration and print the differences
 ///
-/// Counters and connections stay. If the file is wrong, the configuration in force stays too and the exit
-/// code is 2.
+/// Counters and connections are kept. If the file is invalid, the configuration in force is kept too and the
+/// exit code is 2.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -9,7 +9,7 @@ use super::{CliError, GlobalArgs};
 use crate::control::format::sanitize;
 use crate::control::{self, CommandOutput};
 
-/// Take a registered member out of its group; drain it first to let its work end
+/// Remove a registered member from its group; drain it first to let its work end
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,7 +18,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum RemoveCommand {
-    /// A member of a group
+    /// Remove a member from a group
     Member {
         #[command(flatten)]
         target: GroupMemberArgs,

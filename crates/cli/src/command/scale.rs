@@ -11,15 +11,15 @@ use super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, sanitize, short_duration, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Say how many members groups are to have, how many there are, and why
+/// Show the wanted and the actual number of members of groups, with the reason
 ///
-/// With --dry-run it says what would be done now: what was decided last, whether it is carried out or not.
+/// With --dry-run: the action of the latest decision, whether or not it is carried out.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Only this group
     group: Option<String>,
 
-    /// Say what would be done, and why
+    /// Show the action that would be taken, and its reason
     #[arg(long)]
     dry_run: bool,
 

@@ -21,10 +21,11 @@ enum SetCommand {
     /// Change a setting of a group: web.strategy=least_connections
     ///
     /// The value is written as in the configuration: web.strategy='{ least_request = { choices = 3 } }'. No
-    /// connection and no binding is lost. Of a scaler: web.scaler.min=3, web.scaler.max=9,
-    /// web.scaler.pause=true. The file is not changed: the next reload puts back what it says.
+    /// connection and no binding is lost. Settings of a scaler: web.scaler.min=3, web.scaler.max=9,
+    /// web.scaler.pause=true. The file is not changed: the next reload restores its values.
     Group {
-        /// GROUP.strategy=VALUE, GROUP.scaler.min=N, GROUP.scaler.max=N, GROUP.scaler.pause=true
+        /// Setting and value: GROUP.strategy=VALUE, GROUP.scaler.min=N, GROUP.scaler.max=N,
+        /// GROUP.scaler.pause=true
         #[arg(value_name = "GROUP.KEY=VALUE")]
         setting: GroupSetting,
 

@@ -14,24 +14,24 @@ use super::{CliError, CliExitCode, GlobalArgs, load_line, member_sources};
 use crate::control::format::{TableCell, TextStyle, group_digits, latency, sanitize, short_duration, table};
 use crate::control::{self, BalancerSelector, CommandOutput};
 
-/// Say in a line for each group how it is; exit code 1 if not all is well
+/// Show a one-line summary per group; exit code 1 on a fault
 ///
-/// Not well is a group without a usable member, with one whose health checks fail, or that has refused
-/// requests for want of room within ten seconds; a store that cannot be used; a last reload that was refused;
-/// or a certificate that is over or is not there yet. Certificates that end soon are named. --fail-below says
-/// how many members are enough instead, and --fail-headroom asks for more. Exit code 3 if the balancer cannot
-/// be reached.
+/// Faults are a group without a usable member, with one that fails its health checks, or that has refused
+/// requests for lack of capacity within the last ten seconds; a store that cannot be used; a last reload that
+/// was refused; or a certificate that has expired or is not yet valid. Certificates that expire soon are
+/// listed. --fail-below sets the number of members that is sufficient instead, and --fail-headroom adds a
+/// requirement. Exit code 3 if the balancer is unreachable.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Only this group
     group: Option<String>,
 
-    /// Not well is a group with fewer members that can be used than this: a number, or a share of its members
-    /// (80%). Of others some may be down
+    /// Minimum number of usable members of a group, or share of its members (80%), below which the group is
+    /// at fault; some of the others may be down
     #[arg(long, value_name = "N|N%")]
     fail_below: Option<MinimumMembers>,
 
-    /// Not well is a group of whose capacity less than this is free, where that is known (10%)
+    /// Minimum free capacity of a group, where it is known, below which the group is at fault (10%)
     #[arg(long, value_name = "N%", value_parser = share)]
     fail_headroom: Option<f64>,
 
@@ -325,8 +325,9 @@ mod tests {
 
     fn args(line: &[&str]) -> Args {
         let words: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
-        let Some(super::super::CliCommand::Verb(super::super::ctl::ControlCommand::Status(args))) =
-            super::super::CliCommand::parse_arguments(&words)
+        let Some(super::super::CliCommand::Control(super::super::control_command::ControlCommand::Status(
+            args,
+        ))) = super::super::CliCommand::parse_arguments(&words)
         else {
             panic!("{words:?}")
         };

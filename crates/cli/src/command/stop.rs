@@ -12,12 +12,12 @@ use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Stop the balancer: nothing new is accepted, work in flight may end
+/// Stop the balancer: refuse new work and let work in flight end
 ///
-/// How long it may take is drain_deadline of the configuration.
+/// The time limit is drain_deadline of the configuration.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Return when it has ended
+    /// Wait until the balancer has exited
     #[arg(long)]
     wait: bool,
 

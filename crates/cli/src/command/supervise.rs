@@ -14,31 +14,31 @@ use plimsoll_supervisor::CommandLines;
 use super::{CliCommand, CliError, CliExitCode, GlobalArgs};
 use crate::log;
 
-/// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
+/// Start, monitor and restart the balancers, agents and lotteries of this host
 ///
-/// Which is in supervise.toml. They do not end with the Supervisor, if that is killed: started again it finds
-/// them. SIGHUP reads the file again; SIGTERM and SIGINT stop the processes and then the Supervisor, a second
-/// one stops all at once. The commands below talk to a Supervisor that runs.
+/// supervise.toml lists the processes. They do not end if the Supervisor is killed: when started again, it
+/// finds them. SIGHUP reloads the file; SIGTERM and SIGINT stop the processes and then the Supervisor, a
+/// second one stops all at once. The commands below act on a running Supervisor.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: Option<SuperviseCommand>,
 
-    /// What is to be run
+    /// Configuration file
     #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_SUPERVISE_FILE)]
     config: PathBuf,
 
-    /// Only say what is wrong with the file; exit code 2 if anything is
+    /// Validate the file without starting; exit code 2 on any error
     #[arg(long)]
     check: bool,
 
-    /// Form of the log on standard error
+    /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
     log: log::LogFormat,
 }
 
-/// What is wanted of a Supervisor that runs.
+/// The commands for a running Supervisor.
 #[derive(Debug, Subcommand)]
 enum SuperviseCommand {
     Status(status::Args),

@@ -28,24 +28,24 @@ use poll::BalancerPoller;
 use render::TopView;
 use snapshot::TopSnapshot;
 
-/// Watch groups and members as they are now: load against the load line, rates, times, failures, events
+/// Show groups and members live: load and load line, rates, times, failures, events
 ///
-/// On a terminal a view that goes on until q (h says which keys there are); elsewhere, or with --once, one
-/// picture in plain text. With -o json each line is a document: one per interval.
+/// On a terminal, a live view until q (h lists the keys); elsewhere, or with --once, one snapshot in plain
+/// text. With -o json each line is a document: one per interval.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Only this group
     group: Option<String>,
 
-    /// Between two looks
+    /// Refresh interval
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
 
-    /// One picture in plain text, then end
+    /// Print one snapshot in plain text and exit
     #[arg(long)]
     once: bool,
 
-    /// What members of a group are sorted by
+    /// Sort order of the members of a group
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortOrder::Configured)]
     sort: SortOrder,
 
@@ -53,24 +53,24 @@ pub(crate) struct Args {
     at: BalancerSelector,
 }
 
-/// What members of a group are sorted by; the greatest, the worst or the oldest first.
+/// The sort order of the members of a group: the greatest, the worst or the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortOrder {
-    /// As the configuration has them.
+    /// Order of the configuration.
     Configured,
-    /// By name.
+    /// Name.
     Name,
-    /// Those first that are not as they should be.
+    /// State, unhealthy members first.
     State,
-    /// By the part of its bar that a load fills.
+    /// Load, as the filled part of its bar.
     Load,
-    /// By requests a second.
+    /// Requests per second.
     Rate,
-    /// By the 99th percentile.
+    /// 99th percentile of the latency.
     P99,
-    /// By requests that failed.
+    /// Failed requests.
     Errors,
-    /// By the age of the last report.
+    /// Age of the last report.
     Age,
 }
 

@@ -6,7 +6,7 @@ use super::drain::MemberTargetArgs;
 use super::{CliError, GlobalArgs};
 use crate::control::{self, CommandOutput};
 
-/// Take a drained member back
+/// Put a drained member back in use
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -12,15 +12,15 @@ use crate::log;
 
 /// Run the balancer
 ///
-/// SIGHUP reloads the file; SIGUSR2 has a new process take over, as plimsoll upgrade does; SIGTERM and SIGINT
-/// let work in flight end and stop, a second one stops at once.
+/// SIGHUP reloads the file; SIGUSR2 starts a new process that takes over, as plimsoll upgrade does; SIGTERM
+/// and SIGINT let work in flight end and stop, a second one stops at once.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The configuration
+    /// Configuration file
     #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
     config: PathBuf,
 
-    /// Form of the log on standard error
+    /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t = log::LogFormat::Text)]
     log: log::LogFormat,
 }

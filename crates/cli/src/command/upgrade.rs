@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 use super::{CliError, GlobalArgs};
 use crate::control::{self, BalancerSelector, CommandOutput, ControlEndpoint};
 
-/// Have a new process take over, from the binary on disk, without losing a request
+/// Replace the balancer by a new process from the binary on disk, without losing a request
 ///
-/// It is started with the same command line, gets all listening sockets and all that is known and counted,
-/// and serves; the one before lets its connections end, until upgrade_deadline of the configuration. If the
-/// new one does not get ready, for its file is wrong say, the one before goes on as if nothing had been, and
-/// the exit code is 2.
+/// The new process is started with the same command line, takes over all listening sockets, state and
+/// counters, and serves; the old process lets its connections end, until upgrade_deadline of the
+/// configuration. If the new process does not become ready, for example because the file is invalid, the old
+/// process continues unchanged, and the exit code is 2.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The program to run in place of the one that runs; by the control socket only
+    /// Binary to run in place of the current one; over the control socket only
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
 
-    /// How long it may take to be ready, 1s to 10m
+    /// Time limit for the new process to become ready, 1s to 10m
     #[arg(long, value_name = "TIME", default_value = "30s")]
     timeout: TimeSpan,
 

@@ -75,7 +75,12 @@ pub(crate) fn run_each(
 /// | all are as they should be | 0 |
 /// | else | 1 |
 pub(crate) fn exit_code(outcomes: &[Result<CommandOutput, CliError>]) -> ExitCode {
-    let lost = |outcome: &Result<CommandOutput, CliError>| matches!(outcome, Err(failure) if failure.exit == CliExitCode::Unreachable);
+    let lost = |outcome: &Result<CommandOutput, CliError>| {
+        matches!(
+            outcome,
+            Err(failure) if failure.exit == CliExitCode::Unreachable
+        )
+    };
     let well = |outcome: &Result<CommandOutput, CliError>| matches!(outcome, Ok(said) if said.is_ok);
     if outcomes.iter().all(lost) {
         CliExitCode::Unreachable.into()

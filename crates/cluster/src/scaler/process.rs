@@ -197,7 +197,10 @@ impl ProcessProvider {
         let Some(path) = &self.settings.state_file else { return };
         let one = |held: &HeldProcess| {
             let HeldProcess { instance, identity, .. } = held;
-            json!({"index": instance.index, "address": instance.address.to_string(), "pid": identity.pid, "start": identity.start})
+            json!({
+                "index": instance.index, "address": instance.address.to_string(),
+                "pid": identity.pid, "start": identity.start,
+            })
         };
         let all: Vec<Value> = held.values().map(one).collect();
         let text = json!({"schema": 1, "group": self.group, "processes": all}).to_string();

@@ -261,7 +261,10 @@ async fn a_program_is_told_on_its_standard_input() {
     let told = std::fs::read_to_string(told).unwrap();
     let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let start = json!({"action": "start", "group": "web", "index": 2, "why": "2 more"});
-    let stop = json!({"action": "stop", "group": "web", "index": 2, "id": "i-07", "address": "10.0.0.3:80", "why": "1 fewer"});
+    let stop = json!({
+        "action": "stop", "group": "web", "index": 2,
+        "id": "i-07", "address": "10.0.0.3:80", "why": "1 fewer",
+    });
     assert_eq!(told, [start, stop]);
     assert_eq!(exec.running_instances().await, Ok(None));
 }
@@ -385,7 +388,11 @@ async fn containers_are_made_started_stopped_and_removed() {
         match (&*asked.method, &*asked.path) {
             ("POST", "/v1.41/containers/create") => (201, json!({"Id": "c0ffee", "Warnings": []})),
             ("GET", _) => {
-                let labels = |index: &str, address: &str| json!({"plimsoll.group": "web", "plimsoll.index": index, "plimsoll.address": address});
+                let labels = |index: &str, address: &str| {
+                    json!({
+                        "plimsoll.group": "web", "plimsoll.index": index, "plimsoll.address": address,
+                    })
+                };
                 let odd = json!({"Id": "../x", "Labels": labels("1", "127.0.0.1:1")});
                 (
                     200,
@@ -413,7 +420,10 @@ async fn containers_are_made_started_stopped_and_removed() {
         [
             "POST /v1.41/containers/create",
             "POST /v1.41/containers/c0ffee/start",
-            "GET /v1.41/containers/json?filters=%7B%22label%22%3A%5B%22plimsoll.group%3Dweb%22%5D%2C%22status%22%3A%5B%22running%22%2C%22exited%22%2C%22dead%22%5D%7D",
+            concat!(
+                "GET /v1.41/containers/json?filters=%7B%22label%22%3A%5B%22plimsoll.group%3Dweb%22%5D%2C",
+                "%22status%22%3A%5B%22running%22%2C%22exited%22%2C%22dead%22%5D%7D"
+            ),
             "DELETE /v1.41/containers/crashed?force=true",
             "POST /v1.41/containers/c0ffee/stop?t=2",
             "DELETE /v1.41/containers/c0ffee?force=true",
@@ -427,9 +437,13 @@ async fn containers_are_made_started_stopped_and_removed() {
             "Image": "web:1",
             "Cmd": ["serve", "--name=web-6"],
             "Env": ["PORT=8080"],
-            "Labels": {"plimsoll.group": "web", "plimsoll.index": "6", "plimsoll.address": one.address.to_string()},
+            "Labels": {
+                "plimsoll.group": "web", "plimsoll.index": "6", "plimsoll.address": one.address.to_string(),
+            },
             "ExposedPorts": {"8080/tcp": {}},
-            "HostConfig": {"PortBindings": {"8080/tcp": [{"HostIp": "127.0.0.1", "HostPort": one.address.port().to_string()}]}},
+            "HostConfig": {"PortBindings": {"8080/tcp": [
+                {"HostIp": "127.0.0.1", "HostPort": one.address.port().to_string()},
+            ]}},
         })
     );
 }

@@ -139,7 +139,8 @@ fn what_is_wrong_with_sources() {
     assert_snapshot!(wrong(
         "discover = \
          [{ dns = \"web\" },\n{ dns = \"web:80\", resolver = [\"dns.example:53\"], min = \"1h\" },\n\
-         { http = \"https://a/\" },\n{ file = \"/a\", family = \"v4\" },\n{ srv = \"a..b\", hold = \"2h\" }]\n"
+         { http = \"https://a/\" },\n{ file = \"/a\", family = \"v4\" },\n\
+         { srv = \"a..b\", hold = \"2h\" }]\n"
     ), @r#"
     error: plimsoll.toml:6:21: `dns`: `web` has no port
         6 | discover = [{ dns = "web" },

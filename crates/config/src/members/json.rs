@@ -12,19 +12,19 @@ use serde::{Deserialize, Deserializer};
 use super::super::MemberAddress;
 use super::super::root::one;
 
-/// One of them, with more than its address.
+/// A member with further settings.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MemberRecord {
     /// Host name or IP address, and port.
     address: MemberAddress,
 
-    /// How much it can do relative to the other members.
+    /// Weight relative to the other members.
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
     #[serde(default = "one")]
     capacity: f64,
 
-    /// Most requests (http), connections (tcp) or flows (udp) at once. Default: the group's.
+    /// Maximum number of concurrent requests (http), connections (tcp) or flows (udp). Default: the group's.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default)]
     max_connections: Option<u32>,

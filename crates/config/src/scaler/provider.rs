@@ -18,163 +18,164 @@ use crate::spans::SpanTree;
 use crate::text::{TextValue, text};
 use crate::{ConfigName, EnvironmentVariable, FilePath, FolderPath, MonitorUrl, TimeSpan};
 
-/// Processes of this machine, made of a template. In its words `{port}`, `{host}`, `{address}`, `{index}` and
-/// `{group}` stand for what they say.
+/// Processes of this machine, created from a template. In its strings, `{port}`, `{host}`, `{address}`,
+/// `{index}` and `{group}` are placeholders for the values of the member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessProvider {
-    /// Program and arguments; no shell.
+    /// Program and arguments, run without a shell.
     #[schemars(length(min = 1), extend("examples" = [["/usr/bin/web", "--listen", "{address}"]]))]
     pub command: Vec<String>,
 
-    /// Variables beside those of the balancer.
+    /// Environment variables in addition to those of the balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<EnvironmentVariable>,
 
-    /// Where it runs. Default: where the balancer does.
+    /// Working directory. Default: that of the balancer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderPath>,
 
-    /// File to the end of which goes what it says; the same words stand for something in its name. Default:
-    /// what it says is lost.
+    /// File to which the process's output is appended. Its name may have the same placeholders. Default: the
+    /// output is discarded.
     #[schemars(extend("examples" = ["/var/log/web-{index}.log"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<FilePath>,
 
-    /// IP address where it listens.
+    /// IP address on which the process listens.
     #[serde(default = "here")]
     pub host: HostAddress,
 
-    /// First and last port. Default: any that is free.
+    /// First and last port. Default: any free port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<PortRange>,
 
-    /// How long it may take to end after SIGTERM; then it is killed.
+    /// Maximum time for the process to end after SIGTERM; then it is killed.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<10000>")]
     pub patience: TimeSpan,
 
-    /// File that says which processes there are, so that a balancer that was killed, or left them, finds them
-    /// again.
+    /// File that records the running processes, so that a balancer that was killed, or left them running,
+    /// finds them again.
     #[schemars(extend("examples" = ["/var/lib/plimsoll/web.processes"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<FilePath>,
 }
 
-/// Units of systemd of one template, which are numbered from 0.
+/// Units of one systemd template, numbered from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SystemdProvider {
-    /// The template: `web@.service`.
+    /// Unit template: `web@.service`.
     pub unit: UnitTemplate,
 
-    /// Of the manager of the user that the balancer runs as (`systemctl --user`).
+    /// Uses the service manager of the user that the balancer runs as (`systemctl --user`).
     #[serde(default)]
     pub user: bool,
 
-    /// IP address where they listen.
+    /// IP address on which the units listen.
     #[serde(default = "here")]
     pub host: HostAddress,
 
-    /// Number 0 listens there, number 1 at the next port.
+    /// Port of unit 0; unit 1 listens on the next port.
     #[schemars(range(min = 1, max = 65_535))]
     pub first_port: u16,
 
-    /// The program that is asked.
+    /// Program that controls the units.
     #[serde(default = "systemctl")]
     pub systemctl: FilePath,
 
-    /// For one call of it.
+    /// Timeout of one call of `systemctl`.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<30000>")]
     pub timeout: TimeSpan,
 }
 
-/// A program that starts and stops members: it gets `{"action": "start", "group", "index", "why"}` or
+/// A program that starts and stops members. It gets `{"action": "start", "group", "index", "why"}` or
 /// `{"action": "stop", "group", "index", "id", "address", "why"}` on its standard input, and answers a start
 /// with `{"address": "10.0.0.3:80", "id": "…"}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecProvider {
-    /// Program and arguments; no shell.
+    /// Program and arguments, run without a shell.
     #[schemars(length(min = 1), extend("examples" = [["/usr/local/bin/members"]]))]
     pub command: Vec<String>,
 
-    /// For one run.
+    /// Timeout of one run.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<60000>")]
     pub timeout: TimeSpan,
 }
 
-/// A server that starts and stops members: it gets by POST what a program of `exec` gets, and answers
+/// A server that starts and stops members. It gets the JSON of an `exec` program by POST, and answers
 /// likewise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookProvider {
-    /// Where it is.
+    /// URL of the server.
     pub url: MonitorUrl,
 
-    /// For one request.
+    /// Timeout of one request.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<60000>")]
     pub timeout: TimeSpan,
 }
 
-/// Containers of one image. Their port is published at a free one of this machine.
+/// Containers of one image, whose port is published at a free port of this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DockerProvider {
-    /// The image; it is there already, nothing is pulled.
+    /// Image, which must be present: nothing is pulled.
     #[schemars(length(min = 1), extend("examples" = ["web:1.2"]))]
     pub image: String,
 
-    /// Where the server in the container listens.
+    /// Port on which the server in the container listens.
     #[schemars(range(min = 1, max = 65_535))]
     pub port: u16,
 
-    /// In place of the image's own command; `{index}` and `{group}` stand for what they say.
+    /// Command instead of the image's own; `{index}` and `{group}` are placeholders for the values of the
+    /// member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
 
-    /// Variables.
+    /// Environment variables of the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<EnvironmentVariable>,
 
-    /// IP address of this machine where the port is published.
+    /// IP address of this machine at which the port is published.
     #[serde(default = "here")]
     pub host: HostAddress,
 
-    /// First and last port where it is. Default: any that is free.
+    /// First and last port at which it is published. Default: any free port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<PortRange>,
 
-    /// How long a container may take to end; then it is killed.
+    /// Maximum time for a container to end; then it is killed.
     #[schemars(extend("x-maximum" = "1h"))]
     #[serde(default = "millis::<10000>")]
     pub patience: TimeSpan,
 
-    /// The Engine's socket.
+    /// Socket of the Docker Engine.
     #[serde(default = "socket")]
     pub socket: FilePath,
 
-    /// For one request to it.
+    /// Timeout of one request to the Engine.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<30000>")]
     pub timeout: TimeSpan,
 }
 
-/// A deployment of Kubernetes, whose replicas are set.
+/// A Kubernetes workload whose number of replicas the scaler sets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesProvider {
-    /// Its name.
+    /// Name of the workload.
     pub name: ConfigName,
 
-    /// What it is.
+    /// Kind of the workload.
     #[serde(default)]
     pub resource: ReplicatedKind,
 
-    /// Where it is. Default: what `namespace` in the folder `account` says.
+    /// Namespace of the workload. Default: the content of `namespace` in the folder `account`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<ConfigName>,
 
@@ -182,21 +183,21 @@ pub struct KubernetesProvider {
     #[serde(default = "api")]
     pub server: crate::MemberAddress,
 
-    /// By TLS; without it for `kubectl proxy`.
+    /// Uses TLS; `false` is for `kubectl proxy`.
     #[serde(default = "crate::root::yes")]
     pub tls: bool,
 
-    /// Folder with `token`, `ca.crt` and `namespace`, as the cluster puts it into each pod.
+    /// Folder with `token`, `ca.crt` and `namespace`, as the cluster mounts it into each pod.
     #[serde(default = "account")]
     pub account: FolderPath,
 
-    /// For one request.
+    /// Timeout of one request.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     #[serde(default = "millis::<10000>")]
     pub timeout: TimeSpan,
 }
 
-/// What has replicas.
+/// Kind of a workload with replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicatedKind {

@@ -286,7 +286,8 @@ fn objectives_are_for_those_who_wait_and_apertures_for_those_without_an_order() 
 
 #[test]
 fn control_over_tls_is_held_against_what_it_needs() {
-    let tls = "tls = { certificate = \"/a.pem\", key = \"/a.key\", client_ca = \"/ca.pem\", trust_domain = \"example.org\" }\n";
+    let tls = "tls = { certificate = \"/a.pem\", key = \"/a.key\", client_ca = \"/ca.pem\", \
+               trust_domain = \"example.org\" }\n";
     let grant = "[[admin.access.grant]]\nidentity = \"jwt:a\"\nrole = \"viewer\"\n";
     let of = |admin: &str| match read(&format!("{LEAST}[admin]\n{admin}")) {
         Ok(file) => file.warnings.to_string(),

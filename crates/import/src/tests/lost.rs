@@ -281,7 +281,8 @@ fn an_upstream_that_is_reached_in_two_ways_is_two_groups() {
 #[test]
 fn requests_are_not_tried_again_where_nginx_does_not() {
     let text = "http { upstream u { hash $request_uri; server 10.0.0.1; server 10.0.0.2; } \
-                server { location / { proxy_set_header Host $host; proxy_next_upstream off; proxy_pass http://u; } } }";
+                server { location / { proxy_set_header Host $host; proxy_next_upstream off; \
+                proxy_pass http://u; } } }";
     let (made, notes) = made(ImportSource::Nginx, text);
     assert!(made.contains("attempts = 0") && made.contains("0.0.0.0:80"), "{made}");
     assert!(notes.len() == 1 && notes[0].contains("path without its query"), "{notes:?}");

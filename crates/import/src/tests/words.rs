@@ -125,7 +125,8 @@ const OF_NO_EFFECT: [&str; 7] = [
 #[test]
 fn no_directive_of_nginx_is_passed_over() {
     let http = "events {\n}\nhttp {\n upstream u {\n  server 10.0.0.1:80;\n  server 10.0.0.2:80;\n }\n\
-                server {\n  listen 443 ssl;\n  ssl_certificate /a;\n  ssl_certificate_key /b;\n  location / {\n   proxy_pass https://u;\n  }\n }\n}\n";
+                server {\n  listen 443 ssl;\n  ssl_certificate /a;\n  ssl_certificate_key /b;\n  \
+                location / {\n   proxy_pass https://u;\n  }\n }\n}\n";
     let stream = "events {\n}\nstream {\n upstream u {\n  server 10.0.0.1:80;\n  server 10.0.0.2:80;\n }\n\
                   server {\n  listen 443;\n  proxy_pass u;\n }\n}\n";
     let mut passed = Vec::new();

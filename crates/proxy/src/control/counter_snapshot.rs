@@ -400,7 +400,8 @@ mod tests {
 
     #[test]
     fn versions_that_know_more_or_less_are_understood() {
-        let text = "{\"groups\": {\"web\": {\"retries\": 3, \"colour\": 1, \"members\": {\"a:1\": {\"requests\": 2}}}}}";
+        let text = "{\"groups\": {\"web\": {\"retries\": 3, \"colour\": 1, \
+                    \"members\": {\"a:1\": {\"requests\": 2}}}}}";
         let read: CounterSnapshot = serde_json::from_str(text).unwrap();
         assert_eq!((read.groups["web"].retries, read.groups["web"].members["a:1"].requests), (3, 2));
     }

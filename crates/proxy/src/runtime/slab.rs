@@ -75,7 +75,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_found_by_their_numbers_until_they_are_removed(steps in proptest::collection::vec((0u8..3, any::<prop::sample::Index>()), 0..600)) {
+        fn they_are_found_by_their_numbers_until_they_are_removed(
+            steps in proptest::collection::vec((0u8..3, any::<prop::sample::Index>()), 0..600),
+        ) {
             let (mut chunks, mut model) = (Slab::default(), BTreeMap::new());
             for (nth, (step, which)) in steps.into_iter().enumerate() {
                 if step > 0 || model.is_empty() {
@@ -84,7 +86,11 @@ mod tests {
                 } else {
                     let key = *which.get(&model.keys().copied().collect::<Vec<usize>>());
                     prop_assert_eq!(chunks.remove(key), model.remove(&key).map(|nth| (key, nth)));
-                    prop_assert!(chunks.get(key).is_none() && chunks.get_mut(key).is_none() && chunks.remove(key).is_none());
+                    prop_assert!(
+                        chunks.get(key).is_none()
+                            && chunks.get_mut(key).is_none()
+                            && chunks.remove(key).is_none()
+                    );
                 }
                 prop_assert_eq!(chunks.is_empty(), model.is_empty());
             }

@@ -83,10 +83,12 @@ fn break_everywhere(out: &[u8]) {
 proptest! {
     #[test]
     fn requests_survive(
-        form in form(), id: u32, flags in 0..3_usize, key in bytes(40), operation in bytes(20), contexts in contexts(),
-        body in bytes(64), ior in ior(), way in 0..3,
+        form in form(), id: u32, flags in 0..3_usize, key in bytes(40), operation in bytes(20),
+        contexts in contexts(), body in bytes(64), ior in ior(), way in 0..3,
     ) {
-        let wanted = [ExpectedResponse::Oneway, ExpectedResponse::Acknowledgement, ExpectedResponse::Result][flags];
+        let wanted = [
+            ExpectedResponse::Oneway, ExpectedResponse::Acknowledgement, ExpectedResponse::Result,
+        ][flags];
         let mut stored = Vec::new();
         ior.write(&mut CdrWriter::new(&mut stored, form.order));
         let target = match way {
@@ -98,12 +100,15 @@ proptest! {
             _ => TargetAddress::Key(&key),
         };
         let contexts = borrowed(&contexts);
-        let head = GiopRequestHead { id, expected_response: wanted, target, operation: &operation, contexts: &contexts };
+        let head = GiopRequestHead {
+            id, expected_response: wanted, target, operation: &operation, contexts: &contexts,
+        };
         let mut out = Vec::new();
         write::request(&mut out, form, &head, |writer| writer.bytes(&body));
         let MessageContent::Request(read) = read(&out).content else { panic!("it is a request") };
         let old = form.version < GiopVersion::V1_2 && wanted == ExpectedResponse::Acknowledgement;
-        prop_assert_eq!((read.id, read.expected_response), (id, if old { ExpectedResponse::Result } else { wanted }));
+        let sent = if old { ExpectedResponse::Result } else { wanted };
+        prop_assert_eq!((read.id, read.expected_response), (id, sent));
         prop_assert_eq!((read.target, read.operation), (target, &operation[..]));
         prop_assert_eq!((read.principal, read.body), (&[][..], &body[..]));
         prop_assert!(read.contexts.iter().eq(contexts.iter().copied()));
@@ -116,11 +121,13 @@ proptest! {
     }
 
     #[test]
-    fn replies_survive(form in form(), id: u32, status in 0..6_usize, contexts in contexts(), body in bytes(64)) {
+    fn replies_survive(
+        form in form(), id: u32, status in 0..6_usize, contexts in contexts(), body in bytes(64),
+    ) {
         let known = if form.version < GiopVersion::V1_2 { status % 4 } else { status };
         let status = [
-            ReplyStatus::NoException, ReplyStatus::UserException, ReplyStatus::SystemException, ReplyStatus::Forward, ReplyStatus::ForwardPermanent,
-            ReplyStatus::NeedsAddressing,
+            ReplyStatus::NoException, ReplyStatus::UserException, ReplyStatus::SystemException,
+            ReplyStatus::Forward, ReplyStatus::ForwardPermanent, ReplyStatus::NeedsAddressing,
         ][known];
         let contexts = borrowed(&contexts);
         let mut out = Vec::new();
@@ -145,7 +152,8 @@ proptest! {
         let mut out = Vec::new();
         write::locate_forward(&mut out, form, id, &ior);
         let MessageContent::LocateReply(reply) = read(&out).content else { panic!("it is a locate reply") };
-        prop_assert_eq!((reply.status, reply.forward(form.order)), (LocateStatus::Forward, Some(ior.clone())));
+        let forward = reply.forward(form.order);
+        prop_assert_eq!((reply.status, forward), (LocateStatus::Forward, Some(ior.clone())));
         break_everywhere(&out);
         prop_assert_eq!(ior.text(form.order).parse::<Ior>(), Ok(ior));
     }
@@ -153,12 +161,13 @@ proptest! {
     /// Arguments of every alignment survive a longer or shorter key.
     #[test]
     fn arguments_keep_their_alignment(
-        form in form(), key in bytes(24), other in bytes(24), operation in bytes(12), contexts in contexts(), with: bool,
-        small: u8, half in -1e300..1e300_f64, long: u64,
+        form in form(), key in bytes(24), other in bytes(24), operation in bytes(12),
+        contexts in contexts(), with: bool, small: u8, half in -1e300..1e300_f64, long: u64,
     ) {
         let contexts = borrowed(&contexts);
         let head = GiopRequestHead {
-            id: 5, expected_response: ExpectedResponse::Result, target: TargetAddress::Key(&key), operation: &operation, contexts: &contexts,
+            id: 5, expected_response: ExpectedResponse::Result, target: TargetAddress::Key(&key),
+            operation: &operation, contexts: &contexts,
         };
         let mut out = Vec::new();
         write::request(&mut out, form, &head, |writer| {
@@ -188,9 +197,12 @@ proptest! {
 
     /// A head can be rewritten while its body is still arriving; the rest is forwarded as it arrives.
     #[test]
-    fn a_head_is_rewritten_before_its_body_has_come(form in form(), key in bytes(30), body in bytes(64), came in 0..64_usize) {
+    fn a_head_is_rewritten_before_its_body_has_come(
+        form in form(), key in bytes(30), body in bytes(64), came in 0..64_usize,
+    ) {
         let head = GiopRequestHead {
-            id: 5, expected_response: ExpectedResponse::Result, target: TargetAddress::Key(b"the key"), operation: b"blob", contexts: &[],
+            id: 5, expected_response: ExpectedResponse::Result, target: TargetAddress::Key(b"the key"),
+            operation: b"blob", contexts: &[],
         };
         let mut out = Vec::new();
         write::request(&mut out, form, &head, |writer| writer.bytes(&body));
@@ -199,14 +211,17 @@ proptest! {
         let there = &out[..(body_at + came).min(out.len())];
         let request = GiopRequest::read(&header, there).unwrap();
         let mut new = Vec::new();
-        rewrite::request(&header, there, &request, &rewrite::GiopRewrite { id: 9, key: &key, context: None }, &mut new).unwrap();
+        let changes = rewrite::GiopRewrite { id: 9, key: &key, context: None };
+        rewrite::request(&header, there, &request, &changes, &mut new).unwrap();
         new.extend_from_slice(&out[there.len()..]);
         let MessageContent::Request(request) = read(&new).content else { panic!("it is a request") };
         prop_assert_eq!((request.id, request.body), (9, &body[..]));
     }
 
     #[test]
-    fn anything_at_all_is_read_or_refused(junk in bytes(200), kind in 0..8_u8, minor in 0..3_u8, flags in 0..4_u8) {
+    fn anything_at_all_is_read_or_refused(
+        junk in bytes(200), kind in 0..8_u8, minor in 0..3_u8, flags in 0..4_u8,
+    ) {
         let mut out = b"GIOP\x01".to_vec();
         out.extend_from_slice(&[minor, flags, kind]);
         let size = junk.len() as u32;

@@ -17,11 +17,11 @@ pub struct ResponseError(pub &'static str);
 /// An answer head that may be passed on.
 #[derive(Debug)]
 pub struct ResponseHead<'m, 'b> {
-    /// 100 to 999.
+    /// The status code, 100 to 999.
     pub status: u16,
-    /// May the connection to the member be used again after this answer?
+    /// Whether the connection to the member can be reused after this answer.
     pub keep_alive: bool,
-    /// What follows the head.
+    /// The framing of the body that follows the head.
     pub body: BodyFraming,
     /// Bytes of the head, the empty line included.
     pub len: usize,
@@ -35,16 +35,16 @@ pub struct ResponseHead<'m, 'b> {
     marks: &'m MarkedFields,
     /// The value of the first ORCA report ([`crate::orca::HEADER`]), if there is one.
     pub report: Option<&'b [u8]>,
-    /// What [`parse_fast`](crate::load_report::parse_fast) finds in it, if anything.
+    /// The load report that [`parse_fast`](crate::load_report::parse_fast) finds in it, if any.
     pub load_report: Option<LoadReport>,
-    /// Is another one announced for the trailers (`Trailer`)?
+    /// Whether the field `Trailer` announces another ORCA report in the trailers.
     pub report_in_trailers: bool,
-    /// Does any field stay behind?
+    /// Whether any field is not forwarded.
     drops_fields: bool,
     upgrade: bool,
 }
 
-/// How to rewrite an answer head.
+/// The changes to make to an answer head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseRewrite {
     /// The client's connection ends after this answer.
@@ -357,7 +357,7 @@ fn report_line(
 }
 
 impl ResponseHead<'_, '_> {
-    /// Is another answer to the same request still to come?
+    /// Returns `true` if another answer to the same request is still to come.
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -431,10 +431,25 @@ mod tests {
     proptest! {
         #[test]
         fn a_report_that_is_read_on_the_way_is_what_it_is_by_itself(
-            numbers in ["[0-9]{1,10}", "[0-9]{1,9}\\.[0-9]{2}", "[0-9]{1,9}\\.[0-9]{6}", "[0-9]{1,9}\\.[0-9]{2}", "[0-9]{1,9}\\.[0-9]{6}"],
-            more in prop_oneof![Just(""), Just(", named_metrics.slot=1"), Just(", named_metrics.open=1"), Just(", named_metrics.full=1"), Just(", cpu_utilization=1")],
+            numbers in [
+                "[0-9]{1,10}",
+                "[0-9]{1,9}\\.[0-9]{2}",
+                "[0-9]{1,9}\\.[0-9]{6}",
+                "[0-9]{1,9}\\.[0-9]{2}",
+                "[0-9]{1,9}\\.[0-9]{6}",
+            ],
+            more in prop_oneof![
+                Just(""),
+                Just(", named_metrics.slot=1"),
+                Just(", named_metrics.open=1"),
+                Just(", named_metrics.full=1"),
+                Just(", cpu_utilization=1"),
+            ],
             stray in proptest::option::weighted(0.3, (0usize..250, any::<u8>())),
-            (space, end) in (prop_oneof![4 => Just(" "), 1 => Just(""), 1 => Just("  ")], prop_oneof![4 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r")]),
+            (space, end) in (
+                prop_oneof![4 => Just(" "), 1 => Just(""), 1 => Just("  ")],
+                prop_oneof![4 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r")],
+            ),
         ) {
             let [rif, knee, work, mean, sojourn] = numbers;
             let mut value = format!(
@@ -449,17 +464,23 @@ mod tests {
                 *place = byte;
             }
             let head = |name: &str| {
-                [b"HTTP/1.1 200 OK\r\n", name.as_bytes(), b":", space.as_bytes(), &value, end.as_bytes(), b"A: b\r\n\r\nbody"].concat()
+                [
+                    b"HTTP/1.1 200 OK\r\n", name.as_bytes(), b":", space.as_bytes(), &value, end.as_bytes(),
+                    b"A: b\r\n\r\nbody",
+                ]
+                .concat()
             };
             let (head, other) = (head("Endpoint-Load-Metrics"), head("Endpoint-Load-Metricz"));
             let mut marks = (MarkedFields::new(), MarkedFields::new());
-            let (found, plain) = (parse_response(&head, 8192, false, &mut marks.0), parse_response(&other, 8192, false, &mut marks.1));
+            let found = parse_response(&head, 8192, false, &mut marks.0);
+            let plain = parse_response(&other, 8192, false, &mut marks.1);
             match (&found, &plain) {
                 (Ok(found), Ok(plain)) => {
                     let (_, alone) = plain.fields().next().expect("there is a field");
                     prop_assert_eq!((found.len, found.report), (plain.len, Some(alone)));
-                    prop_assert!(found.load_report.is_none() || found.load_report == load_report::parse_fast(alone));
-                    prop_assert!(found.load_report.is_some() || space != " " || load_report::parse_fast(alone).is_none());
+                    let by_itself = load_report::parse_fast(alone);
+                    prop_assert!(found.load_report.is_none() || found.load_report == by_itself);
+                    prop_assert!(found.load_report.is_some() || space != " " || by_itself.is_none());
                 }
                 _ => prop_assert_eq!(format!("{found:?}"), format!("{plain:?}")),
             }
@@ -525,7 +546,7 @@ mod tests {
         assert_eq!(out, "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n");
     }
 
-    /// What goes on of an answer with white space before its colons.
+    /// Returns the forwarded form of an answer with white space before its colons.
     fn closed_up(
         input: &str,
         rewrite: ResponseRewrite,

@@ -18,8 +18,8 @@ fn named(kind: MetricKind, name: &str, value: f64) -> (MetricKind, String, f64) 
 
 /// A message with all fields, encoded by hand after protobuf's rules: cpu 0.5, mem 0.25, rps 300,
 /// request_cost disk=2, utilization gpu=0.75, rps_fractional 1000, eps 2, named q=-1, application 1.5.
-const BIN: &str = "CQAAAAAAAOA/EQAAAAAAANA/GKwCIg8KBGRpc2sRAAAAAAAAAEAqDgoDZ3B1EQAAAAAAAOg/MQAAAAAAQI9AOQAAAAAA\
-                   AABAQgwKAXERAAAAAAAA8L9JAAAAAAAA+D8=";
+const BIN: &str = "CQAAAAAAAOA/EQAAAAAAANA/GKwCIg8KBGRpc2sRAAAAAAAAAEAqDgoDZ3B1EQAAAAAAAOg/MQAAAAAAQI9AOQAAA\
+                   AAAAABAQgwKAXERAAAAAAAA8L9JAAAAAAAA+D8=";
 
 #[test]
 fn golden_text() {
@@ -178,7 +178,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), form in 0..4_usize) {
+    fn any_bytes_are_read_or_refused(
+        bytes in prop::collection::vec(any::<u8>(), 0..200), form in 0..4_usize,
+    ) {
         let form = ["", "TEXT ", "JSON {", "BIN "][form];
         let _ = told([form.as_bytes(), &bytes].concat());
         let mut found = MetricList::new();

@@ -167,7 +167,12 @@ proptest! {
 
     #[test]
     fn no_input_does_harm_and_more_input_changes_no_verdict(
-        start in prop_oneof![Just(&b""[..]), Just(V1_PREFIX), Just(&b"PROXY TCP4 1.2.3.4 "[..]), Just(&SIGNATURE[..])],
+        start in prop_oneof![
+            Just(&b""[..]),
+            Just(V1_PREFIX),
+            Just(&b"PROXY TCP4 1.2.3.4 "[..]),
+            Just(&SIGNATURE[..]),
+        ],
         rest in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let input = [start, &rest].concat();

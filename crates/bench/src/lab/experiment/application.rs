@@ -239,7 +239,8 @@ mod tests {
         // SB is 45 ms, in thirds; a kilobyte takes a millisecond.
         assert_eq!(
             serve.to_string(),
-            "cpu:const:15000000ns,wait:const:250000000ns,cpu:const:15000000ns,cpu:const:15000000ns,cpu:const:15000000ns"
+            "cpu:const:15000000ns,wait:const:250000000ns,\
+             cpu:const:15000000ns,cpu:const:15000000ns,cpu:const:15000000ns"
         );
         assert_eq!(receive.unwrap().to_string(), "cpu:const:2000000ns");
         // For A three delays, the agent, receiving, sending, a kilobyte and SA; for B likewise. The rest is

@@ -42,7 +42,8 @@ pub(super) fn config(
          events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \
          proxy_temp_path .;\n  fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n  \
          upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; keepalive_timeout {idle}s; }}\n  \
-         server {{ listen {address} backlog=4096;\n    location / {{ proxy_read_timeout {each}ms; {again}proxy_pass http://lab; proxy_http_version 1.1; \
+         server {{ listen {address} backlog=4096;\n    location / {{ proxy_read_timeout {each}ms; \
+         {again}proxy_pass http://lab; proxy_http_version 1.1; \
          proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
     )
 }

@@ -29,7 +29,10 @@ pub(super) fn config(
     let members: Vec<Value> = members
         .iter()
         .map(|address| match iiop {
-            true => serde_json::json!({ "address": address.to_string(), "key": wiring.object_key.unwrap_or(OBJECT_KEY) }),
+            true => serde_json::json!({
+                "address": address.to_string(),
+                "key": wiring.object_key.unwrap_or(OBJECT_KEY),
+            }),
             false => address.to_string().into(),
         })
         .collect();

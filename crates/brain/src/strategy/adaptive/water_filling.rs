@@ -285,7 +285,9 @@ mod tests {
             let vessels: Vec<FillTarget> = vessels
                 .into_iter()
                 .enumerate()
-                .map(|(index, (floor, knee, queue, unsaid))| FillTarget::new(index, floor, knee, queue, unsaid))
+                .map(|(index, (floor, knee, queue, unsaid))| {
+                    FillTarget::new(index, floor, knee, queue, unsaid)
+                })
                 .collect();
             let (lowest, high) = lowest(&vessels);
             let (parts, poured) = level(&vessels, lowest.now, high);
@@ -293,7 +295,8 @@ mod tests {
             prop_assert!((parts.iter().sum::<f64>() - poured).abs() < 1e-9);
             let filled = |vessel: &FillTarget| vessel.cost(vessel.queue + parts[vessel.index]);
             let levels = || vessels.iter().filter(|vessel| parts[vessel.index] > 0.0).map(filled);
-            let (lowest, highest) = levels().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
+            let (lowest, highest) =
+                levels().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
             prop_assert!(highest - lowest <= 1e-6 * highest, "{lowest} to {highest}");
             for dry in vessels.iter().filter(|vessel| parts[vessel.index] == 0.0) {
                 prop_assert!(dry.cost(dry.queue) >= lowest - 1e-6 * lowest, "{}", dry.index);

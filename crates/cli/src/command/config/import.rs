@@ -13,31 +13,32 @@ use crate::output;
 /// The largest size of a file, in bytes; larger files are rejected as mistakes.
 const LARGEST: u64 = 16 << 20;
 
-/// Turn a configuration of HAProxy or NGINX into one of ours
+/// Convert an HAProxy or NGINX configuration to a Plimsoll configuration
 ///
-/// TOML goes to standard output; what was not carried over, and why, to standard error, a line each with the
-/// line of FILE that it is about. Other files that FILE includes are not read, and nothing is looked up: for
-/// NGINX give the output of nginx -T, which has them.
+/// TOML goes to standard output. Settings that were not imported go to standard error, one per line, with the
+/// reason and the line number in FILE. Files that FILE includes are not read, and nothing is resolved: for
+/// NGINX pass the output of nginx -T, which contains them.
 ///
-/// Access rules (deny, auth, rate limits, redirects to https) come first, marked `security`: they are not
-/// carried over. A listener that had some is left out, as a comment with the reason, unless --open is given.
+/// Access rules (deny, auth, rate limits, redirects to https) are listed first, marked `security`: they are
+/// not imported. A listener that had access rules is left out, as a comment with the reason, unless --open is
+/// given.
 ///
-/// Exit code 0 if nothing was lost that changes what clients get; 1 if something was, or with --strict
-/// anything; 2 if nothing could be carried over.
+/// Exit codes: 0 nothing was lost that changes the service for clients; 1 something was, or with --strict
+/// anything; 2 nothing could be imported.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Whose it is
+    /// Program of the source configuration
     #[arg(value_enum)]
     from: SourceProgram,
 
-    /// The file, - for standard input
+    /// Configuration file, - for standard input
     file: PathBuf,
 
-    /// Exit with 1 if anything was not carried over, also what clients do not notice
+    /// Exit with code 1 if any setting was not imported, including those without an effect on clients
     #[arg(long)]
     strict: bool,
 
-    /// Serve also where access rules are lost: to everybody
+    /// Import listeners without their access rules, open to all clients
     #[arg(long)]
     open: bool,
 }
@@ -72,7 +73,11 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
         }
     };
     if globals.is_json() {
-        let one = |note: &ImportNote| json!({"line": note.line, "class": note.class.name(), "what": note.what, "why": note.why});
+        let one = |note: &ImportNote| {
+            json!({
+                "line": note.line, "class": note.class.name(), "what": note.what, "why": note.why,
+            })
+        };
         let all: Vec<Value> = notes.iter().map(one).collect();
         globals
             .print_result(&json!({"schema": 1, "file": name, "toml": imported, "notes": all}), String::new)?;

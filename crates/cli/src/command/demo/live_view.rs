@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_picture() {
-        insta::assert_snapshot!(picture(&frame(&notes(2)), 110, 20).join("\n"), @r"
+        insta::assert_snapshot!(picture(&frame(&notes(2)), 110, 20).join("\n"), @r#"
         plimsoll demo · least_connections · 4 members
          15.0 s of 30 s  ▕██████████████████████████████                              ▏ m3 killed
 
@@ -356,7 +356,7 @@ mod tests {
           1.0 s  balancer: thing�[2J 1
 
         look: plimsoll members
-        ");
+        "#);
         insta::assert_snapshot!(picture(&frame(&notes(2)), 80, 20).join("\n"), @r"
         plimsoll demo · least_connections · 4 members
          15.0 s of 30 s  ▕█████████████████████████                         ▏ m3 killed

@@ -171,7 +171,8 @@ fn thinned(timeline: &[TimelineSlice]) -> impl Iterator<Item = &TimelineSlice> {
 
 fn members(outcome: &LoadResult) -> String {
     let mut out = String::from(
-        "<div class=\"scroll\"><table><tr><th>member</th><th>answered</th><th>share</th><th>failed</th><th>p99</th></tr>\n",
+        "<div class=\"scroll\"><table>\
+         <tr><th>member</th><th>answered</th><th>share</th><th>failed</th><th>p99</th></tr>\n",
     );
     let shares = outcome.record.shares();
     for (name, tally) in &outcome.record.members {

@@ -12,30 +12,29 @@ use crate::lottery_picker;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct PickArgs {
-    /// Ask the daemons of a lottery for this service before each request, and send it to whom they name: the
-    /// host in the URL is only a name then. That nobody is named fails the request, and the time it takes
-    /// counts
+    /// Service for which the daemons of a lottery are asked for a server before each request; the host in the
+    /// URL is then only a name. If no server is named, the request fails; the time of the query counts as
+    /// latency
     #[arg(long, value_name = "SERVICE", value_parser = name, requires = "keys")]
     pick: Option<String>,
 
-    /// Daemons to ask; the others are learned of
+    /// Daemons to ask; the others are discovered
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', requires = "pick")]
     daemon: Vec<MemberAddress>,
 
-    /// Group and port by which all daemons are reached at once
+    /// Multicast group and port of all daemons
     #[arg(long, value_name = "ADDRESS", value_parser = group, requires = "pick")]
     multicast: Option<SocketAddr>,
 
-    /// Address of the interface by which the group is reached (IPv4), if it is not the one that the routes
-    /// say
+    /// IPv4 address of the interface for multicast [default: by the routing table]
     #[arg(long, value_name = "ADDRESS", requires = "multicast")]
     interface: Option<Ipv4Addr>,
 
-    /// File of the cluster's keys
+    /// File with the keys of the cluster
     #[arg(long, value_name = "FILE", requires = "pick")]
     keys: Option<PathBuf>,
 
-    /// Ask all daemons at once, who draw among themselves, in place of one that refers to another
+    /// Ask all daemons at once, which draw among themselves, instead of one that refers to another
     #[arg(long, requires = "pick")]
     lottery: bool,
 }

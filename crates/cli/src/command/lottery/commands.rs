@@ -15,28 +15,28 @@ use crate::control::{self, CommandOutput, DaemonSelector, PeerClient};
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Send clients to other daemons' servers; what runs at the server runs on
+/// Refer clients to the servers of other daemons; work in flight at this server continues
 #[derive(clap::Args, Debug)]
 pub(super) struct LotteryDrainArgs {
     #[command(flatten)]
     at: DaemonSelector,
 }
 
-/// Take part again, slowly
+/// Take part again after a drain, with slow start
 #[derive(clap::Args, Debug)]
 pub(super) struct LotteryUndrainArgs {
     #[command(flatten)]
     at: DaemonSelector,
 }
 
-/// Send no more clients to a service of a daemon's server, or to all of them, which is to drain it
+/// Stop referring clients to a service of a daemon's server, or to all of its services, which is to drain it
 #[derive(clap::Args, Debug)]
 pub(super) struct LotteryDisableArgs {
     #[command(flatten)]
     switch: ServiceSwitchArgs,
 }
 
-/// Send clients to a service that was disabled again, slowly, or to all of them
+/// Resume referring clients to a disabled service, or to all services, with slow start
 #[derive(clap::Args, Debug)]
 pub(super) struct LotteryEnableArgs {
     #[command(flatten)]
@@ -45,18 +45,18 @@ pub(super) struct LotteryEnableArgs {
 
 #[derive(clap::Args, Debug)]
 struct ServiceSwitchArgs {
-    /// The service; all of the daemon's if it is left out
+    /// Name of the service [default: all services of the daemon]
     service: Option<String>,
 
     #[command(flatten)]
     at: DaemonSelector,
 }
 
-/// Change a setting of running daemons, until they read their files again: ttl=1s, slow_start=30s, rate=1000,
+/// Change a setting of running daemons, until the next reload: ttl=1s, slow_start=30s, rate=1000,
 /// web.capacity=50
 #[derive(clap::Args, Debug)]
 pub(super) struct LotterySetArgs {
-    /// ttl=TIME, slow_start=TIME, rate=NUMBER or SERVICE.capacity=NUMBER
+    /// Setting and value: ttl=TIME, slow_start=TIME, rate=NUMBER or SERVICE.capacity=NUMBER
     #[arg(value_name = "[SERVICE.]KEY=VALUE")]
     setting: SettingChange,
 
@@ -85,17 +85,17 @@ impl FromStr for SettingChange {
     }
 }
 
-/// Have the file and the keys read again and print what is different
+/// Reload the file and the keys, and print the differences
 #[derive(clap::Args, Debug)]
 pub(super) struct LotteryReloadArgs {
     #[command(flatten)]
     at: DaemonSelector,
 }
 
-/// Send clients to others, tell the other daemons, and end
+/// Refer clients to other servers, notify the other daemons, and exit
 #[derive(clap::Args, Debug)]
 pub(super) struct LotteryStopArgs {
-    /// Return when it has ended
+    /// Wait until the daemon has exited
     #[arg(long)]
     wait: bool,
 

@@ -2,36 +2,36 @@
 
 use std::fmt::Write as _;
 
-/// What a file says, on the command line.
+/// The contents of a configuration file, as options.
 #[derive(clap::Args, Debug)]
 #[group(id = "flags", multiple = true)]
 pub(super) struct InlineConfigArgs {
-    /// Number of the daemon and of the server beside it, alone in the cluster: 1 to 65535
+    /// Number of the daemon and its server, unique in the cluster: 1 to 65535
     #[arg(short, long, value_name = "NUMBER", required_unless_present = "config")]
     member: Option<u16>,
 
-    /// Address of the daemon; port 0 takes a free one
+    /// Listening address of the daemon; port 0 selects a free port
     #[arg(short, long, value_name = "ADDRESS", required_unless_present = "config")]
     listen: Option<String>,
 
-    /// Where the others reach it, if that is not where it listens
+    /// Address for the other daemons, if it is not the listening address
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
 
-    /// Other daemons; one that runs is enough to find all
+    /// Other daemons; one that runs is sufficient to discover all
     #[arg(short, long, value_name = "HOST:PORT", value_delimiter = ',')]
     peers: Vec<String>,
 
-    /// Group and port by which all are reached at once, where the network carries multicast
+    /// Multicast group and port of all daemons, if the network carries multicast
     #[arg(long, value_name = "ADDRESS")]
     multicast: Option<String>,
 
-    /// File of the cluster's keys, the same on all hosts; made if there is none
+    /// File with the keys of the cluster, the same on all hosts; created if missing (see --new-keys)
     #[arg(short, long, value_name = "FILE", required_unless_present = "config")]
     keys: Option<String>,
 
     /// Service of the server and its address: web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu (health=tcp
-    /// only connects); may be repeated
+    /// only connects); repeatable
     #[arg(short, long, value_name = "NAME=HOST:PORT[,...]")]
     service: Vec<String>,
 
@@ -39,19 +39,20 @@ pub(super) struct InlineConfigArgs {
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
 
-    /// How long a server takes to come to its whole share after it came [default: 10s]
+    /// Time until a new server receives its full share [default: 10s]
     #[arg(long, value_name = "TIME")]
     slow_start: Option<String>,
 
-    /// Requests a second of one address above which they are not heard; 0 for any number [default: 20000]
+    /// Maximum request rate per second of one address, above which requests are ignored; 0 for no limit
+    /// [default: 20000]
     #[arg(long, value_name = "NUMBER")]
     rate: Option<u32>,
 
-    /// Where programs tell numbers (POST /v1/report), and /load and /metrics show what is known
+    /// Listening address for the reports of programs (POST /v1/report), and for /load and /metrics
     #[arg(long, value_name = "ADDRESS")]
     status: Option<String>,
 
-    /// Where its owner drains it, changes its keys and more: a unix socket, mode 0600
+    /// Control socket for drains, key rotation and the other commands of the owner: a Unix socket, mode 0600
     /// (unix:/run/plimsoll-lottery.sock)
     #[arg(long, value_name = "ADDRESS")]
     control: Option<String>,
@@ -188,7 +189,8 @@ mod tests {
         capacity = 4
         "#);
         let text = table(
-            "web=10.0.0.1:80,scrape=http://[::1]:9/,metric=rps=rate(x{a=\"b\",c=\"d\"}),metric=y,port=80,cgroup=a.slice",
+            "web=10.0.0.1:80,scrape=http://[::1]:9/,metric=rps=rate(x{a=\"b\",c=\"d\"}),metric=y,\
+             port=80,cgroup=a.slice",
         )
         .unwrap();
         insta::assert_snapshot!(text, @r#"

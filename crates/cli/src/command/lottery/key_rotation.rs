@@ -33,7 +33,7 @@ use crate::control::{
     self, CommandOutput, ControlEndpoint, DaemonSelector, EndpointSelector as _, PeerClient,
 };
 
-/// Show and change the keys of daemons
+/// Show and rotate the keys of daemons
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -46,34 +46,34 @@ enum KeysCommand {
     Rotate(KeysRotateArgs),
 }
 
-/// Say the numbers of the keys that daemons have, that of the one they send with first
+/// Show the numbers of the keys of daemons, that of the sending key first
 #[derive(clap::Args, Debug)]
 struct KeysShowArgs {
     #[command(flatten)]
     at: DaemonSelector,
 }
 
-/// Change to a new key without a gap: name all daemons of the cluster
+/// Rotate to a new key without downtime: name all daemons of the cluster
 ///
-/// The new key is given to all, then all send with it, then the old ones are forgotten. It stops before any
-/// step that not all hosts are ready for; to go on, say it again. Clients that have a file of keys of their
-/// own need the new key there before the second step: see --file.
+/// The new key is distributed to all daemons, then all send with it, then the old keys are removed. The
+/// rotation stops before any step that not all hosts are ready for; run the command again to continue.
+/// Clients with a key file of their own need the new key in it before the second step: see --file.
 #[derive(clap::Args, Debug)]
 struct KeysRotateArgs {
-    /// Change the key for clients, who may only ask with it, and leave those for daemons as they are. The
-    /// first one is made, too
+    /// Rotate the key for clients, which only permits queries, and keep those for daemons. The first client
+    /// key is created in the same way
     #[arg(long)]
     clients: bool,
 
-    /// Take the steps in this file of keys as well, such as that of clients of this host
+    /// Key file to update in the same steps, such as that of the clients of this host
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
-    /// Pause between two steps; clients look at their files once a second
+    /// Pause between two steps; clients check their files once per second
     #[arg(long, value_name = "TIME", default_value = "5s")]
     settle: TimeSpan,
 
-    /// Go on although daemons are there that are not named: they are cut off until they have the key
+    /// Continue although some running daemons are not named; they are cut off until they have the key
     #[arg(long)]
     partial: bool,
 

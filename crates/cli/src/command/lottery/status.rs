@@ -11,10 +11,9 @@ use super::super::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, latency, sanitize, table};
 use crate::control::{self, CommandOutput, DaemonSelector, PeerClient};
 
-/// Say how daemons do: services, states, loads, the other members, what waits and what is counted; exit code
-/// 1 if not all is well
+/// Show services, states, loads, the other members, queues and counters of daemons; exit code 1 on a fault
 ///
-/// Not well is a daemon that is not up, a service whose check fails or that is disabled, and a file that was
+/// Faults are a daemon that is not up, a service that fails its check or is disabled, and a file that was
 /// refused.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {

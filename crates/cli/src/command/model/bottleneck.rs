@@ -17,11 +17,11 @@ use crate::command::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::OutputFormat;
 
-/// Find what holds a system back: software or hardware, how strongly, and what helps
+/// Find the bottleneck of a system: software or hardware, its strength, and remedies
 ///
 /// A task is a software bottleneck if its threads are busy while nothing below it is: more threads help. Its
-/// strength is its utilization over the greatest below it. Each remedy is tried on the model; the one that
-/// saves most time comes first.
+/// strength is its utilization divided by the greatest below it. Each remedy is tried on the model; the one
+/// that saves the most time comes first.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -13,17 +13,18 @@ use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::OutputFormat;
 
-/// Find the largest load with which goals are kept
+/// Find the maximum load at which performance goals are met
 ///
-/// The load is the number of clients, or the rate of requests from outside; --load names another number where
-/// the model has several. It is doubled until a goal is missed, and then looked for in between. Exit code 1:
-/// no load keeps the goals.
+/// The load is the number of clients, or the rate of external requests; --load selects another number if the
+/// model has several. It is doubled until a goal is missed, and then searched for in between. Exit code 1: no
+/// load meets the goals.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     which: ModelArgs,
 
-    /// Goal: response<0.5, client.p95<2, cpu.utilization<0.8 or throughput>100; if repeated, all must hold
+    /// Performance goal: response<0.5, client.p95<2, cpu.utilization<0.8 or throughput>100; if repeated, all
+    /// must hold
     #[arg(long, value_name = "GOAL", required = true, value_parser = PerformanceGoal::parse)]
     goal: Vec<PerformanceGoal>,
 
@@ -31,11 +32,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     load: Option<String>,
 
-    /// The least load that is tried; 1 of what is counted, else a 64th of the model's own
+    /// Minimum load to try [default: 1 for counts, else a 64th of the model's load]
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     from: Option<f64>,
 
-    /// The most; 100000 of what is counted, else 1024 times the model's own
+    /// Maximum load to try [default: 100000 for counts, else 1024 times the model's load]
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     to: Option<f64>,
 

@@ -15,16 +15,16 @@ use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::{OutputFormat, write_stdout};
 
-/// Compare what every method finds, and what was measured
+/// Compare the results of all methods, and measurements
 ///
-/// Differences are to what was measured, or to the simulation. Measurements are CSV with the columns kind,
-/// name, metric and mean (as `simulate -o csv` writes them), or a file of results in LQNX (.lqxo).
+/// Differences are relative to the measurements, or to the simulation. Measurements are CSV with the columns
+/// kind, name, metric and mean (the format of `simulate -o csv`), or a file of results in LQNX (.lqxo).
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     which: ModelArgs,
 
-    /// What was measured, or found by another tool
+    /// File with measurements, or with the results of another tool
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
 
@@ -148,7 +148,9 @@ fn summary(names: &[&str], truth: usize, rows: &[ComparisonRow]) -> Vec<Value> {
             if !errors.is_empty() {
                 let mean = errors.iter().sum::<f64>() / errors.len() as f64;
                 let worst = errors.iter().copied().fold(0.0, f64::max);
-                all.push(json!({ "column": name, "metric": metric, "count": errors.len(), "mean": mean, "worst": worst }));
+                all.push(json!({
+                    "column": name, "metric": metric, "count": errors.len(), "mean": mean, "worst": worst,
+                }));
             }
         }
     }

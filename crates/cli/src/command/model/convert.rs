@@ -10,7 +10,7 @@ use crate::output::{self, OutputFormat};
 
 /// Write a model in another format: -o lqnx (XML) or lqn (text)
 ///
-/// Parameters are written as the values that they have. What the `.lqn` grammar cannot say is refused by
+/// Parameters are written as their values. Constructs that the `.lqn` grammar cannot express are refused by
 /// name.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {

@@ -21,48 +21,48 @@ use crate::command::{CliError, CliExitCode, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 use crate::output::{self, OutputFormat};
 
-/// Find the demands of a model by measurements, with 95 % intervals and a warning of what the measurements
-/// cannot tell
+/// Estimate the demands of a model from measurements, with 95 % intervals and a warning about demands that
+/// the measurements do not determine
 ///
-/// Measurements are rows of settings (clients, client.threads, web.arrivals ...) and of what was measured
+/// Measurements are rows of settings (clients, client.threads, web.arrivals ...) and of the values measured
 /// there (client.response, web.throughput, core.utilization ...), as CSV, also that of `simulate` and
-/// `sweep`, or as JSON; halves of 95 % intervals stand in NAME.half_width, the weight of a row in weight.
+/// `sweep`, or as JSON; half-widths of 95 % intervals are in NAME.half_width, the weight of a row in weight.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     which: ModelArgs,
 
-    /// What was measured; - for standard input
+    /// File with measurements; - for standard input
     #[arg(long, value_name = "FILE")]
     measured: PathBuf,
 
-    /// What is to be found: parameters of the model ($NAME) and numbers such as get.demand or client.think;
-    /// without it all demands
+    /// Numbers to estimate: parameters of the model ($NAME) and numbers such as get.demand or client.think
+    /// [default: all demands]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     free: Vec<String>,
 
-    /// How a model's numbers are found while searching
+    /// Solution method during the search
     #[arg(long, value_name = "METHOD", default_value = "plan")]
     method: FitMethod,
 
-    /// Of simulations: same seed, same numbers
+    /// Seed of the simulations; the same seed gives the same results
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// Of simulations: events for each row, each time
+    /// Number of events of each simulation of a row
     #[arg(long, value_name = "NUMBER", default_value_t = 300_000)]
     events: u64,
 
-    /// Write the model with what was found there: .lqn, or else LQNX
+    /// Output file for the model with the estimates: .lqn, or else LQNX
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum FitMethod {
-    /// By formulas that simulations correct
+    /// Formulas, corrected by simulations
     Plan,
-    /// By formulas alone
+    /// Formulas only
     Solve,
 }
 

@@ -17,11 +17,11 @@ use crate::output::{OutputFormat, write_stdout};
 /// Write the model of a configuration: clients, balancer and members of each group, with its policy (-o lqn
 /// or toml)
 ///
-/// What a file does not say is a parameter at the beginning: how many clients there are, how long they think,
-/// how much work a request is. Times are in seconds. Give what you measured: --set web_demand=0.004.
+/// Values that a configuration does not contain are parameters at the beginning: the number of clients, their
+/// think time, the work of a request. Times are in seconds. Set measured values: --set web_demand=0.004.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// A configuration; - for standard input
+    /// Configuration file; - for standard input
     #[arg(value_name = "FILE", default_value = config::DEFAULT_FILE)]
     file: PathBuf,
 }

@@ -17,24 +17,26 @@ use super::{ModelArgs, part, print, short, simulate};
 use crate::command::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 
-/// Answer in little time: a model is solved and, on all cores, simulated, and each number weighed from both
+/// Estimate results quickly: solve a model and simulate it on all cores, and combine both by weight
 ///
-/// Each number stands with half of its 95 % interval. The second table says for each task what was simulated,
-/// what was solved, and what part of the answer is the simulation's: the narrower its interval, the more.
+/// Each number is shown with the half-width of its 95 % interval. The second table shows for each task the
+/// simulated and the solved value, and the weight of the simulation in the result: the narrower its interval,
+/// the greater.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     which: ModelArgs,
 
-    /// Simulate for so long on each core
+    /// Simulation time on each core
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = budget)]
     budget: Duration,
 
-    /// End before, when every throughput and response time is known to this part of it to either side
+    /// Relative half-width of the interval of every throughput and response time at which the simulation ends
+    /// early
     #[arg(long, value_name = "PART", default_value_t = PRECISION, value_parser = part)]
     precision: f64,
 
-    /// Of the first core's simulation; the others count on from it
+    /// Seed of the first core's simulation; the other cores use the numbers after it
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 }

@@ -9,10 +9,10 @@ use super::ModelArgs;
 use crate::command::{CliError, GlobalArgs};
 use crate::output::{OutputFormat, write_stdout};
 
-/// Show a model: layers of tasks with their entries, processors, and who asks whom how often
+/// Show a model: layers of tasks with their entries, processors, and calls with their mean numbers
 ///
-/// In the terminal, or as SVG (-o svg) in the notation of the field: tasks are parallelograms, processors
-/// circles, calls arrows with their mean numbers.
+/// In the terminal, or as SVG (-o svg) in the usual notation of layered queueing networks: tasks are
+/// parallelograms, processors circles, calls arrows with their mean numbers.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

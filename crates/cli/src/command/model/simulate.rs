@@ -19,29 +19,28 @@ use super::{ModelArgs, part, quoted, short};
 use crate::command::{CliError, GlobalArgs};
 use crate::control::format::{TableCell, TextStyle, table};
 
-/// Simulate a model: throughputs, response times and what is busy, each with its 95 % interval
+/// Simulate a model: throughputs, response times and utilization, each with its 95 % interval
 ///
-/// Times are in the unit of the model's demands, throughputs in requests per that unit. "Busy" of a task is
-/// its threads in use, of clients those that do not think, of a processor its cores in use, in the mean.
+/// Times are in the unit of the model's demands, throughputs in requests per that unit. "Busy" is a mean: of
+/// a task its threads in use, of clients those that do not think, of a processor its cores in use.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     which: ModelArgs,
 
-    /// Same seed, same numbers
+    /// Seed of the simulation; the same seed gives the same results
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// End when every throughput and response time has an interval of no more than this part of it to either
-    /// side
+    /// Relative half-width of the interval of every throughput and response time at which the simulation ends
     #[arg(long, value_name = "PART", default_value_t = 0.01, value_parser = part)]
     precision: f64,
 
-    /// End after about so many events at the latest
+    /// Approximate maximum number of events
     #[arg(long, value_name = "NUMBER", default_value_t = 20_000_000)]
     events: u64,
 
-    /// Play on so many cores at once; all without it. Numbers are the same with any
+    /// Number of cores to simulate on; the results do not depend on it [default: all]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
 }

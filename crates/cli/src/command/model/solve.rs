@@ -9,11 +9,11 @@ use serde_json::json;
 use super::{ModelArgs, print};
 use crate::command::{CliError, GlobalArgs};
 
-/// Solve a model by formulas: the numbers of a simulation in a thousandth of the time, typically within 3 %
+/// Solve a model by formulas: the results of a simulation in a thousandth of the time, typically within 3 %
 ///
-/// Times are in the unit of the model's demands, throughputs in requests per that unit. Numbers have no
-/// intervals, and there are no percentiles: those come from `simulate`. What is off, and by how much, `plan`
-/// says.
+/// Times are in the unit of the model's demands, throughputs in requests per that unit. Results have no
+/// intervals and no percentiles: those come from `simulate`. `plan` shows which results are off, and by how
+/// much.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

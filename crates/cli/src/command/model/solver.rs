@@ -46,28 +46,29 @@ pub(super) const ALL: &[SolveMethod] = &[
 
 const PLAN: &str = "plan";
 
-/// How a model is solved.
+/// The options of the solution of a model.
 #[derive(clap::Args, Debug)]
 pub(super) struct SolveOptions {
-    /// The way to find out what a model does
+    /// Solution method
     #[arg(long, value_name = "METHOD", default_value = ALL[0].name, value_parser = parser())]
     pub(super) method: &'static SolveMethod,
 
-    /// Of simulations: same seed, same numbers; all models that are compared are drawn alike
+    /// Seed of simulations; the same seed gives the same results, and all models that are compared use the
+    /// same random numbers
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// Of simulations: end when every throughput and response time is known to this part of it to either
-    /// side; 0.01, of a plan 0.001
+    /// Relative half-width of the interval of every throughput and response time at which a simulation ends
+    /// [default: 0.01, of a plan 0.001]
     #[arg(long, value_name = "PART", value_parser = part)]
     precision: Option<f64>,
 
-    /// Of simulations: end after about so many events at the latest; 2000000, of a plan as many as its budget
-    /// allows
+    /// Approximate maximum number of events of a simulation [default: 2000000, of a plan as many as its
+    /// budget allows]
     #[arg(long, value_name = "NUMBER")]
     events: Option<u64>,
 
-    /// Of plans: simulate for so long on each core
+    /// Simulation time of a plan on each core
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = budget)]
     budget: Duration,
 }

@@ -23,22 +23,23 @@ use crate::output::{OutputFormat, write_stdout};
 
 /// Solve a model for many values of its numbers
 ///
-/// Every combination of values is a point; all points are drawn alike (the same seed), so that their
-/// differences are those of the models. Without --set, the values that stand in the model are taken ($n = [1,
-/// 2, 4]). Of up to 20 points each has a plan; of more five are simulated, and correct the formulas at all
-/// others, which have no percentiles then.
+/// Every combination of values is a point; all points use the same seed, so that their differences are those
+/// of the models. Without --set, the values listed in the model are used ($n = [1, 2, 4]). With up to 20
+/// points each has a plan; with more, five are simulated and correct the formulas at all others, which then
+/// have no percentiles.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// A model, LQNX or .lqn; - for standard input
+    /// Model file, LQNX or .lqn; - for standard input
     #[arg(value_name = "MODEL")]
     file: PathBuf,
 
-    /// A parameter, or a number such as client.threads or cpu.cores, and its values: 4, 1,2,4, 1..50,
-    /// 0.1..1:0.1 (in steps of 0.1), 1..64*2 (each twice the last); several times for every combination
+    /// Parameter, or number such as client.threads or cpu.cores, and its values: 4, 1,2,4, 1..50, 0.1..1:0.1
+    /// (in steps of 0.1), 1..64*2 (each twice the last); repeat for every combination
     #[arg(long, value_name = "NAME=VALUES", value_parser = axis)]
     set: Vec<SweepAxis>,
 
-    /// What the plot (-o svg) shows: response, throughput, utilization, p95 ..., or that of one (client.p95)
+    /// Metric of the plot (-o svg): response, throughput, utilization, p95 ..., or that of one element
+    /// (client.p95)
     #[arg(long, value_name = "METRIC", default_value = "response", value_parser = MetricSelector::parse)]
     metric: MetricSelector,
 
@@ -120,7 +121,10 @@ pub(super) fn run(args: &Args, globals: &GlobalArgs) -> Result<ExitCode, CliErro
             let json = json!({
                 "schema": 1,
                 "method": args.how.method.name,
-                "anchors": anchors.iter().map(|place| named(&axes, &points[*place].values)).collect::<Vec<_>>(),
+                "anchors": anchors
+                    .iter()
+                    .map(|place| named(&axes, &points[*place].values))
+                    .collect::<Vec<_>>(),
                 "points": shown,
                 "left_out": left_out,
             });

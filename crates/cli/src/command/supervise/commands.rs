@@ -18,23 +18,23 @@ use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
 /// The time between two looks while waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Start a process, unless it runs
+/// Start a process, unless it is running
 #[derive(clap::Args, Debug)]
 pub(super) struct ProcessStartArgs {
-    /// Its name in the file
+    /// Name of the process in the file
     name: ConfigName,
 
     #[command(flatten)]
     at: SupervisorSelector,
 }
 
-/// Stop a process, for good: only a start brings it back
+/// Stop a process permanently: only `start` runs it again
 #[derive(clap::Args, Debug)]
 pub(super) struct ProcessStopArgs {
-    /// Its name in the file
+    /// Name of the process in the file
     name: ConfigName,
 
-    /// Return when it has ended
+    /// Wait until it has exited
     #[arg(long)]
     wait: bool,
 
@@ -42,13 +42,13 @@ pub(super) struct ProcessStopArgs {
     at: SupervisorSelector,
 }
 
-/// Stop a process and start it again
+/// Restart a process
 #[derive(clap::Args, Debug)]
 pub(super) struct ProcessRestartArgs {
-    /// Its name in the file
+    /// Name of the process in the file
     name: ConfigName,
 
-    /// Return when another runs
+    /// Wait until the new process runs
     #[arg(long)]
     wait: bool,
 
@@ -56,24 +56,24 @@ pub(super) struct ProcessRestartArgs {
     at: SupervisorSelector,
 }
 
-/// Have a process read its configuration again; without a name, the Supervisor its own file
+/// Reload the configuration of a process; without a name, the Supervisor's own file
 #[derive(clap::Args, Debug)]
 pub(super) struct ProcessReloadArgs {
-    /// Its name in the file
+    /// Name of the process in the file
     name: Option<ConfigName>,
 
     #[command(flatten)]
     at: SupervisorSelector,
 }
 
-/// End the Supervisor
+/// Shut down the Supervisor
 #[derive(clap::Args, Debug)]
 pub(super) struct SupervisorShutdownArgs {
-    /// What becomes of its processes
+    /// Treatment of its processes
     #[arg(long, value_enum, default_value_t = ChildrenPolicy::Stop)]
     children: ChildrenPolicy,
 
-    /// Return when it has ended
+    /// Wait until it has exited
     #[arg(long)]
     wait: bool,
 
@@ -83,9 +83,9 @@ pub(super) struct SupervisorShutdownArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ChildrenPolicy {
-    /// They are stopped first
+    /// Stop them first
     Stop,
-    /// They go on; a Supervisor that is started later finds them
+    /// Keep them running; a Supervisor that is started later finds them
     Leave,
 }
 

@@ -16,10 +16,11 @@ use crate::control::{self, CommandOutput, PeerClient, SupervisorSelector};
 /// The number of lines that are shown of a process's output before it failed.
 const LINES: usize = 5;
 
-/// Say how the processes are, and what each says of itself; exit code 1 if not all is well
+/// Show the states of the processes, as seen by the Supervisor and as reported by each; exit code 1 on a
+/// fault
 ///
-/// Not well is a process that fails or cannot be asked, one that is not well by its own account, and a file
-/// that was refused. One that was stopped is well.
+/// Faults are a process that fails or cannot be queried, a process that reports a fault, and a file that was
+/// refused. A process that was stopped is not a fault.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -212,7 +212,9 @@ mod tests {
     fn slice(kind: &str, ports: Value, endpoints: &[Value]) -> ServiceSlice {
         let value = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
-            "metadata": {"name": "web-x2x7m", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
+            "metadata": {
+                "name": "web-x2x7m", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"},
+            },
             "ports": ports, "endpoints": endpoints,
         });
         serde_json::from_value::<EndpointSlice>(value).unwrap().into()

@@ -41,11 +41,14 @@ fn source_at(server: &FakeApiServer) -> KubernetesSource {
 
 /// Returns a slice with the port 80.
 fn slice(name: &str, version: u64, addresses: &[&str]) -> Value {
-    let endpoint = |address: &&str| json!({"addresses": [address], "conditions": {"ready": true, "serving": true, "terminating": false}});
+    let conditions = json!({"ready": true, "serving": true, "terminating": false});
+    let endpoint = |address: &&str| json!({"addresses": [address], "conditions": conditions});
     json!({
         "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "addressType": "IPv4",
-        "metadata": {"name": name, "namespace": "shop", "resourceVersion": version.to_string(), "generation": 1,
-            "labels": {"kubernetes.io/service-name": "web"}},
+        "metadata": {
+            "name": name, "namespace": "shop", "resourceVersion": version.to_string(), "generation": 1,
+            "labels": {"kubernetes.io/service-name": "web"},
+        },
         "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(),
         "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
     })
@@ -64,12 +67,16 @@ fn bookmark(version: u64) -> Value {
     event(
         "BOOKMARK",
         json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
-        "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null}, "addressType": "", "endpoints": null, "ports": null}),
+        "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
+        "addressType": "", "endpoints": null, "ports": null}),
     )
 }
 
 fn status(code: u16, reason: &str, message: &str) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": reason, "code": code})
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    })
 }
 
 /// A source that is queried as the balancer does.

@@ -260,7 +260,9 @@ fn what_is_no_member_is_not_taken_over() {
     let now = Instant::now();
     let a = source("a", false, 0);
     let lasts = serde_json::json!([
-        {"kind": "srv", "what": "a:80", "members": [{"name": "10.0.0.9:80", "address": "10.0.0.9:80", "capacity": 1.0}]},
+        {"kind": "srv", "what": "a:80", "members": [
+            {"name": "10.0.0.9:80", "address": "10.0.0.9:80", "capacity": 1.0},
+        ]},
         {"kind": "dns", "what": "a:80", "colour": 1, "members": [
             {"name": "10.0.0.1:80", "address": "10.0.0.1:80", "capacity": 1.0, "shape": "round"},
             {"name": "10.0.0.2:80", "address": "10.0.0.2:80", "capacity": 0.0},
@@ -315,7 +317,9 @@ proptest! {
                         said[of] = lasts;
                     }
                 }
-                UpdateStep::Same(of) => drop(roll.record_update(&sources[of], Ok(MemberList::default()), now)),
+                UpdateStep::Same(of) => {
+                    drop(roll.record_update(&sources[of], Ok(MemberList::default()), now));
+                }
                 UpdateStep::Fail(of) => drop(roll.record_update(&sources[of], Err("no".into()), now)),
                 UpdateStep::Wait(seconds) => now += Duration::from_secs(seconds),
                 UpdateStep::Reload => roll = roll.set_sources(fixed.clone(), &sources, now),

@@ -121,7 +121,8 @@ proptest! {
     #[test]
     fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), like in any::<bool>()) {
         if like {
-            let good = answer(ResponseCode::NoError, vec![alias("web.example.", 6, "b."), a("b.", 1, 1)]).to_vec().unwrap();
+            let records = vec![alias("web.example.", 6, "b."), a("b.", 1, 1)];
+            let good = answer(ResponseCode::NoError, records).to_vec().unwrap();
             for (at, byte) in good.iter().enumerate().filter(|(at, _)| at % 7 != 3) {
                 if let Some(place) = bytes.get_mut(at) {
                     *place = *byte;

@@ -213,7 +213,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_again(
-            src in node(), dst in node(), src_incarnation in any::<u16>(), message in message(), state in 0_u8..3,
+            src in node(), dst in node(), src_incarnation in any::<u16>(), message in message(),
+            state in 0_u8..3,
         ) {
             let header = Header { src, src_incarnation, dst, message };
             let mut out = Vec::new();
@@ -228,7 +229,8 @@ mod tests {
                 prop_assert!(GossipCodec.decode_header(&out[..end]).is_err());
             }
             let mut short = (&mut out[..]).limit(40);
-            prop_assert!(GossipCodec.encode_header(&header, &mut short).is_ok() == (short.remaining_mut() < 40));
+            let fits = GossipCodec.encode_header(&header, &mut short).is_ok();
+            prop_assert!(fits == (short.remaining_mut() < 40));
             let state = [State::Alive, State::Suspect, State::Down][usize::from(state)];
             let member = Member::new(src, src_incarnation, state);
             let mut out = Vec::new();
@@ -238,8 +240,8 @@ mod tests {
 
         #[test]
         fn the_latest_life_is_found_wherever_it_is(
-            src in node(), dst in node(), message in message(), news in proptest::collection::vec(node(), 0..5),
-            at in any::<usize>(),
+            src in node(), dst in node(), message in message(),
+            news in proptest::collection::vec(node(), 0..5), at in any::<usize>(),
         ) {
             let header = Header { src, src_incarnation: 0, dst, message: message.clone() };
             let mut out = Vec::new();

@@ -197,7 +197,11 @@ proptest! {
             Ok(datagram) => datagram,
             // A request may have more members to avoid and more information than fit into a datagram; no
             // other kind does.
-            Err(DatagramEncodeError::TooLong { kind: DatagramKind::Request | DatagramKind::Answer, len, .. }) => {
+            Err(DatagramEncodeError::TooLong {
+                kind: DatagramKind::Request | DatagramKind::Answer,
+                len,
+                ..
+            }) => {
                 prop_assert!(len > MAX_DATAGRAM_LEN);
                 return Ok(());
             }
@@ -209,7 +213,8 @@ proptest! {
             prop_assert_eq!(usize::from(again.max_answer_bytes), datagram.len());
             // A padding of one to three bytes is impossible, so a datagram that close to the maximum has
             // none.
-            prop_assert!(again.max_answer_bytes >= MIN_ROOM && again.max_answer_bytes + 3 >= first.max_answer_bytes);
+            prop_assert!(again.max_answer_bytes >= MIN_ROOM);
+            prop_assert!(again.max_answer_bytes + 3 >= first.max_answer_bytes);
         }
         prop_assert_eq!(roomless(again), roomless(message));
     }
@@ -219,7 +224,10 @@ proptest! {
         if let Ok(mut datagram) = written(&message) {
             let at = at % datagram.len();
             datagram[at] ^= mask;
-            let found = matches!(keys().open(&datagram), Err(DatagramDecodeError::Forged | DatagramDecodeError::UnknownKey(_)));
+            let found = matches!(
+                keys().open(&datagram),
+                Err(DatagramDecodeError::Forged | DatagramDecodeError::UnknownKey(_))
+            );
             prop_assert!(found, "byte {}", at);
         }
     }
@@ -263,10 +271,12 @@ proptest! {
             let part = fit(rest);
             prop_assert!(part > 0);
             let table = |part: &[NodeDescription]| {
-                LotteryMessage::Table(TablePart { id: 1, generation: 1, part: 0, parts: 1, members: part.to_vec() })
+                let members = part.to_vec();
+                LotteryMessage::Table(TablePart { id: 1, generation: 1, part: 0, parts: 1, members })
             };
             let datagram = written(&table(&rest[..part])).unwrap();
-            prop_assert_eq!(datagram.len(), 45 + rest[..part].iter().map(NodeDescription::encoded_size).sum::<usize>());
+            let sizes = rest[..part].iter().map(NodeDescription::encoded_size);
+            prop_assert_eq!(datagram.len(), 45 + sizes.sum::<usize>());
             prop_assert_eq!(read(&datagram), Ok(table(&rest[..part])));
             // The first member of the next part would not have fitted.
             if part < rest.len() {

@@ -91,7 +91,12 @@ fn balancers(experiment: &Experiment) -> bool {
     let levels = experiment.factors.iter().filter(|vary| *vary.vary.get_ref() == Factor::Balancer);
     let levels = levels.flat_map(|vary| vary.full.get_ref().iter().chain(vary.quick.get_ref()));
     let kind = |text: &str| text.parse().map(|balancer: super::BalancerSpec| balancer.kind);
-    let ours = |level: &FactorLevel| matches!(level, FactorLevel::Text(text) if kind(text) == Ok(BalancerKind::Plimsoll));
+    let ours = |level: &FactorLevel| {
+        matches!(
+            level,
+            FactorLevel::Text(text) if kind(text) == Ok(BalancerKind::Plimsoll)
+        )
+    };
     let own =
         experiment.balancer.kind.as_ref().is_none_or(|balancer| balancer.kind == BalancerKind::Plimsoll);
     own && { levels }.all(ours)

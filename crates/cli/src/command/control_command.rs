@@ -1,6 +1,5 @@
-//! `plimsoll ctl`: the commands that look at a running balancer, or act on it, once more under one word. Each
-//! is one line in [`ControlCommand`] and one in its `run`, and thereby exists in both forms: `plimsoll drain`
-//! and `plimsoll ctl drain` are the same.
+//! The commands that look at a running balancer, or act on it. Each is one line in [`ControlCommand`] and one
+//! in its `run`.
 
 use std::process::ExitCode;
 
@@ -11,16 +10,7 @@ use super::{
     members, reload, remove, scale, set, status, stop, top, undrain, upgrade,
 };
 
-/// Look at a balancer that runs, or tell it something: the same commands as without this word
-///
-/// `plimsoll ctl status` is `plimsoll status`, and so on, with the same options and the same exit codes.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    pub(super) verb: ControlCommand,
-}
-
-/// What is done with a balancer that runs.
+/// A command to a running balancer.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ControlCommand {
     Status(status::Args),
@@ -70,38 +60,5 @@ impl ControlCommand {
             Self::Upgrade(args) => upgrade::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::{CommandFactory as _, Parser as _};
-
-    use super::super::{Cli, CliCommand};
-    use super::ControlCommand;
-
-    #[test]
-    fn all_that_is_done_with_a_balancer_is_there_both_ways() {
-        let tree = Cli::command();
-        let ctl = tree.find_subcommand("ctl").unwrap();
-        let options = |command: &clap::Command| -> Vec<String> {
-            command.get_arguments().map(|argument| argument.get_id().to_string()).collect()
-        };
-        let mut seen = 0;
-        for verb in ctl.get_subcommands() {
-            let flat = tree.find_subcommand(verb.get_name()).unwrap();
-            assert_eq!(options(verb), options(flat), "{}", verb.get_name());
-            assert_eq!(verb.get_about().map(ToString::to_string), flat.get_about().map(ToString::to_string));
-            seen += 1;
-        }
-        assert_eq!(seen, 20);
-        let words = ["plimsoll", "ctl", "set", "group", "web.strategy=round_robin"];
-        let CliCommand::Ctl(args) = Cli::try_parse_from(words).unwrap().command else { panic!("it is ctl") };
-        assert!(matches!(args.verb, ControlCommand::Set(_)));
-        let CliCommand::Verb(ControlCommand::Drain(_)) =
-            Cli::try_parse_from(["plimsoll", "drain", "a:1"]).unwrap().command
-        else {
-            panic!("it is a verb")
-        };
     }
 }
